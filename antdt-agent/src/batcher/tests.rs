@@ -1,0 +1,112 @@
+use std::collections::BTreeMap;
+
+use antdt_core::{Epoch, Generation, Seed, ShardKey};
+use proptest::prelude::*;
+
+use super::*;
+
+fn lease(sequence: u64) -> LeaseId {
+    LeaseId { generation: Generation(1), sequence }
+}
+
+fn grant(sequence: u64, start: u64, len: u64, resume_at: u64, seed: Option<u64>) -> Grant {
+    let key = ShardKey { epoch: Epoch(0), index: sequence };
+    Grant { lease: lease(sequence), key, start, len, resume_at, seed: seed.map(Seed) }
+}
+
+#[test]
+fn a_batch_straddles_shards_and_each_lease_is_acknowledged_at_its_own_offset() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 5, 0, None));
+    batcher.granted(grant(2, 10, 5, 2, None));
+    let batch = batcher.take(6);
+    assert_eq!(batch.samples, [0, 1, 2, 3, 4, 12]);
+    assert_eq!(batch.acks(), [Ack { lease: lease(1), offset: 5 }, Ack { lease: lease(2), offset: 3 }]);
+    batcher.commit(&batch);
+    assert_eq!(batcher.leases(), 1, "the finished lease is dropped");
+    assert_eq!(batcher.release(), [Ack { lease: lease(2), offset: 3 }]);
+}
+
+#[test]
+fn an_aborted_batch_is_read_again_in_the_same_order() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 4, 0, Some(7)));
+    batcher.granted(grant(2, 4, 4, 0, Some(8)));
+    let batch = batcher.take(6);
+    batcher.abort(&batch);
+    assert_eq!(batcher.unread(), 8);
+    assert_eq!(batcher.take(6), batch);
+}
+
+#[test]
+fn a_second_holder_sees_exactly_what_the_first_did_not_commit() {
+    let mut first = Batcher::new();
+    first.granted(grant(1, 100, 10, 0, Some(3)));
+    let done = first.take(4);
+    first.commit(&done);
+    let lost = first.take(3); // never committed
+
+    let mut second = Batcher::new();
+    second.granted(grant(2, 100, 10, 4, Some(3)));
+    let rest = second.take(99);
+    assert_eq!(rest.samples[..3], lost.samples[..]);
+    let mut all: Vec<u64> = done.samples.iter().chain(&rest.samples).copied().collect();
+    all.sort_unstable();
+    assert_eq!(all, (100..110).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_repeated_grant_is_held_once_and_a_revoked_lease_is_gone() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 4, 0, None));
+    batcher.granted(grant(1, 0, 4, 0, None));
+    assert_eq!(batcher.unread(), 4);
+    let batch = batcher.take(2);
+    batcher.revoke(lease(1));
+    batcher.commit(&batch);
+    assert_eq!((batcher.leases(), batcher.take(9).len()), (0, 0));
+}
+
+#[test]
+fn without_leases_a_batch_is_empty() {
+    assert!(Batcher::new().take(5).is_empty());
+}
+
+proptest! {
+    /// Any batch sizes, any aborts: every sample is committed exactly once, and acks never go back.
+    #[test]
+    fn every_sample_is_committed_once(
+        lens in prop::collection::vec(1_u64..20, 1..8),
+        steps in prop::collection::vec((1_u64..12, any::<bool>()), 1..60),
+    ) {
+        let mut batcher = Batcher::new();
+        let mut start = 0;
+        for (i, len) in lens.iter().enumerate() {
+            batcher.granted(grant(i as u64, start, *len, 0, Some(i as u64)));
+            start += len;
+        }
+        let mut seen = vec![0_u32; usize::try_from(start).unwrap()];
+        let mut acked = BTreeMap::new();
+        let drain = std::iter::repeat_n((7, true), 200);
+        for (want, commit) in steps.into_iter().chain(drain) {
+            let batch = batcher.take(want);
+            prop_assert!(batch.len() as u64 <= want);
+            let in_fragments: u64 = batch.fragments.iter().map(Fragment::len).sum();
+            prop_assert_eq!(in_fragments, batch.len() as u64);
+            if !commit {
+                batcher.abort(&batch);
+                continue;
+            }
+            for sample in &batch.samples {
+                seen[usize::try_from(*sample).unwrap()] += 1;
+            }
+            for ack in batch.acks() {
+                let before = acked.insert(ack.lease, ack.offset).unwrap_or(0);
+                prop_assert!(ack.offset > before);
+            }
+            batcher.commit(&batch);
+        }
+        prop_assert!(seen.iter().all(|n| *n == 1));
+        prop_assert_eq!(batcher.leases(), 0);
+    }
+}

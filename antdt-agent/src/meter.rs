@@ -1,0 +1,115 @@
+//! Where a batch's time goes.
+
+use std::time::Duration;
+
+use antdt_core::{BatchReport, Holder, Iteration, JobTime, Phase, PlanVersion};
+
+/// What a training loop does with its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Waiting for shards, reading rows.
+    DataWait,
+    /// Computing the gradient.
+    Compute,
+    /// Sending and receiving parameters and gradients.
+    Communicate,
+    /// Waiting for peers.
+    BarrierWait,
+}
+
+/// Splits the wall time of a batch into its parts. Every moment between [`start`](Self::start) and
+/// [`finish`](Self::finish) belongs to exactly one part.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    holder: Holder,
+    sequence: u64,
+    since: JobTime,
+    part: Part,
+    spent: [Duration; 4],
+}
+
+impl Meter {
+    /// A meter for one life of a node; the first batch starts at `now`, waiting for data.
+    pub const fn new(holder: Holder, now: JobTime) -> Self {
+        Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [Duration::ZERO; 4] }
+    }
+
+    /// From `now` on, time belongs to `part`.
+    pub fn enter(&mut self, now: JobTime, part: Part) {
+        self.spent[self.part as usize] += now.since(self.since);
+        (self.since, self.part) = (now, part);
+    }
+
+    /// Counts `time`, measured elsewhere, as `to` instead of as the part that is running.
+    pub fn reassign(&mut self, time: Duration, to: Part) {
+        // Taken out of the running part when it is closed: move the start forward.
+        self.since = self.since + time;
+        self.spent[to as usize] += time;
+    }
+
+    /// Ends the batch at `now` and starts the next one.
+    pub fn finish(
+        &mut self,
+        now: JobTime,
+        iteration: Iteration,
+        plan: PlanVersion,
+        samples: u64,
+    ) -> BatchReport {
+        self.enter(now, Part::DataWait);
+        self.sequence += 1;
+        let [data_wait, compute, communicate, barrier_wait] = std::mem::take(&mut self.spent);
+        BatchReport {
+            holder: self.holder,
+            sequence: self.sequence,
+            iteration,
+            plan,
+            phase: Phase::Train,
+            samples,
+            data_wait,
+            compute,
+            communicate,
+            barrier_wait,
+        }
+    }
+
+    /// Forgets the batch that is running: it was aborted.
+    pub fn restart(&mut self, now: JobTime) {
+        (self.since, self.part, self.spent) = (now, Part::DataWait, [Duration::ZERO; 4]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, NodeId};
+
+    use super::*;
+
+    const MS: fn(u64) -> JobTime = |ms| JobTime(ms * 1_000_000);
+
+    #[test]
+    fn the_parts_add_up_to_the_wall_time_of_the_batch() {
+        let holder = Holder::new(NodeId::worker(0), Incarnation(0));
+        let mut meter = Meter::new(holder, MS(10));
+        meter.enter(MS(12), Part::Compute);
+        meter.enter(MS(20), Part::Communicate);
+        meter.reassign(Duration::from_millis(3), Part::BarrierWait);
+        meter.enter(MS(25), Part::Compute);
+        let report = meter.finish(MS(26), Iteration(4), PlanVersion(1), 8);
+        assert_eq!(report.data_wait, Duration::from_millis(2));
+        assert_eq!(report.compute, Duration::from_millis(9));
+        assert_eq!(report.communicate, Duration::from_millis(2));
+        assert_eq!(report.barrier_wait, Duration::from_millis(3));
+        assert_eq!(report.sample_time(), Some(Duration::from_micros(1125)));
+        let next = meter.finish(MS(30), Iteration(5), PlanVersion(1), 0);
+        assert_eq!((next.sequence, next.data_wait), (2, Duration::from_millis(4)));
+        assert_eq!(next.sample_time(), None);
+    }
+
+    #[test]
+    fn an_aborted_batch_leaves_no_trace() {
+        let mut meter = Meter::new(Holder::new(NodeId::worker(0), Incarnation(0)), MS(0));
+        meter.enter(MS(5), Part::Compute);
+        meter.restart(MS(9));
+        assert_eq!(meter.finish(MS(10), Iteration(0), PlanVersion(0), 1).compute, Duration::ZERO);
+    }
+}

@@ -1,0 +1,430 @@
+//! The agent of one process: a session kept alive in the background, and blocking calls for the training thread.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use antdt_core::{
+    Holder, Joined, MembershipVersion, NodeInfo, Plan, Readiness, Retry, Seed, Standing, StepCommit,
+};
+use antdt_proto::v1;
+use antdt_proto::v1::control_client::ControlClient;
+use antdt_rt::{Backoff, CancellationToken, JobClock};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
+
+/// How an agent reaches its master, and what it says of its node.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// "address:port" of the master.
+    pub master: String,
+    /// Name of the job; a master of another job refuses it.
+    pub job: String,
+    /// The node.
+    pub info: NodeInfo,
+    /// Where peers reach this node's data plane; empty if it has none.
+    pub data_address: String,
+    /// Limit of one call that the master answers at once.
+    pub call_timeout: Duration,
+    /// How long the master may be away before this process gives up.
+    pub master_timeout: Duration,
+}
+
+/// Why a call to the master failed for good.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The master could not be reached for too long.
+    #[error("the master at {master} cannot be reached: {why}")]
+    MasterLost {
+        /// Its address.
+        master: String,
+        /// The last failure.
+        why: String,
+    },
+    /// This life was declared dead; a newer one may run already.
+    #[error("{holder} was declared lost and must exit")]
+    Fenced {
+        /// The life.
+        holder: Holder,
+    },
+    /// The master refused the request.
+    #[error("the master refused `{call}`: {why}")]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// Its words.
+        why: String,
+    },
+    /// This process could not be set up.
+    #[error("the agent cannot start: {why}")]
+    Start {
+        /// Why not.
+        why: String,
+    },
+}
+
+struct Shared {
+    session: Mutex<AgentSession>,
+    holder: Holder,
+    clock: JobClock,
+}
+
+impl Shared {
+    fn session(&self) -> MutexGuard<'_, AgentSession> {
+        // The session is valid after every method; a panic elsewhere cannot leave it half changed.
+        self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// The agent of one life of one node.
+pub struct Agent {
+    runtime: tokio::runtime::Runtime,
+    shared: Arc<Shared>,
+    client: ControlClient<Channel>,
+    channel: Channel,
+    config: AgentConfig,
+    stop: CancellationToken,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("holder", &self.shared.holder).finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// Registers with the master and starts the heartbeat.
+    ///
+    /// `on_notice` is called from the background; use it to abort what the training thread is blocked in.
+    ///
+    /// # Errors
+    /// If the master refuses or cannot be reached within `master_timeout`.
+    pub fn connect(
+        config: AgentConfig,
+        on_notice: impl Fn(Notice) + Send + Sync + 'static,
+    ) -> Result<Self, AgentError> {
+        let start = |why: &dyn fmt::Display| AgentError::Start { why: why.to_string() };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("antdt-agent")
+            .enable_all()
+            .build()
+            .map_err(|e| start(&e))?;
+        let channel = {
+            let _in_runtime = runtime.enter();
+            Endpoint::from_shared(format!("http://{}", config.master))
+                .map_err(|e| start(&e))?
+                .tcp_nodelay(true)
+                .connect_timeout(config.call_timeout)
+                // Without keep-alive a channel never notices a silent partition.
+                .http2_keep_alive_interval(Duration::from_secs(2))
+                .keep_alive_timeout(Duration::from_secs(2))
+                .keep_alive_while_idle(true)
+                .connect_lazy()
+        };
+        let clock = JobClock::start();
+        let shared = Arc::new(Shared {
+            session: Mutex::new(AgentSession::new(clock.now(), config.master_timeout)),
+            holder: config.info.holder,
+            clock,
+        });
+        let agent = Self {
+            client: ControlClient::new(channel.clone()),
+            channel,
+            runtime,
+            shared,
+            config,
+            stop: CancellationToken::new(),
+        };
+        let info = &agent.config.info;
+        let request = v1::RegisterRequest {
+            holder: Some(info.holder.into()),
+            job: agent.config.job.clone(),
+            host: info.host.clone(),
+            device: info.device.0.clone(),
+            batch_size_min: info.batch_size_min,
+            batch_size_max: info.batch_size_max,
+            data_address: agent.config.data_address.clone(),
+            process_id: std::process::id(),
+        };
+        let reply = agent.call("register", agent.config.call_timeout, |mut client| {
+            let request = request.clone();
+            async move { client.register(request).await }
+        })?;
+        let first =
+            BeatReply { plan: reply.plan.map(Plan::from), servers: reply.servers, ..BeatReply::default() };
+        agent.session().beat_answered(agent.shared.clock.now(), first);
+        let every = Duration::from_nanos(reply.heartbeat_ns).max(Duration::from_millis(10));
+        agent.runtime.spawn(heartbeats(
+            agent.client.clone(),
+            Arc::clone(&agent.shared),
+            every,
+            agent.config.call_timeout,
+            agent.stop.clone(),
+            on_notice,
+        ));
+        Ok(agent)
+    }
+
+    /// The life this agent speaks for.
+    pub fn holder(&self) -> Holder {
+        self.shared.holder
+    }
+
+    /// The agent's clock; it only measures durations.
+    pub fn clock(&self) -> JobClock {
+        self.shared.clock
+    }
+
+    /// The session, locked: keep it for a moment only.
+    pub fn session(&self) -> MutexGuard<'_, AgentSession> {
+        self.shared.session()
+    }
+
+    /// The connection to the master, for other clients of it.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Runs a future to its end on the calling thread. The future must have a deadline of its own.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Waits until a group of all live workers is formed, or until this life is fenced or the master lost.
+    ///
+    /// # Errors
+    /// If the session ends first.
+    pub fn join(&self, standing: &Standing) -> Result<Joined, AgentError> {
+        let request = v1::JoinRequest::new(self.holder(), standing);
+        let reply = self.call("join", Duration::MAX, |mut client| {
+            let request = request.clone();
+            async move { client.join(request).await }
+        })?;
+        self.session().regrouped();
+        Joined::try_from(reply).map_err(|e| AgentError::Refused { call: "join", why: e.to_string() })
+    }
+
+    /// Says that the push of `step` is on all servers, and waits until the step is committed.
+    ///
+    /// # Errors
+    /// If the session ends first.
+    pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<StepCommit, AgentError> {
+        let request = v1::ReadyRequest::new(self.holder(), step, readiness);
+        let reply = self.call("ready", Duration::MAX, |mut client| {
+            let request = request.clone();
+            async move { client.ready(request).await }
+        })?;
+        StepCommit::try_from(reply).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
+    }
+
+    /// Leaves the job in order. Returns whether this node should evaluate the model.
+    ///
+    /// # Errors
+    /// If the master cannot be told.
+    pub fn leave(&self, end_of_data: bool, can_evaluate: bool) -> Result<bool, AgentError> {
+        self.flush();
+        let holder = Some(self.holder().into());
+        let request = v1::LeaveRequest { holder, end_of_data, can_evaluate };
+        let reply =
+            self.call(
+                "leave",
+                self.config.call_timeout,
+                |mut client| async move { client.leave(request).await },
+            )?;
+        Ok(reply.evaluate)
+    }
+
+    /// Says what the evaluation found; `None` where there was nothing to find.
+    ///
+    /// # Errors
+    /// If the master cannot be told.
+    pub fn evaluated(&self, samples: u64, loss: Option<f64>, auc: Option<f64>) -> Result<(), AgentError> {
+        let request = v1::EvaluatedRequest { holder: Some(self.holder().into()), samples, loss, auc };
+        self.call("evaluated", self.config.call_timeout, |mut client| async move {
+            client.evaluated(request).await
+        })?;
+        Ok(())
+    }
+
+    /// Sends what was reported since the last heartbeat. A failure is not one of the caller's concerns.
+    fn flush(&self) {
+        let beat = self.session().beat();
+        let sent =
+            self.runtime.block_on(send(self.client.clone(), self.holder(), &beat, self.config.call_timeout));
+        match sent {
+            Ok(reply) => self.session().beat_answered(self.shared.clock.now(), reply),
+            Err(_) => self.session().beat_failed(self.shared.clock.now(), beat),
+        }
+    }
+
+    /// Calls until it succeeds, is refused, or the master is given up.
+    fn call<T, F>(
+        &self,
+        name: &'static str,
+        limit: Duration,
+        call: impl Fn(ControlClient<Channel>) -> F,
+    ) -> Result<T, AgentError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let holder = self.holder();
+        let mut backoff = Backoff::new(
+            Duration::from_millis(20),
+            Duration::from_secs(1),
+            self.config.master_timeout,
+            Seed(u64::from(holder.node.index)),
+        );
+        self.runtime.block_on(async {
+            loop {
+                let status = tokio::select! {
+                    () = self.stop.cancelled() => return Err(self.ended(name)),
+                    reply = tokio::time::timeout(limit, call(self.client.clone())) => match reply {
+                        Ok(Ok(reply)) => return Ok(reply.into_inner()),
+                        Ok(Err(status)) => status,
+                        Err(_) => tonic::Status::deadline_exceeded(format!("no answer within {limit:?}")),
+                    },
+                };
+                match retry_of(status.code()) {
+                    Retry::Never if status.code() == Code::PermissionDenied => {
+                        return Err(AgentError::Fenced { holder });
+                    }
+                    Retry::Never => {
+                        return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
+                    }
+                    Retry::Now => {}
+                    Retry::Later => match backoff.next_delay() {
+                        Some(delay) => tokio::time::sleep(delay).await,
+                        None => {
+                            let master = self.config.master.clone();
+                            return Err(AgentError::MasterLost { master, why: status.message().to_owned() });
+                        }
+                    },
+                }
+            }
+        })
+    }
+
+    fn ended(&self, call: &'static str) -> AgentError {
+        match self.session().state() {
+            SessionState::Fenced => AgentError::Fenced { holder: self.holder() },
+            SessionState::MasterLost => AgentError::MasterLost {
+                master: self.config.master.clone(),
+                why: format!("no heartbeat was answered for {:?}", self.config.master_timeout),
+            },
+            state @ (SessionState::Running | SessionState::Draining | SessionState::Finished) => {
+                AgentError::Refused { call, why: format!("the session has ended ({state:?})") }
+            }
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What a status means for the caller. `Aborted` is the master's word for "ask again at once".
+const fn retry_of(code: Code) -> Retry {
+    match code {
+        Code::Aborted => Retry::Now,
+        Code::Unavailable
+        | Code::DeadlineExceeded
+        | Code::ResourceExhausted
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::Internal => Retry::Later,
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::DataLoss
+        | Code::Unauthenticated => Retry::Never,
+    }
+}
+
+async fn send(
+    mut client: ControlClient<Channel>,
+    holder: Holder,
+    beat: &Beat,
+    limit: Duration,
+) -> Result<BeatReply, tonic::Status> {
+    let request = v1::HeartbeatRequest {
+        holder: Some(holder.into()),
+        reports: beat.reports.iter().map(|r| v1::BatchReport::from_core(&r.report, r.loss_sum)).collect(),
+        plan_ready: beat.plan_ready.0,
+        plan_applied: beat.plan_applied.0.0,
+        plan_applied_at: beat.plan_applied.1,
+    };
+    let reply = tokio::time::timeout(limit, client.heartbeat(request))
+        .await
+        .map_err(|_| tonic::Status::deadline_exceeded("heartbeat"))??
+        .into_inner();
+    let lost = reply.lost.into_iter().map(Holder::try_from).collect::<Result<_, _>>()?;
+    Ok(BeatReply {
+        plan: reply.plan.map(Plan::from),
+        drain: reply.drain,
+        reform: reply.reform,
+        fenced: reply.fenced,
+        servers: reply.servers,
+        lost,
+        finished: reply.finished,
+        broken_group: (reply.broken_group != 0).then_some(MembershipVersion(reply.broken_group)),
+    })
+}
+
+async fn heartbeats(
+    client: ControlClient<Channel>,
+    shared: Arc<Shared>,
+    every: Duration,
+    limit: Duration,
+    stop: CancellationToken,
+    on_notice: impl Fn(Notice),
+) {
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let beat = shared.session().beat();
+        let outcome = send(client.clone(), shared.holder, &beat, limit).await;
+        let now = shared.clock.now();
+        let mut broken = None;
+        let state = {
+            let mut session = shared.session();
+            match outcome {
+                Ok(reply) => {
+                    broken = reply.broken_group;
+                    session.beat_answered(now, reply);
+                }
+                Err(status) => {
+                    tracing::debug!(holder = %shared.holder, %status, "heartbeat failed");
+                    session.beat_failed(now, beat);
+                }
+            }
+            session.state()
+        };
+        if let Some(group) = broken {
+            on_notice(Notice::GroupBroken(group));
+        }
+        match state {
+            SessionState::Running | SessionState::Draining | SessionState::Finished => {}
+            SessionState::Fenced | SessionState::MasterLost => {
+                stop.cancel();
+                on_notice(Notice::Stopped(state));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One life of a node, as its master knows it: what to tell it, and what it ordered.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use antdt_core::{BatchReport, Holder, JobTime, MembershipVersion, Plan, PlanVersion};
+
+/// Reports kept while the master is away; older ones are dropped, for they only feed windows.
+const REPORTS_MAX: usize = 4096;
+
+/// Where a life of a node stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    /// Working.
+    Running,
+    /// Ordered to finish its batch and leave.
+    Draining,
+    /// All workers are done (servers exit on it).
+    Finished,
+    /// Declared dead: it must exit without touching anything.
+    Fenced,
+    /// The master could not be reached for too long.
+    MasterLost,
+}
+
+/// A batch's report with the sum of its samples' losses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reported {
+    /// Times and sizes.
+    pub report: BatchReport,
+    /// Sum of the samples' losses.
+    pub loss_sum: f64,
+}
+
+/// What the node says at a heartbeat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Beat {
+    /// Reports since the last one.
+    pub reports: Vec<Reported>,
+    /// Newest plan the node holds.
+    pub plan_ready: PlanVersion,
+    /// Plan in force on the node, and since which of its steps.
+    pub plan_applied: (PlanVersion, u64),
+}
+
+/// What the master answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BeatReply {
+    /// A plan newer than what the node said it holds.
+    pub plan: Option<Plan>,
+    /// Finish the batch and leave.
+    pub drain: bool,
+    /// Meet the others after the next step.
+    pub reform: bool,
+    /// Exit at once.
+    pub fenced: bool,
+    /// Addresses of the servers, once all are known.
+    pub servers: Vec<String>,
+    /// Lives whose pushes a server must refuse.
+    pub lost: Vec<Holder>,
+    /// All workers are done.
+    pub finished: bool,
+    /// The group in force, if a member of it died.
+    pub broken_group: Option<MembershipVersion>,
+}
+
+/// What the training thread must know even while it is blocked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// The session ended without the training thread's doing: fenced, or master lost.
+    Stopped(SessionState),
+    /// A member of this group died: do not wait for it.
+    GroupBroken(MembershipVersion),
+}
+
+/// The agent's side of the session. Pure: the driver sends the beats and brings the replies.
+#[derive(Debug, Clone)]
+pub struct AgentSession {
+    state: SessionState,
+    reports: VecDeque<Reported>,
+    plan_ready: PlanVersion,
+    plan_applied: (PlanVersion, u64),
+    plan: Option<Plan>,
+    reform: bool,
+    servers: Vec<String>,
+    lost: Vec<Holder>,
+    answered: JobTime,
+    master_timeout: Duration,
+}
+
+impl AgentSession {
+    /// A session that was registered at `now`. It gives the master up after `master_timeout` without an answer.
+    pub const fn new(now: JobTime, master_timeout: Duration) -> Self {
+        Self {
+            state: SessionState::Running,
+            reports: VecDeque::new(),
+            plan_ready: PlanVersion(0),
+            plan_applied: (PlanVersion(0), 0),
+            plan: None,
+            reform: false,
+            servers: Vec::new(),
+            lost: Vec::new(),
+            answered: now,
+            master_timeout,
+        }
+    }
+
+    /// Where the session stands.
+    pub const fn state(&self) -> SessionState {
+        self.state
+    }
+
+    /// Whether the others should be met after the next step.
+    pub const fn reform(&self) -> bool {
+        self.reform
+    }
+
+    /// Addresses of the servers by index; empty until all are known.
+    pub fn servers(&self) -> &[String] {
+        &self.servers
+    }
+
+    /// Takes the lives whose pushes must be refused, as far as new.
+    pub fn take_lost(&mut self) -> Vec<Holder> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Takes the newest plan that arrived.
+    pub fn take_plan(&mut self) -> Option<Plan> {
+        self.plan.take()
+    }
+
+    /// Queues a report for the next beat.
+    pub fn report(&mut self, report: Reported) {
+        if self.reports.len() == REPORTS_MAX {
+            self.reports.pop_front();
+        }
+        self.reports.push_back(report);
+    }
+
+    /// What the node holds and what is in force on it, and since which of its steps.
+    pub const fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
+        self.plan_ready = ready;
+        self.plan_applied = (applied, at);
+    }
+
+    /// The group was formed anew: the order to meet was followed.
+    pub const fn regrouped(&mut self) {
+        self.reform = false;
+    }
+
+    /// What to say now. The reports leave the session; [`beat_failed`](Self::beat_failed) brings them back.
+    pub fn beat(&mut self) -> Beat {
+        Beat {
+            reports: self.reports.drain(..).collect(),
+            plan_ready: self.plan_ready,
+            plan_applied: self.plan_applied,
+        }
+    }
+
+    /// The master answered.
+    pub fn beat_answered(&mut self, now: JobTime, reply: BeatReply) {
+        self.answered = now;
+        if let Some(plan) = reply.plan {
+            self.plan = Some(plan);
+        }
+        self.reform |= reply.reform;
+        if !reply.servers.is_empty() {
+            self.servers = reply.servers;
+        }
+        self.lost.extend(reply.lost);
+        self.state = match self.state {
+            SessionState::Fenced | SessionState::MasterLost => self.state,
+            SessionState::Running | SessionState::Draining | SessionState::Finished => {
+                if reply.fenced {
+                    SessionState::Fenced
+                } else if reply.finished {
+                    SessionState::Finished
+                } else if reply.drain {
+                    SessionState::Draining
+                } else {
+                    self.state
+                }
+            }
+        };
+    }
+
+    /// The master did not answer `beat`.
+    pub fn beat_failed(&mut self, now: JobTime, beat: Beat) {
+        for report in beat.reports.into_iter().rev().take(REPORTS_MAX - self.reports.len()) {
+            self.reports.push_front(report);
+        }
+        let over = matches!(self.state, SessionState::Running | SessionState::Draining);
+        if over && now.since(self.answered) >= self.master_timeout {
+            self.state = SessionState::MasterLost;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, Iteration, NodeId, Phase};
+
+    use super::*;
+
+    fn reported(sequence: u64) -> Reported {
+        let report = BatchReport {
+            holder: Holder::new(NodeId::worker(0), Incarnation(0)),
+            sequence,
+            iteration: Iteration(0),
+            plan: PlanVersion(0),
+            phase: Phase::Train,
+            samples: 1,
+            data_wait: Duration::ZERO,
+            compute: Duration::ZERO,
+            communicate: Duration::ZERO,
+            barrier_wait: Duration::ZERO,
+        };
+        Reported { report, loss_sum: 0.0 }
+    }
+
+    fn session() -> AgentSession {
+        AgentSession::new(JobTime::ZERO, Duration::from_secs(10))
+    }
+
+    fn sequences(beat: &Beat) -> Vec<u64> {
+        beat.reports.iter().map(|r| r.report.sequence).collect()
+    }
+
+    #[test]
+    fn reports_of_a_failed_beat_are_said_again_in_order() {
+        let mut session = session();
+        session.report(reported(1));
+        session.report(reported(2));
+        let beat = session.beat();
+        session.report(reported(3));
+        session.beat_failed(JobTime(1), beat);
+        assert_eq!(sequences(&session.beat()), [1, 2, 3]);
+        assert_eq!(session.beat().reports, []);
+    }
+
+    #[test]
+    fn a_master_that_stays_away_is_given_up_after_the_timeout_and_not_before() {
+        let mut session = session();
+        for (at, state) in [(9, SessionState::Running), (10, SessionState::MasterLost)] {
+            let beat = session.beat();
+            session.beat_failed(JobTime::ZERO + Duration::from_secs(at), beat);
+            assert_eq!(session.state(), state);
+        }
+        let mut session = self::session();
+        session.beat_answered(JobTime::ZERO + Duration::from_secs(9), BeatReply::default());
+        let beat = session.beat();
+        session.beat_failed(JobTime::ZERO + Duration::from_secs(18), beat);
+        assert_eq!(session.state(), SessionState::Running);
+    }
+
+    #[test]
+    fn a_fence_is_final_and_outranks_everything() {
+        let mut session = session();
+        session.beat_answered(JobTime(1), BeatReply { drain: true, ..Default::default() });
+        assert_eq!(session.state(), SessionState::Draining);
+        session.beat_answered(JobTime(2), BeatReply::default());
+        assert_eq!(session.state(), SessionState::Draining, "an order is not taken back by silence");
+        session.beat_answered(JobTime(3), BeatReply { fenced: true, drain: true, ..Default::default() });
+        session.beat_answered(JobTime(4), BeatReply { finished: true, ..Default::default() });
+        assert_eq!(session.state(), SessionState::Fenced);
+    }
+
+    #[test]
+    fn reports_are_bounded() {
+        let mut session = session();
+        for sequence in 0..10_000 {
+            session.report(reported(sequence));
+        }
+        let beat = session.beat();
+        assert_eq!(beat.reports.len(), REPORTS_MAX);
+        assert_eq!(beat.reports[0].report.sequence, 10_000 - REPORTS_MAX as u64);
+        for sequence in 0..10 {
+            session.report(reported(20_000 + sequence));
+        }
+        session.beat_failed(JobTime(1), beat);
+        assert_eq!(session.beat().reports.len(), REPORTS_MAX);
+    }
+
+    #[test]
+    fn the_order_to_meet_stands_until_it_was_followed() {
+        let mut session = session();
+        session.beat_answered(JobTime(1), BeatReply { reform: true, ..Default::default() });
+        session.beat_answered(JobTime(2), BeatReply::default());
+        assert!(session.reform());
+        session.regrouped();
+        assert!(!session.reform());
+    }
+}

@@ -1,0 +1,123 @@
+//! At which iteration a plan takes effect: everywhere, or nowhere.
+//!
+//! Agents hear of a plan at different moments. Each says with every step which plan it holds; when a step shows
+//! that all hold the same new one, all apply it before the next batch. They see the same numbers in the same step,
+//! so the decision is unanimous without an extra message.
+
+use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};
+
+/// Holds the newest plan until everyone has it.
+#[derive(Debug, Clone)]
+pub struct PlanSwitch {
+    node: NodeId,
+    membership: Option<MembershipVersion>,
+    held: Option<Plan>,
+    applied: PlanVersion,
+    batch_size: u32,
+}
+
+impl PlanSwitch {
+    /// A switch on which no plan was applied yet; the batch size is 0 until one is.
+    pub const fn new(node: NodeId) -> Self {
+        Self { node, membership: None, held: None, applied: PlanVersion(0), batch_size: 0 }
+    }
+
+    /// Samples per batch in the plan in force.
+    pub const fn batch_size(&self) -> u32 {
+        self.batch_size
+    }
+
+    /// The plan in force.
+    pub const fn applied(&self) -> PlanVersion {
+        self.applied
+    }
+
+    /// A plan arrived. Older ones than those seen are ignored, and so are plans that do not name this node.
+    pub fn offer(&mut self, plan: Plan) {
+        let newest = self.held.as_ref().map_or(self.applied, |held| held.version.max(self.applied));
+        if plan.version > newest && plan.batch_sizes.contains_key(&self.node) {
+            self.held = Some(plan);
+        }
+    }
+
+    /// Newest version this node holds and can apply; what it says to its peers with each step.
+    pub fn ready(&self) -> PlanVersion {
+        match &self.held {
+            Some(plan) if self.membership.is_none_or(|membership| plan.membership == membership) => {
+                plan.version.max(self.applied)
+            }
+            Some(_) | None => self.applied,
+        }
+    }
+
+    /// Everyone holds `version`: apply it if it is new. Returns whether something changed.
+    pub fn agreed(&mut self, version: PlanVersion) -> bool {
+        match self.held.take_if(|plan| plan.version == version && version > self.applied) {
+            Some(plan) => {
+                self.applied = version;
+                self.batch_size = plan.batch_sizes.get(&self.node).copied().unwrap_or(self.batch_size);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Applies what is held at once: nobody else has to agree (ASP).
+    pub fn apply_now(&mut self) -> bool {
+        self.agreed(self.ready())
+    }
+
+    /// A new group: plans of another membership are void from now on, and `plan` is in force for all.
+    pub fn regroup(&mut self, membership: MembershipVersion, plan: Plan) {
+        self.membership = Some(membership);
+        self.held = None;
+        self.offer(plan);
+        self.apply_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(version: u64, membership: u64, size: u32) -> Plan {
+        let sizes = [(NodeId::worker(0), size)].into_iter().collect();
+        Plan::new(PlanVersion(version), MembershipVersion(membership), sizes)
+    }
+
+    #[test]
+    fn a_plan_is_held_until_all_hold_it() {
+        let mut switch = PlanSwitch::new(NodeId::worker(0));
+        switch.regroup(MembershipVersion(1), plan(1, 1, 8));
+        assert_eq!((switch.applied(), switch.batch_size()), (PlanVersion(1), 8));
+        switch.offer(plan(2, 1, 16));
+        assert_eq!((switch.ready(), switch.batch_size()), (PlanVersion(2), 8));
+        assert!(!switch.agreed(PlanVersion(1)), "a peer did not have it yet");
+        assert!(switch.agreed(PlanVersion(2)));
+        assert_eq!(switch.batch_size(), 16);
+        assert!(!switch.agreed(PlanVersion(2)), "once");
+    }
+
+    #[test]
+    fn older_plans_foreign_plans_and_plans_of_another_membership_are_not_applied() {
+        let mut switch = PlanSwitch::new(NodeId::worker(0));
+        switch.regroup(MembershipVersion(1), plan(3, 1, 8));
+        switch.offer(plan(2, 1, 99));
+        assert_eq!(switch.ready(), PlanVersion(3));
+        let foreign = [(NodeId::worker(5), 1)].into_iter().collect();
+        switch.offer(Plan::new(PlanVersion(8), MembershipVersion(1), foreign));
+        assert_eq!(switch.ready(), PlanVersion(3));
+        switch.offer(plan(4, 9, 99));
+        assert_eq!(switch.ready(), PlanVersion(3), "made for another group");
+        switch.regroup(MembershipVersion(9), plan(5, 9, 4));
+        assert_eq!((switch.applied(), switch.batch_size()), (PlanVersion(5), 4));
+    }
+
+    #[test]
+    fn at_its_own_pace_a_worker_applies_at_once() {
+        let mut switch = PlanSwitch::new(NodeId::worker(0));
+        switch.offer(plan(1, 1, 32));
+        assert!(switch.apply_now() && !switch.apply_now());
+        assert_eq!(switch.batch_size(), 32);
+    }
+}

@@ -1,0 +1,130 @@
+//! One `antdt run`, as a user starts it, and what its report says.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use antdt::report::{BatchPoint, Report, WorkerEntry};
+use anyhow::{Context, Result, bail};
+
+/// Runs `antdt run ARGUMENTS --report-dir FOLDER` and reads its report. What the job says goes to `FOLDER/log.txt`.
+///
+/// # Errors
+/// If it cannot be started, is not done by `limit` (it is killed then), fails, or leaves no readable report.
+pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -> Result<Report> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let log = folder.join("log.txt");
+    let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let child = Command::new(antdt)
+        .arg("run")
+        .args(arguments)
+        .arg("--report-dir")
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .spawn()
+        .with_context(|| format!("cannot start {}", antdt.display()))?;
+    let status = wait(child, limit)
+        .with_context(|| format!("antdt run {}; see {}", arguments.join(" "), log.display()))?;
+    if !status.success() {
+        bail!("antdt run {}: {status}\n{}", arguments.join(" "), last_lines(&log));
+    }
+    let file = folder.join("report.json");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))
+}
+
+/// Waits for a process until `limit` has passed, then kills it.
+fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if began.elapsed() > limit {
+            child.kill().context("cannot kill a job that is overdue")?;
+            child.wait()?;
+            bail!("not done after {:.0} s", limit.as_secs_f64());
+        }
+        // The job's times are its own; how late its end is noticed is in no result.
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn last_lines(log: &PathBuf) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(10)..].join("\n")
+}
+
+/// Median wall time of a batch from `from_s` on, in seconds, over all workers; `None` if there is none.
+///
+/// The median, because what else runs on the machine makes some batches late but none early.
+pub fn batch_time_s(workers: &[WorkerEntry], from_s: f64) -> Option<f64> {
+    let mut times: Vec<(f64, u64)> = Vec::new();
+    for worker in workers {
+        let after = |point: &&BatchPoint| point.time_s - point.batch_s >= from_s;
+        times.extend(worker.series.points().iter().filter(after).map(|point| (point.batch_s, point.batches)));
+    }
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = times.iter().map(|(_, batches)| batches).sum::<u64>().div_ceil(2);
+    let mut seen = 0;
+    times
+        .iter()
+        .find(|(_, batches)| {
+            seen += batches;
+            seen >= half
+        })
+        .map(|(time, _)| *time)
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt::report::BatchSeries;
+
+    use super::*;
+
+    fn worker(times: &[f64]) -> WorkerEntry {
+        let mut series = BatchSeries::default();
+        let mut now = 0.0;
+        for time in times {
+            now += time;
+            series.push(now, *time, *time, 64, 64);
+        }
+        WorkerEntry { series, ..WorkerEntry::default() }
+    }
+
+    #[test]
+    fn the_batch_time_is_the_median_after_a_moment() {
+        let workers = [worker(&[4.0, 1.0, 1.0, 9.0]), worker(&[4.0, 1.0, 1.0])];
+        assert_eq!(batch_time_s(&workers, 4.0), Some(1.0));
+        assert_eq!(batch_time_s(&workers, 100.0), None);
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("no-antdt");
+        let error = run(&missing, &[], folder.path(), Duration::from_secs(1)).unwrap_err();
+        assert!(format!("{error:#}").contains("no-antdt"));
+    }
+
+    #[test]
+    fn a_job_that_fails_shows_its_last_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        // `sh run -c ...` fails because there is no script called "run".
+        let error =
+            run(Path::new("sh"), &["-c".to_owned()], folder.path(), Duration::from_secs(60)).unwrap_err();
+        assert!(error.to_string().contains("exit status"), "{error:#}");
+    }
+
+    #[test]
+    fn an_overdue_process_is_killed() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let error = wait(child, Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("not done after"), "{error}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Labelled rows: what a data set is, where it comes from, and why it could not be opened.
+
+mod adult;
+mod criteo;
+mod error;
+mod format;
+mod lines;
+mod memory;
+mod source;
+pub mod synthetic;
+
+use std::fmt;
+
+use antdt_core::{InvalidValue, Seed};
+
+pub use error::OpenError;
+pub use format::Format;
+pub use memory::MemoryDataset;
+pub use source::DataSource;
+
+use crate::features::Bucket;
+
+/// A numeric value that the row does not have.
+pub const MISSING: i32 = i32::MIN;
+
+/// A category that the row does not have. No category of a row is coded so.
+pub const NO_CATEGORY: u32 = 0;
+
+/// The columns of a data set. Constant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schema {
+    /// How each numeric column is cut into buckets, in the order of the columns.
+    pub numeric: &'static [Bucket],
+    /// Number of categorical columns.
+    pub categorical: usize,
+}
+
+impl Schema {
+    /// Number of columns without the label; each becomes one field of the model.
+    pub const fn fields(&self) -> usize {
+        self.numeric.len() + self.categorical
+    }
+}
+
+/// Some rows, decoded, in the order asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RowBatch {
+    /// 0 or 1 for each row, `[rows]`.
+    pub labels: Vec<f32>,
+    /// `[rows, numeric columns]`; [`MISSING`] where the row has none.
+    pub numeric: Vec<i32>,
+    /// Hashed categories, `[rows, categorical columns]`; [`NO_CATEGORY`] where the row has none.
+    pub categories: Vec<u32>,
+}
+
+impl RowBatch {
+    /// Forgets the rows, keeps the memory.
+    pub fn clear(&mut self) {
+        self.labels.clear();
+        self.numeric.clear();
+        self.categories.clear();
+    }
+}
+
+/// A row that the data set does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("row {row} is outside a data set of {rows} rows")]
+pub struct RowError {
+    /// The number asked for.
+    pub row: u64,
+    /// Rows that there are.
+    pub rows: u64,
+}
+
+/// Labelled rows, named by number.
+pub trait Dataset: fmt::Debug + Send {
+    /// Rows; their numbers are `0..rows()`.
+    fn rows(&self) -> u64;
+
+    /// The columns.
+    fn schema(&self) -> Schema;
+
+    /// Appends the rows of these numbers to `batch`, in this order.
+    ///
+    /// # Errors
+    /// If there is no row of such a number. Then `batch` holds the rows before it.
+    fn read(&self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError>;
+}
+
+/// Opens a data set: parses files into memory, or plants the weights of a generated one.
+///
+/// `extra_rows` are generated beyond the rows of a synthetic source; files have the rows they have. `seed` matters to
+/// synthetic sources only.
+///
+/// # Errors
+/// If the source cannot be read, or a row of it has the wrong shape; see [`OpenError`].
+pub fn open(
+    source: &DataSource,
+    format: Option<Format>,
+    extra_rows: u64,
+    seed: Seed,
+) -> Result<Box<dyn Dataset>, OpenError> {
+    match source {
+        DataSource::Path(path) => Ok(Box::new(MemoryDataset::open(path, format)?)),
+        DataSource::Synthetic { rows } => {
+            let total = rows
+                .checked_add(extra_rows)
+                .ok_or_else(|| InvalidValue::new("data", source, "at most 2^63 synthetic rows"))?;
+            Ok(Box::new(synthetic::Clicks::new(seed, total)))
+        }
+    }
+}
+
+/// The code of a category as written in a file; never [`NO_CATEGORY`].
+///
+/// Eight hexadecimal digits, the form of Criteo's own hashes, are taken as the number they are; anything else is
+/// hashed (FNV-1a).
+fn category(token: &[u8]) -> u32 {
+    let hex = (token.len() == 8)
+        .then(|| {
+            token
+                .iter()
+                .try_fold(0_u32, |code, byte| char::from(*byte).to_digit(16).map(|digit| (code << 4) | digit))
+        })
+        .flatten();
+    let code = hex.unwrap_or_else(|| {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in token {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        (hash >> 32) as u32 ^ hash as u32
+    });
+    code.max(NO_CATEGORY + 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Where rows come from.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use antdt_core::InvalidValue;
+
+use super::OpenError;
+
+/// Where rows come from: the value of `--data`.
+///
+/// ```
+/// use antdt_burn::DataSource;
+/// assert_eq!("synthetic:1000".parse(), Ok(DataSource::Synthetic { rows: 1000 }));
+/// assert_eq!("clicks.tsv".parse(), Ok(DataSource::Path("clicks.tsv".into())));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataSource {
+    /// A file, or a folder of files.
+    Path(PathBuf),
+    /// Rows of [`Clicks`](super::synthetic::Clicks).
+    Synthetic {
+        /// Training rows; rows for evaluation are generated beyond them.
+        rows: u64,
+    },
+}
+
+impl FromStr for DataSource {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let Some(rows) = text.strip_prefix("synthetic:") else {
+            if text.is_empty() {
+                return Err(InvalidValue::new("data", "''", "a file, a folder, or synthetic:ROWS"));
+            }
+            return Ok(Self::Path(text.into()));
+        };
+        match rows.replace('_', "").parse() {
+            Ok(rows) if rows > 0 => Ok(Self::Synthetic { rows }),
+            _ => Err(InvalidValue::new("data", text, "synthetic:ROWS with ROWS a number of at least 1")),
+        }
+    }
+}
+
+impl fmt::Display for DataSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Synthetic { rows } => write!(f, "synthetic:{rows}"),
+        }
+    }
+}
+
+/// The files of a source: the file itself, or those of the folder in the order of their names.
+///
+/// Data sets travel with their documentation. Hidden files and names that say "documentation" are left out: README,
+/// LICENSE, COPYING and Index with any ending, and the endings `.md` and `.names`, all also with `.gz`.
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => OpenError::NotFound { path: path.into() },
+        _ => OpenError::Read { path: path.into(), source },
+    };
+    if !fs::metadata(path).map_err(failed)?.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_file = fs::metadata(entry.path()).map_err(failed)?.is_file();
+        if is_file && !is_documentation(&entry.file_name().to_string_lossy()) {
+            files.push(entry.path());
+        }
+    }
+    if files.is_empty() {
+        return Err(OpenError::Empty { path: path.into() });
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_documentation(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let (stem, ending) = name.split_once('.').unwrap_or((name, ""));
+    stem.is_empty()
+        || ["readme", "license", "copying", "index"].contains(&stem)
+        || ["md", "names"].iter().any(|e| ending == *e || ending.ends_with(&format!(".{e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documentation_is_told_from_data_by_its_name() {
+        for name in ["README.md", "README", "adult.names.gz", "old.adult.names", ".hidden", "Index"] {
+            assert!(is_documentation(name), "{name}");
+        }
+        for name in ["adult.data.gz", "day_11", "part-00000.tsv", "train.csv", "day_11.first.tsv.gz"] {
+            assert!(!is_documentation(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_synthetic_source_needs_a_number_of_rows() {
+        for text in ["synthetic:", "synthetic:0", "synthetic:many", "synthetic:-1", ""] {
+            let error = text.parse::<DataSource>().unwrap_err();
+            assert!(error.to_string().contains("synthetic:ROWS"), "{error}");
+        }
+        assert_eq!("synthetic:1_000".parse::<DataSource>().unwrap().to_string(), "synthetic:1000");
+    }
+}

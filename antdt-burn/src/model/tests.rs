@@ -1,0 +1,129 @@
+use antdt_core::Seed;
+use burn::backend::Flex;
+use burn::tensor::TensorData;
+
+use super::*;
+use crate::flat::{self, FlatLayout};
+
+const SAMPLES: usize = 3;
+
+fn shape() -> ModelShape {
+    ModelShape { fields: 5, embedding: 2, hidden: vec![4, 3], cin: vec![3, 2] }
+}
+
+/// The formulas, value by value in double precision, reading parameters in the order of the flat vector.
+struct Oracle<'a> {
+    rest: &'a [f32],
+}
+
+impl Oracle<'_> {
+    fn take(&mut self, count: usize) -> Vec<f64> {
+        let (values, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        values.iter().map(|value| f64::from(*value)).collect()
+    }
+
+    fn perceptron(&mut self, input: &[f64], hidden: &[usize]) -> f64 {
+        let mut values = input.to_vec();
+        for (layer, units) in hidden.iter().chain(&[1]).enumerate() {
+            let (weights, bias) = (self.take(values.len() * units), self.take(*units));
+            let is_hidden = layer < hidden.len();
+            values = (0..*units)
+                .map(|unit| {
+                    let sum: f64 =
+                        values.iter().enumerate().map(|(i, x)| x * weights[i * units + unit]).sum();
+                    if is_hidden { (sum + bias[unit]).max(0.0) } else { sum + bias[unit] }
+                })
+                .collect();
+        }
+        values[0]
+    }
+
+    /// The CIN's part of the logit for one sample, `[fields][embedding]`.
+    fn cin(&mut self, base: &[Vec<f64>], layers: &[usize]) -> f64 {
+        let (mut maps, mut sums) = (base.to_vec(), Vec::new());
+        for next in layers {
+            let weights = self.take(base.len() * maps.len() * next);
+            let weight = |j: usize, i: usize, h: usize| weights[(j * maps.len() + i) * next + h];
+            maps = (0..*next)
+                .map(|h| {
+                    (0..base[0].len())
+                        .map(|d| {
+                            let pairs = (0..base.len()).flat_map(|j| (0..maps.len()).map(move |i| (j, i)));
+                            pairs
+                                .map(|(j, i)| weight(j, i, h) * maps[i][d] * base[j][d])
+                                .sum::<f64>()
+                                .max(0.0)
+                        })
+                        .collect()
+                })
+                .collect();
+            sums.extend(maps.iter().map(|map: &Vec<f64>| map.iter().sum::<f64>()));
+        }
+        let weights = self.take(sums.len());
+        sums.iter().zip(&weights).map(|(sum, weight)| sum * weight).sum()
+    }
+}
+
+/// Parameters and table rows, and the logits that the model gives for them.
+fn logits_of<M: ClickModel<Flex>>(model: M) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let device = Default::default();
+    let layout = FlatLayout::of::<Flex, M>(&model);
+    let mut rng = Seed(6).rng();
+    let mut draw = |count: usize| (0..count).map(|_| rng.normal() as f32).collect::<Vec<_>>();
+    let flat = draw(layout.len());
+    let rows = draw(SAMPLES * shape().fields * shape().row_dim());
+    let data = TensorData::new(rows.clone(), [SAMPLES, shape().fields, shape().row_dim()]);
+    let logits = flat::load::<Flex, M>(model, &flat, &device).logits(Tensor::from_data(data, &device));
+    (flat, rows, logits.into_data().to_vec().unwrap())
+}
+
+/// Compares each sample's logit with what `rest_of_logit` adds to its first-order weights.
+fn compare(rows: &[f32], logits: &[f32], mut rest_of_logit: impl FnMut(&[Vec<f64>]) -> f64) {
+    let shape = shape();
+    for (sample, logit) in rows.chunks(shape.fields * shape.row_dim()).zip(logits) {
+        let fields: Vec<Vec<f64>> = sample
+            .chunks(shape.row_dim())
+            .map(|row| row.iter().map(|value| f64::from(*value)).collect())
+            .collect();
+        let first_order: f64 = fields.iter().map(|row| row[shape.embedding]).sum();
+        let embedded: Vec<Vec<f64>> = fields.iter().map(|row| row[..shape.embedding].to_vec()).collect();
+        let expected = first_order + rest_of_logit(&embedded);
+        let error = (expected - f64::from(*logit)).abs();
+        assert!(error < 1e-4 * (1.0 + expected.abs()), "logit {logit}, by the formula {expected}");
+    }
+}
+
+#[test]
+fn deepfm_is_its_formula() {
+    let (flat, rows, logits) = logits_of(DeepFm::<Flex>::new(&shape(), &Default::default()));
+    compare(&rows, &logits, |embedded| {
+        let mut pairs = 0.0;
+        for (f, v) in embedded.iter().enumerate() {
+            for w in &embedded[..f] {
+                pairs += v.iter().zip(w).map(|(v, w)| v * w).sum::<f64>();
+            }
+        }
+        pairs + Oracle { rest: &flat }.perceptron(&embedded.concat(), &shape().hidden)
+    });
+}
+
+#[test]
+fn xdeepfm_is_its_formula() {
+    let (flat, rows, logits) = logits_of(XDeepFm::<Flex>::new(&shape(), &Default::default()));
+    compare(&rows, &logits, |embedded| {
+        let mut oracle = Oracle { rest: &flat };
+        let explicit = oracle.cin(embedded, &shape().cin);
+        let deep = oracle.perceptron(&embedded.concat(), &shape().hidden);
+        assert!(oracle.rest.is_empty(), "{} parameters are not used", oracle.rest.len());
+        explicit + deep
+    });
+}
+
+#[test]
+fn models_are_named_as_on_the_command_line() {
+    for model in [ModelKind::DeepFm, ModelKind::XDeepFm] {
+        assert_eq!(model.to_string().parse(), Ok(model));
+    }
+    assert!("resnet".parse::<ModelKind>().unwrap_err().to_string().contains("deepfm or xdeepfm"));
+}

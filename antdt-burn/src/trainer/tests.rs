@@ -1,0 +1,220 @@
+use super::*;
+use crate::data::DataSource;
+use crate::model::ModelKind;
+use crate::split::EvalRows;
+
+fn small(model: ModelKind) -> ClickTrainer {
+    let spec = WorkloadSpec {
+        eval_fraction: 0.25,
+        rows_per_field: 5,
+        embedding: 3,
+        hidden: vec![6, 4],
+        cin: vec![4, 3],
+        ..WorkloadSpec::new(model, DataSource::Synthetic { rows: 64 })
+    };
+    ClickTrainer::open(&spec, Seed(11)).unwrap()
+}
+
+/// Values for `touched` rows, each a function of its row alone, large enough that every product matters.
+fn rows_of(trainer: &ClickTrainer, touched: &[u64]) -> Vec<f32> {
+    let dim = trainer.layout().table.unwrap().dim;
+    touched
+        .iter()
+        .flat_map(|row| {
+            let mut rng = Seed(5).derive_number(*row).rng();
+            (0..dim).map(move |_| (rng.unit() - 0.5) as f32)
+        })
+        .collect()
+}
+
+fn gradient_of(trainer: &mut ClickTrainer, samples: &[u64]) -> (Vec<u64>, Gradient, StepStats) {
+    let dense = trainer.initial_dense(Seed(2));
+    let touched = trainer.load(samples).unwrap().to_vec();
+    let rows = rows_of(trainer, &touched);
+    let mut gradient = Gradient::default();
+    let stats = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap();
+    (touched, gradient, stats)
+}
+
+const MODELS: [ModelKind; 2] = [ModelKind::DeepFm, ModelKind::XDeepFm];
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    for model in MODELS {
+        let mut trainer = small(model);
+        let samples: Vec<u64> = (0..6).collect();
+        let mut dense = trainer.initial_dense(Seed(2));
+        let touched = trainer.load(&samples).unwrap().to_vec();
+        let mut rows = rows_of(&trainer, &touched);
+        let (mut gradient, mut scratch) = (Gradient::default(), Gradient::default());
+        let here = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap().loss_sum;
+        assert_eq!((gradient.dense.len(), gradient.rows.len()), (dense.len(), rows.len()));
+
+        let mut check = |dense: &mut Vec<f32>, rows: &mut Vec<f32>, in_rows: bool, at: usize, found: f32| {
+            let step = 4e-3;
+            let mut loss_at = |delta: f32| {
+                let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
+                let before = *value;
+                *value += delta;
+                let loss = trainer.forward_backward(dense, rows, &mut scratch).unwrap().loss_sum;
+                let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
+                *value = before;
+                loss
+            };
+            // The gradient lies between the slopes to either side; they differ where a ReLU switches in between.
+            let (below, above) = (loss_at(-step), loss_at(step));
+            let (left, right) = ((here - below) / f64::from(step), (above - here) / f64::from(step));
+            let slack = 4e-3 + 0.01 * left.abs();
+            let slopes = left.min(right) - slack..left.max(right) + slack;
+            assert!(
+                slopes.contains(&f64::from(found)) && (left - right).abs() < 0.2,
+                "{model} {} {at}: gradient {found}, finite differences {left} and {right}",
+                if in_rows { "row value" } else { "dense parameter" }
+            );
+        };
+        // The strides share no factor with the sizes of the layers, and so walk over every unit.
+        for (at, found) in gradient.dense.iter().enumerate().step_by(5) {
+            check(&mut dense, &mut rows, false, at, *found);
+        }
+        for (at, found) in gradient.rows.iter().enumerate().step_by(7) {
+            check(&mut dense, &mut rows, true, at, *found);
+        }
+        // The comparison above means nothing where everything is 0.
+        let large =
+            |values: &[f32]| values.iter().filter(|value| value.abs() > 0.03).count() * 4 > values.len();
+        assert!(large(&gradient.dense) && large(&gradient.rows), "{model}: the gradient all but vanishes");
+    }
+}
+
+#[test]
+fn two_halves_of_a_batch_add_up_to_the_whole() {
+    for model in MODELS {
+        let mut trainer = small(model);
+        let samples: Vec<u64> = (0..20).collect();
+        let (rows, whole, stats) = gradient_of(&mut trainer, &samples);
+        let dim = trainer.layout().table.unwrap().dim;
+        let mut dense = vec![0.0; whole.dense.len()];
+        let mut sums = vec![0.0; whole.rows.len()];
+        let (mut loss, mut count) = (0.0, 0);
+        for half in [&samples[..7], &samples[7..]] {
+            let (touched, part, stats) = gradient_of(&mut trainer, half);
+            loss += stats.loss_sum;
+            count += stats.samples;
+            dense.iter_mut().zip(&part.dense).for_each(|(sum, part)| *sum += part);
+            for (row, part) in touched.iter().zip(part.rows.chunks(dim)) {
+                let at = rows.binary_search(row).unwrap();
+                sums[at * dim..][..dim].iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+            }
+        }
+        assert_eq!(count, stats.samples);
+        assert!((loss - stats.loss_sum).abs() < 1e-5);
+        for (sum, whole) in dense.iter().zip(&whole.dense).chain(sums.iter().zip(&whole.rows)) {
+            assert!((sum - whole).abs() < 1e-4 * (1.0 + whole.abs()), "{model}: {sum} and {whole}");
+        }
+    }
+}
+
+#[test]
+fn no_samples_give_a_gradient_of_zeros() {
+    for model in MODELS {
+        let mut trainer = small(model);
+        let (touched, gradient, stats) = gradient_of(&mut trainer, &[]);
+        assert!(touched.is_empty() && gradient.rows.is_empty());
+        assert_eq!(gradient.dense, vec![0.0; trainer.layout().dense_len]);
+        assert_eq!(stats, StepStats::default());
+        let mut evaluation = Evaluation::default();
+        let dense = trainer.initial_dense(Seed(2));
+        assert!(trainer.load_eval(SampleRange { start: 3, end: 3 }).unwrap().is_empty());
+        trainer.evaluate(&dense, &[], &mut evaluation).unwrap();
+        assert_eq!(evaluation, Evaluation::default());
+    }
+}
+
+#[test]
+fn rows_come_ascending_and_once_and_repeated_samples_count_twice() {
+    let mut trainer = small(ModelKind::DeepFm);
+    let (once, single, _) = gradient_of(&mut trainer, &[4]);
+    let (twice, double, stats) = gradient_of(&mut trainer, &[4, 4]);
+    assert!(once.is_sorted_by(|a, b| a < b), "{once:?}");
+    assert_eq!((once, stats.samples), (twice, 2));
+    for (double, single) in double.rows.iter().zip(&single.rows) {
+        assert!((double - 2.0 * single).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_start_and_the_same_bits() {
+    let (mut a, mut b) = (small(ModelKind::XDeepFm), small(ModelKind::XDeepFm));
+    assert_eq!(a.initial_dense(Seed(1)), b.initial_dense(Seed(1)));
+    assert_ne!(a.initial_dense(Seed(1)), a.initial_dense(Seed(2)));
+    assert_eq!(a.initial_dense(Seed(1)).len(), a.layout().dense_len);
+    let samples: Vec<u64> = (0..40).collect();
+    assert_eq!(gradient_of(&mut a, &samples), gradient_of(&mut b, &samples));
+}
+
+#[test]
+fn evaluated_rows_lie_beyond_the_training_rows() {
+    let mut trainer = small(ModelKind::DeepFm);
+    let counts = trainer.counts();
+    assert_eq!((counts.train, counts.eval, counts.eval_rows), (64, 16, EvalRows::Generated));
+    let dense = trainer.initial_dense(Seed(2));
+    let touched = trainer.load_eval(SampleRange { start: 0, end: 16 }).unwrap().to_vec();
+    let rows = rows_of(&trainer, &touched);
+    let mut evaluation = Evaluation::default();
+    trainer.evaluate(&dense, &rows, &mut evaluation).unwrap();
+    assert_eq!((evaluation.labels.len(), evaluation.probabilities.len()), (16, 16));
+    assert!(evaluation.probabilities.iter().all(|p| (0.0..=1.0).contains(p)));
+    let error = trainer.load_eval(SampleRange { start: 10, end: 17 }).unwrap_err();
+    assert_eq!(error.to_string(), "sample 16: there are only samples 0..16");
+    let error = trainer.load(&[0, 64]).unwrap_err();
+    assert_eq!(error.to_string(), "sample 64: there are only samples 0..64");
+}
+
+#[test]
+fn evaluation_and_training_see_the_same_model() {
+    let mut trainer = small(ModelKind::XDeepFm);
+    let samples: Vec<u64> = (0..8).collect();
+    let (_, _, stats) = gradient_of(&mut trainer, &samples);
+    let dense = trainer.initial_dense(Seed(2));
+    let touched = trainer.load(&samples).unwrap().to_vec();
+    let rows = rows_of(&trainer, &touched);
+    let mut evaluation = Evaluation::default();
+    trainer.evaluate(&dense, &rows, &mut evaluation).unwrap();
+    assert!((evaluation.log_loss().unwrap() * 8.0 - stats.loss_sum).abs() < 1e-5);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_divergence_and_wrong_lengths_are_refused() {
+    let mut trainer = small(ModelKind::DeepFm);
+    let mut dense = trainer.initial_dense(Seed(2));
+    let touched = trainer.load(&[0, 1]).unwrap().to_vec();
+    let rows = rows_of(&trainer, &touched);
+    let mut gradient = Gradient::default();
+    let error = trainer.forward_backward(&dense[1..], &rows, &mut gradient).unwrap_err();
+    assert!(matches!(error, TrainError::Model(_)), "{error}");
+    let error = trainer.forward_backward(&dense, &rows[1..], &mut gradient).unwrap_err();
+    assert!(matches!(error, TrainError::Model(_)), "{error}");
+    dense[0] = f32::NAN;
+    let error = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap_err();
+    assert!(matches!(error, TrainError::Diverged { samples: 2, .. }), "{error}");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_by_name() {
+    let good = WorkloadSpec::new(ModelKind::XDeepFm, DataSource::Synthetic { rows: 8 });
+    let cases = [
+        ("eval_fraction", WorkloadSpec { eval_fraction: 1.0, ..good.clone() }),
+        ("eval_fraction", WorkloadSpec { eval_fraction: f64::NAN, ..good.clone() }),
+        ("rows_per_field", WorkloadSpec { rows_per_field: 0, ..good.clone() }),
+        ("embedding", WorkloadSpec { embedding: 0, ..good.clone() }),
+        ("hidden", WorkloadSpec { hidden: vec![4, 0], ..good.clone() }),
+        ("cin", WorkloadSpec { cin: vec![], ..good.clone() }),
+        ("data", WorkloadSpec { data: DataSource::Synthetic { rows: 0 }, ..good.clone() }),
+        ("data", WorkloadSpec { data: DataSource::Synthetic { rows: u64::MAX }, ..good.clone() }),
+    ];
+    for (field, spec) in cases {
+        let error = ClickTrainer::open(&spec, Seed(1)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{field} = ")), "{error}");
+    }
+    assert!(ClickTrainer::open(&good, Seed(1)).is_ok());
+}

@@ -1,0 +1,119 @@
+//! What to train on what: the settings of a job that concern the model and its data.
+
+use antdt_core::{InvalidValue, OptimizerSpec, Seed};
+
+use crate::data::{self, DataSource, Dataset, Format, OpenError};
+use crate::device::Device;
+use crate::model::ModelKind;
+use crate::split::{SampleCounts, Split, share};
+
+/// A model and its data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkloadSpec {
+    /// The model.
+    pub model: ModelKind,
+    /// Where its rows come from.
+    pub data: DataSource,
+    /// How the rows are written; `None` detects it. Without meaning for synthetic rows.
+    pub format: Option<Format>,
+    /// Share of the rows held out for evaluation, in `[0, 1)`; of synthetic rows, this many more are generated. With
+    /// 0 the training rows are evaluated.
+    pub eval_fraction: f64,
+    /// Rows of the table for each field. More rows mean fewer collisions of categories, and more memory:
+    /// `4 * (embedding + 1)` bytes each, as much again for the optimizer.
+    pub rows_per_field: u64,
+    /// Values of an embedding.
+    pub embedding: usize,
+    /// Units of each hidden layer.
+    pub hidden: Vec<usize>,
+    /// Feature maps of each layer of the compressed interaction network of xDeepFM.
+    pub cin: Vec<usize>,
+    /// Where to compute.
+    pub device: Device,
+}
+
+impl WorkloadSpec {
+    /// The model on the data, everything else at its default.
+    pub fn new(model: ModelKind, data: DataSource) -> Self {
+        Self {
+            model,
+            data,
+            format: None,
+            eval_fraction: 0.2,
+            // Keeps the collisions of a column with a thousand categories to 6 %; 39 such fields take 46 MB with
+            // their optimizer state.
+            rows_per_field: 1 << 14,
+            // Small enough for a step of a few milliseconds on one core.
+            embedding: 8,
+            hidden: vec![64, 32],
+            cin: vec![16, 16],
+            device: Device::Cpu,
+        }
+    }
+
+    /// Checks the numbers; does not look at the data.
+    ///
+    /// # Errors
+    /// If a size is 0 or the share held out is not in `[0, 1)`.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        if !(0.0..1.0).contains(&self.eval_fraction) {
+            return Err(InvalidValue::new("eval_fraction", self.eval_fraction, "at least 0 and below 1"));
+        }
+        // The bound keeps row numbers, and the index of touched rows, far from overflow.
+        if !(1..=1 << 40).contains(&self.rows_per_field) {
+            return Err(InvalidValue::new("rows_per_field", self.rows_per_field, "between 1 and 2^40"));
+        }
+        if self.embedding == 0 {
+            return Err(InvalidValue::new("embedding", 0, "at least 1"));
+        }
+        if self.hidden.contains(&0) {
+            return Err(InvalidValue::new("hidden", 0, "at least 1 unit in each layer"));
+        }
+        if self.model == ModelKind::XDeepFm && (self.cin.is_empty() || self.cin.contains(&0)) {
+            return Err(InvalidValue::new(
+                "cin",
+                format!("{:?}", self.cin),
+                "one or more layers of at least 1",
+            ));
+        }
+        if let DataSource::Synthetic { rows: 0 } = self.data {
+            return Err(InvalidValue::new("data", &self.data, "at least 1 row"));
+        }
+        Ok(())
+    }
+
+    /// Opens the data set and splits it.
+    pub(crate) fn open_data(&self, seed: Seed) -> Result<(Box<dyn Dataset>, Split), OpenError> {
+        self.validate()?;
+        let extra = match self.data {
+            DataSource::Synthetic { rows } => share(rows, self.eval_fraction),
+            DataSource::Path(_) => 0,
+        };
+        let data = data::open(&self.data, self.format, extra, seed)?;
+        let split = match self.data {
+            DataSource::Synthetic { rows } => Split::of_generated(rows, self.eval_fraction),
+            DataSource::Path(_) => Split::of_rows(data.rows(), self.eval_fraction, seed),
+        };
+        Ok((data, split))
+    }
+}
+
+/// How many samples a workload has, without building its model. Files are parsed to the end, so that a bad row is
+/// reported before any process starts.
+///
+/// # Errors
+/// If a setting cannot be used or the data cannot be read.
+pub fn count_rows(spec: &WorkloadSpec) -> Result<SampleCounts, OpenError> {
+    // The seed decides which rows are held out, not how many.
+    spec.open_data(Seed::default()).map(|(_, split)| split.counts())
+}
+
+/// The optimizer that suits both models.
+pub const fn optimizer_default() -> OptimizerSpec {
+    OptimizerSpec::Adagrad { learning_rate: 0.02, epsilon: 1e-6 }
+}
+
+/// The global batch size that suits both models, in samples.
+pub const fn global_batch_size_default() -> u64 {
+    256
+}

@@ -1,0 +1,144 @@
+//! AntDT's trainer, table and optimizer against the same model trained the ordinary burn way: one module with a
+//! `burn::nn::Embedding`, burn's loss, burn's AdaGrad, autodiff through everything.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use antdt_agent::{Evaluation, Gradient, Trainer};
+use antdt_burn::flat;
+use antdt_burn::model::{ClickModel, DeepFm, ModelShape, XDeepFm};
+use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
+use antdt_collective::ps::{Replica, SparseGradient};
+use antdt_core::{OptimizerSpec, Permutation, Seed};
+use burn::backend::{Autodiff, Flex};
+use burn::module::{AutodiffModule, Module, ModuleDisplay, Param};
+use burn::nn::loss::BinaryCrossEntropyLossConfig;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::optim::{AdaGradConfig, GradientsParams, Optimizer};
+use burn::tensor::{Int, Tensor, TensorData};
+
+type B = Autodiff<Flex>;
+
+const SEED: Seed = Seed(21);
+const SAMPLES: u64 = 320;
+const BATCH: usize = 32;
+const EPOCHS: u64 = 3;
+
+#[derive(Module, Debug)]
+struct Plain<B: burn::tensor::backend::Backend, M> {
+    embedding: Embedding<B>,
+    model: M,
+}
+
+fn spec(model: ModelKind) -> WorkloadSpec {
+    WorkloadSpec { rows_per_field: 40, ..WorkloadSpec::new(model, DataSource::Synthetic { rows: SAMPLES }) }
+}
+
+/// The batches that both sides train, in order.
+fn batches() -> Vec<Vec<u64>> {
+    (0..EPOCHS)
+        .flat_map(|epoch| {
+            let order = Permutation::new(SEED.derive_number(epoch), SAMPLES);
+            let samples: Vec<u64> = (0..SAMPLES).map(|at| order.at(at)).collect();
+            samples.chunks(BATCH).map(<[u64]>::to_vec).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Mean loss of each step, trained through AntDT's parts.
+fn losses_of_antdt(trainer: &mut ClickTrainer) -> Vec<f64> {
+    let dense = trainer.initial_dense(SEED);
+    let mut replica = Replica::new(trainer.layout(), optimizer_default(), SEED, dense).unwrap();
+    let (mut gradient, mut rows) = (Gradient::default(), Vec::new());
+    batches()
+        .iter()
+        .map(|batch| {
+            let touched = trainer.load(batch).unwrap().to_vec();
+            rows.clear();
+            replica.gather(&touched, &mut rows).unwrap();
+            let stats = trainer.forward_backward(replica.dense(), &rows, &mut gradient).unwrap();
+            let sparse = SparseGradient { rows: touched, values: gradient.rows.clone() };
+            replica.apply(&gradient.dense, &sparse, stats.samples).unwrap();
+            stats.loss_sum / stats.samples as f64
+        })
+        .collect()
+}
+
+/// Mean loss of each step, trained the ordinary way from the same initial values.
+fn losses_of_burn<M>(trainer: &mut ClickTrainer, model: M) -> Vec<f64>
+where
+    M: ClickModel<B> + AutodiffModule<B, InnerModule: ModuleDisplay> + ModuleDisplay,
+{
+    let device = Default::default();
+    let table = trainer.layout().table.unwrap();
+    let dense = trainer.initial_dense(SEED);
+    let replica = Replica::new(trainer.layout(), optimizer_default(), SEED, dense.clone()).unwrap();
+    let mut values = Vec::new();
+    replica.gather(&(0..table.rows).collect::<Vec<_>>(), &mut values).unwrap();
+    let table_rows = usize::try_from(table.rows).unwrap();
+    let mut embedding = EmbeddingConfig::new(table_rows, table.dim).init::<B>(&device);
+    embedding.weight =
+        Param::from_tensor(Tensor::from_data(TensorData::new(values, [table_rows, table.dim]), &device));
+    let mut plain = Plain { embedding, model: flat::load::<B, M>(model, &dense, &device) };
+
+    let OptimizerSpec::Adagrad { learning_rate, epsilon } = optimizer_default() else {
+        panic!("the comparison is written for Adagrad");
+    };
+    let mut optimizer = AdaGradConfig::new().with_epsilon(epsilon).init::<B, Plain<B, M>>();
+    let loss_of = BinaryCrossEntropyLossConfig::new().with_logits(true).init::<B>(&device);
+    batches()
+        .iter()
+        .map(|batch| {
+            let (index, labels) = rows_and_labels(trainer, batch);
+            let index = TensorData::new(index, [batch.len(), 39]);
+            let index = Tensor::<B, 2, Int>::from_data(index, &device);
+            let labels = Tensor::<B, 1, Int>::from_data(TensorData::new(labels, [batch.len()]), &device);
+            let loss = loss_of.forward(plain.model.logits(plain.embedding.forward(index)), labels);
+            let value = f64::from(loss.clone().into_scalar());
+            let gradients = GradientsParams::from_grads(loss.backward(), &plain);
+            plain = optimizer.step(f64::from(learning_rate), plain.clone(), gradients);
+            value
+        })
+        .collect()
+}
+
+/// Table rows `[samples, fields]` and labels, through the trainer's public face: one sample alone touches one row for
+/// each field, in the order of the fields.
+fn rows_and_labels(trainer: &mut ClickTrainer, batch: &[u64]) -> (Vec<i64>, Vec<i64>) {
+    let (dense, dim) = (vec![0.0; trainer.layout().dense_len], trainer.layout().table.unwrap().dim);
+    let (mut index, mut evaluation) = (Vec::new(), Evaluation::default());
+    for sample in batch {
+        let touched = trainer.load(&[*sample]).unwrap().to_vec();
+        index.extend(touched.iter().map(|row| i64::try_from(*row).unwrap()));
+        trainer.evaluate(&dense, &vec![0.0; touched.len() * dim], &mut evaluation).unwrap();
+    }
+    (index, evaluation.labels.iter().map(|label| i64::from(*label > 0.5)).collect())
+}
+
+fn compare(antdt: &[f64], burn: &[f64]) {
+    assert_eq!(antdt.len(), burn.len());
+    for (step, (a, b)) in antdt.iter().zip(burn).enumerate() {
+        assert!((a - b).abs() < 1e-5, "step {step}: loss {a} here, {b} in a plain loop");
+    }
+    // Without learning, equal losses would say little.
+    assert!(antdt[antdt.len() - 1] < 0.9 * antdt[0], "{antdt:?}");
+}
+
+fn shape(spec: &WorkloadSpec) -> ModelShape {
+    ModelShape { fields: 39, embedding: spec.embedding, hidden: spec.hidden.clone(), cin: spec.cin.clone() }
+}
+
+#[test]
+fn deepfm_learns_as_in_a_plain_burn_loop() {
+    let spec = spec(ModelKind::DeepFm);
+    let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
+    let model = DeepFm::<B>::new(&shape(&spec), &Default::default());
+    compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));
+}
+
+#[test]
+fn xdeepfm_learns_as_in_a_plain_burn_loop() {
+    let spec = spec(ModelKind::XDeepFm);
+    let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
+    let model = XDeepFm::<B>::new(&shape(&spec), &Default::default());
+    compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));
+}

@@ -1,0 +1,117 @@
+//! Training on data sets that the project does not ship. `ANTDT_DATA` names their folder; without it the tests say so
+//! and pass.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+
+use antdt_agent::{Evaluation, Gradient, Trainer};
+use antdt_burn::{
+    ClickTrainer, Clicks, DataSource, EvalRows, ModelKind, WorkloadSpec, count_rows,
+    global_batch_size_default, optimizer_default,
+};
+use antdt_collective::ps::{Replica, SparseGradient};
+use antdt_core::{Permutation, SampleRange, Seed};
+
+/// The folder of a data set, or a printed reason to skip.
+fn data(name: &str) -> Option<DataSource> {
+    let root = std::env::var_os("ANTDT_DATA").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
+        PathBuf::from,
+    );
+    let path = root.join(name);
+    if path.exists() {
+        Some(DataSource::Path(path))
+    } else {
+        println!("skipped: {} is absent; set ANTDT_DATA", path.display());
+        None
+    }
+}
+
+/// Trains `epochs` with the defaults, then evaluates. Returns the mean training loss of each epoch, too.
+fn train(trainer: &mut ClickTrainer, seed: Seed, epochs: u64, batch: usize) -> (Vec<f64>, Evaluation) {
+    let dense = trainer.initial_dense(seed);
+    let mut replica = Replica::new(trainer.layout(), optimizer_default(), seed, dense).unwrap();
+    let (mut gradient, mut rows, mut losses) = (Gradient::default(), Vec::new(), Vec::new());
+    let count = trainer.train_samples();
+    for epoch in 0..epochs {
+        let order = Permutation::new(seed.derive_number(epoch), count);
+        let samples: Vec<u64> = (0..count).map(|at| order.at(at)).collect();
+        let mut loss = 0.0;
+        for batch in samples.chunks(batch) {
+            let touched = trainer.load(batch).unwrap().to_vec();
+            rows.clear();
+            replica.gather(&touched, &mut rows).unwrap();
+            let stats = trainer.forward_backward(replica.dense(), &rows, &mut gradient).unwrap();
+            let sparse = SparseGradient { rows: touched, values: gradient.rows.clone() };
+            replica.apply(&gradient.dense, &sparse, stats.samples).unwrap();
+            loss += stats.loss_sum;
+        }
+        losses.push(loss / count as f64);
+    }
+    let mut evaluation = Evaluation::default();
+    let held_out = trainer.eval_samples();
+    for start in (0..held_out).step_by(256) {
+        let touched =
+            trainer.load_eval(SampleRange { start, end: (start + 256).min(held_out) }).unwrap().to_vec();
+        rows.clear();
+        replica.gather(&touched, &mut rows).unwrap();
+        trainer.evaluate(replica.dense(), &rows, &mut evaluation).unwrap();
+    }
+    (losses, evaluation)
+}
+
+fn batch_default() -> usize {
+    usize::try_from(global_batch_size_default()).unwrap()
+}
+
+fn adult_reaches_its_auc(model: ModelKind, epochs: u64) {
+    let Some(data) = data("uci_adult") else { return };
+    let spec = WorkloadSpec::new(model, data);
+    let seed = Seed(7);
+    let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
+    let counts = trainer.counts();
+    assert_eq!((counts.train + counts.eval, counts.eval_rows), (32_561, EvalRows::HeldOut));
+    assert_eq!(counts, count_rows(&spec).unwrap());
+    let (_, evaluation) = train(&mut trainer, seed, epochs, batch_default());
+    let auc = evaluation.auc().unwrap();
+    assert!(auc >= 0.90, "{model} reaches only AUC {auc}");
+}
+
+#[test]
+fn deepfm_reaches_auc_0_90_on_adult_in_3_epochs() {
+    adult_reaches_its_auc(ModelKind::DeepFm, 3);
+}
+
+#[test]
+fn xdeepfm_reaches_auc_0_90_on_adult_in_1_epoch() {
+    adult_reaches_its_auc(ModelKind::XDeepFm, 1);
+}
+
+#[test]
+fn criteo_is_learnt_and_its_3000_rows_are_split_exactly() {
+    let Some(data) = data("criteo_1tb_day11_3k") else { return };
+    let spec = WorkloadSpec::new(ModelKind::DeepFm, data);
+    let mut trainer = ClickTrainer::open(&spec, Seed(7)).unwrap();
+    let counts = trainer.counts();
+    assert_eq!((counts.train, counts.eval), (2400, 600));
+    let (losses, evaluation) = train(&mut trainer, Seed(7), 3, 64);
+    assert_eq!(evaluation.labels.len(), 600);
+    assert!(losses[2] < 0.8 * losses[0], "training losses {losses:?}");
+    // 3 % of 600 rows are 18 clicks: too few for a tight bound, enough to tell a model from chance.
+    let auc = evaluation.auc().unwrap();
+    assert!(auc > 0.55, "AUC {auc}");
+}
+
+#[test]
+fn the_generated_clicks_are_learnt_to_near_their_best_auc() {
+    let (rows, seed) = (60_000, Seed(3));
+    let spec = WorkloadSpec::new(ModelKind::DeepFm, DataSource::Synthetic { rows });
+    let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
+    let end = rows + trainer.eval_samples();
+    let best = Clicks::new(seed, end).bayes_auc(SampleRange { start: rows, end }).unwrap();
+    let (_, evaluation) = train(&mut trainer, seed, 2, batch_default());
+    let auc = evaluation.auc().unwrap();
+    assert!(auc > best - 0.04, "AUC {auc} where {best} can be reached");
+    assert!(auc < best + 0.01, "AUC {auc} beats {best}, the best there is: the labels leak");
+}

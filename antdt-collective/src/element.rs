@@ -1,0 +1,205 @@
+//! What can be reduced: seven number types, sealed.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+// Buffers travel as their own bytes; both ends of the wire are little-endian.
+const _: () =
+    assert!(cfg!(target_endian = "little"), "the wire format is little-endian, as the host must be");
+
+/// The type of a buffer's elements, as it stands in a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum ElementType {
+    /// 32-bit float.
+    F32 = 1,
+    /// 64-bit float.
+    F64 = 2,
+    /// 32-bit integer.
+    I32 = 3,
+    /// 64-bit integer.
+    I64 = 4,
+    /// Byte.
+    U8 = 5,
+    /// IEEE half float.
+    F16 = 6,
+    /// Brain float: the upper half of an `f32`.
+    Bf16 = 7,
+}
+
+impl ElementType {
+    /// The type with this number on the wire; `None` if there is none.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::F32,
+            2 => Self::F64,
+            3 => Self::I32,
+            4 => Self::I64,
+            5 => Self::U8,
+            6 => Self::F16,
+            7 => Self::Bf16,
+            _ => return None,
+        })
+    }
+
+    /// Its number on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A number that collectives reduce. Sealed: the wire format knows each type by its number.
+///
+/// Integers wrap around. A NaN among the operands of a float makes every result of it NaN, minimum and maximum
+/// included, so that it reaches all members alike. Half types are widened to `f32`, combined, and rounded once
+/// per combination.
+pub trait Element: sealed::Sealed + bytemuck::Pod + Default + PartialEq + fmt::Debug + Send + Sync {
+    /// Its number on the wire.
+    const TYPE: ElementType;
+    /// `self + other`.
+    #[must_use]
+    fn sum(self, other: Self) -> Self;
+    /// The smaller one.
+    #[must_use]
+    fn least(self, other: Self) -> Self;
+    /// The larger one.
+    #[must_use]
+    fn most(self, other: Self) -> Self;
+    /// `self * other`.
+    #[must_use]
+    fn product(self, other: Self) -> Self;
+}
+
+macro_rules! float {
+    ($type:ty, $tag:ident) => {
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const TYPE: ElementType = ElementType::$tag;
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn least(self, other: Self) -> Self {
+                // `f32::min` would lose a NaN.
+                if self < other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn most(self, other: Self) -> Self {
+                if self > other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($type:ty, $tag:ident) => {
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const TYPE: ElementType = ElementType::$tag;
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn least(self, other: Self) -> Self {
+                self.min(other)
+            }
+            #[inline(always)]
+            fn most(self, other: Self) -> Self {
+                self.max(other)
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+        }
+    };
+}
+
+macro_rules! half_float {
+    ($type:ty, $tag:ident) => {
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const TYPE: ElementType = ElementType::$tag;
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                Self::from_f32(self.to_f32() + other.to_f32())
+            }
+            #[inline(always)]
+            fn least(self, other: Self) -> Self {
+                Self::from_f32(self.to_f32().least(other.to_f32()))
+            }
+            #[inline(always)]
+            fn most(self, other: Self) -> Self {
+                Self::from_f32(self.to_f32().most(other.to_f32()))
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                Self::from_f32(self.to_f32() * other.to_f32())
+            }
+        }
+    };
+}
+
+float!(f32, F32);
+float!(f64, F64);
+integer!(i32, I32);
+integer!(i64, I64);
+integer!(u8, U8);
+half_float!(f16, F16);
+half_float!(bf16, Bf16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_reads_back_from_its_code() {
+        for code in 0..=u8::MAX {
+            if let Some(found) = ElementType::from_code(code) {
+                assert_eq!(found.code(), code);
+            }
+        }
+        let codes = [f32::TYPE, f64::TYPE, i32::TYPE, i64::TYPE, u8::TYPE, f16::TYPE, bf16::TYPE]
+            .map(ElementType::code);
+        assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_nan_survives_minimum_and_maximum_on_either_side() {
+        for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            assert!(a.least(b).is_nan() && a.most(b).is_nan());
+        }
+        assert!(f16::NAN.least(f16::ONE).is_nan() && bf16::ONE.most(bf16::NAN).is_nan());
+    }
+
+    #[test]
+    fn integers_wrap_and_do_not_panic() {
+        assert_eq!(i32::MAX.sum(1), i32::MIN);
+        assert_eq!(255_u8.product(2), 254);
+    }
+}

@@ -1,0 +1,324 @@
+//! What travels: a header of 64 bytes, then the payload. Pure; sockets are in `runtime`.
+//!
+//! Every header says which membership, which collective, which round and which segment it belongs to, and what the
+//! sender believes the collective to be. A late message of a dead round therefore cannot be taken for a live one, and
+//! two ranks that disagree about the operation find out with their first frame.
+
+pub mod notice;
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use antdt_core::{MembershipVersion, Rank};
+
+use crate::element::ElementType;
+use crate::op::ReduceOp;
+
+/// What a collective does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum OperationKind {
+    /// Making the connections.
+    Connect = 0,
+    /// Every rank ends with the reduction of all.
+    AllReduce = 1,
+    /// Every rank ends with every rank's block.
+    AllGather = 2,
+    /// Every rank ends with the root's bytes.
+    Broadcast = 3,
+    /// Nobody leaves before everybody came.
+    Barrier = 4,
+}
+
+impl OperationKind {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Connect,
+            1 => Self::AllReduce,
+            2 => Self::AllGather,
+            3 => Self::Broadcast,
+            4 => Self::Barrier,
+            _ => return None,
+        })
+    }
+}
+
+/// What a rank believes the collective to be. All ranks of a call must believe the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// What it does.
+    pub kind: OperationKind,
+    /// On which elements.
+    pub element: ElementType,
+    /// With which reduction; [`ReduceOp::Sum`] where nothing is reduced.
+    pub op: ReduceOp,
+    /// By which algorithm, by its [`code`](crate::schedule::Algorithm::code).
+    pub algorithm: u8,
+    /// From which root; rank 0 where there is none.
+    pub root: Rank,
+    /// On how many elements; 0 where ranks may differ.
+    pub len: u64,
+}
+
+impl Operation {
+    /// Making the connections.
+    pub const CONNECT: Self = Self::plain(OperationKind::Connect);
+
+    /// An operation without elements, root or reduction.
+    pub const fn plain(kind: OperationKind) -> Self {
+        Self { kind, element: ElementType::U8, op: ReduceOp::Sum, algorithm: 0, root: Rank(0), len: 0 }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            OperationKind::Connect => f.write_str("connect"),
+            OperationKind::AllReduce => {
+                write!(
+                    f,
+                    "all-reduce({} of {} {}, algorithm {})",
+                    self.op, self.len, self.element, self.algorithm
+                )
+            }
+            OperationKind::AllGather => f.write_str("all-gather"),
+            OperationKind::Broadcast => write!(f, "broadcast(root {})", self.root),
+            OperationKind::Barrier => f.write_str("barrier"),
+        }
+    }
+}
+
+/// Where in the history of a group a message belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    /// The group.
+    pub membership: MembershipVersion,
+    /// Running number of the collective in the group.
+    pub sequence: u64,
+    /// Round within the collective.
+    pub round: u32,
+    /// What the sender believes the collective to be.
+    pub operation: Operation,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, call {}, round {}, membership {}",
+            self.operation, self.sequence, self.round, self.membership
+        )
+    }
+}
+
+/// What to do with a message that came while another was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is the expected one.
+    Expected,
+    /// It belongs to a call or a group that is over: drop it.
+    Old,
+    /// It belongs to a later round or call: keep it for then.
+    Early,
+    /// The sender is in a newer group: this one is over.
+    NewerMembership,
+    /// The sender believes this very call to be something else.
+    Different,
+}
+
+impl Tag {
+    /// Compares a message's tag with the expected one.
+    pub fn judge(&self, theirs: &Self) -> Arrival {
+        match theirs.membership.cmp(&self.membership) {
+            Ordering::Less => return Arrival::Old,
+            Ordering::Greater => return Arrival::NewerMembership,
+            Ordering::Equal => {}
+        }
+        match theirs.sequence.cmp(&self.sequence) {
+            Ordering::Less => return Arrival::Old,
+            Ordering::Greater => return Arrival::Early,
+            Ordering::Equal => {}
+        }
+        if theirs.operation != self.operation {
+            return Arrival::Different;
+        }
+        match theirs.round.cmp(&self.round) {
+            Ordering::Less => Arrival::Old,
+            Ordering::Equal => Arrival::Expected,
+            Ordering::Greater => Arrival::Early,
+        }
+    }
+}
+
+/// Kind of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A segment of a round's message.
+    Data = 1,
+    /// The sender has given up; the payload says why.
+    Abort = 2,
+    /// First frame of a connection: who is there; the payload says it.
+    Hello = 3,
+}
+
+/// A frame's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the payload is.
+    pub kind: FrameKind,
+    /// Where it belongs.
+    pub tag: Tag,
+    /// Which segment of the round's message, from 0.
+    pub segment: u32,
+    /// Length of the payload, in bytes.
+    pub len: u32,
+    /// CRC-32C of the payload.
+    pub crc: u32,
+}
+
+/// Bytes that are not a frame of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// Not our protocol.
+    #[error("not a frame of this protocol (magic {0:#010x})")]
+    Magic(u32),
+    /// A version we do not speak.
+    #[error(
+        "protocol version {theirs}, this process speaks {}; start all processes from one build",
+        Header::VERSION
+    )]
+    Version {
+        /// The sender's.
+        theirs: u8,
+    },
+    /// The header was damaged.
+    #[error("the header's checksum is wrong")]
+    HeaderChecksum,
+    /// The payload was damaged.
+    #[error("the payload's checksum is wrong")]
+    PayloadChecksum,
+    /// A field has a value that no sender of ours writes.
+    #[error("{field} is {value}, which means nothing")]
+    Field {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// Longer than is accepted.
+    #[error("a payload of {len} bytes, at most {most} are accepted")]
+    TooLong {
+        /// Announced length.
+        len: u64,
+        /// Accepted length.
+        most: u64,
+    },
+}
+
+impl Header {
+    /// Length of a header, in bytes.
+    pub const LEN: usize = 64;
+    /// First four bytes of every frame.
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"ADTC");
+    /// Version of the protocol. No two versions understand each other.
+    pub const VERSION: u8 = 1;
+    /// Longest payload, in bytes: a segment is far shorter, so a longer one is damage or a stranger.
+    pub const PAYLOAD_MAX: u32 = 16 << 20;
+
+    /// The header of a payload, with its checksum.
+    ///
+    /// # Panics
+    /// If the payload is longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX).
+    pub fn of(kind: FrameKind, tag: Tag, segment: u32, payload: &[u8]) -> Self {
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        assert!(len <= Self::PAYLOAD_MAX, "a payload of {len} bytes was not cut into segments");
+        Self { kind, tag, segment, len, crc: crc32c::crc32c(payload) }
+    }
+
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let Self { kind, tag, segment, len, crc } = self;
+        let Tag { membership, sequence, round, operation } = tag;
+        let mut bytes = [0; Self::LEN];
+        bytes[0..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
+        bytes[4] = Self::VERSION;
+        bytes[5] = *kind as u8;
+        bytes[6] = operation.kind as u8;
+        bytes[7] = operation.element.code();
+        bytes[8] = operation.op.code();
+        bytes[9] = operation.algorithm;
+        bytes[12..16].copy_from_slice(&round.to_le_bytes());
+        bytes[16..24].copy_from_slice(&membership.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&sequence.to_le_bytes());
+        bytes[32..40].copy_from_slice(&operation.len.to_le_bytes());
+        bytes[40..44].copy_from_slice(&operation.root.0.to_le_bytes());
+        bytes[44..48].copy_from_slice(&segment.to_le_bytes());
+        bytes[48..52].copy_from_slice(&len.to_le_bytes());
+        bytes[52..56].copy_from_slice(&crc.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// If it is not one of ours, damaged, or announces too long a payload.
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
+        let field = |field: &'static str, value: u8| FrameError::Field { field, value: u64::from(value) };
+        if u32_at(0) != Self::MAGIC {
+            return Err(FrameError::Magic(u32_at(0)));
+        }
+        if bytes[4] != Self::VERSION {
+            return Err(FrameError::Version { theirs: bytes[4] });
+        }
+        if crc32c::crc32c(&bytes[..60]) != u32_at(60) {
+            return Err(FrameError::HeaderChecksum);
+        }
+        let kind = match bytes[5] {
+            1 => FrameKind::Data,
+            2 => FrameKind::Abort,
+            3 => FrameKind::Hello,
+            other => return Err(field("kind", other)),
+        };
+        let operation = Operation {
+            kind: OperationKind::from_code(bytes[6]).ok_or_else(|| field("operation", bytes[6]))?,
+            element: ElementType::from_code(bytes[7]).ok_or_else(|| field("element", bytes[7]))?,
+            op: ReduceOp::from_code(bytes[8]).ok_or_else(|| field("op", bytes[8]))?,
+            algorithm: bytes[9],
+            root: Rank(u32_at(40)),
+            len: u64_at(32),
+        };
+        let len = u32_at(48);
+        if len > Self::PAYLOAD_MAX {
+            return Err(FrameError::TooLong { len: u64::from(len), most: u64::from(Self::PAYLOAD_MAX) });
+        }
+        Ok(Self {
+            kind,
+            tag: Tag {
+                membership: MembershipVersion(u64_at(16)),
+                sequence: u64_at(24),
+                round: u32_at(12),
+                operation,
+            },
+            segment: u32_at(44),
+            len,
+            crc: u32_at(52),
+        })
+    }
+
+    /// Checks the payload that came with this header.
+    ///
+    /// # Errors
+    /// If it was damaged.
+    pub fn verify(&self, payload: &[u8]) -> Result<(), FrameError> {
+        if crc32c::crc32c(payload) == self.crc { Ok(()) } else { Err(FrameError::PayloadChecksum) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

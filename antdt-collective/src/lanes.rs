@@ -1,0 +1,134 @@
+//! Control values that ride along with every synchronous step: how a plan starts at the same iteration everywhere,
+//! or nowhere, without a barrier of its own.
+//!
+//! Every rank adds `[n, eod, w, w², reform, loss]` to the step's sums, in `f64` and apart from the gradient. All
+//! ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds and can apply, all
+//! ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the Cauchy-Schwarz inequality. The sum
+//! alone would not do: versions 1, 2, 3 add up to three times 2.
+//!
+//! Source: our design.
+
+use antdt_core::PlanVersion;
+
+/// What one rank adds to a step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Lanes {
+    /// Samples behind the rank's gradient; 0 when it had no data.
+    pub samples: u64,
+    /// Whether its last fetch was answered with the end of the data.
+    pub end_of_data: bool,
+    /// Newest plan that it holds and can apply.
+    pub plan_ready: PlanVersion,
+    /// Whether it was asked to meet for a new group after this step.
+    pub reform: bool,
+    /// Sum of its samples' losses.
+    pub loss_sum: f64,
+}
+
+/// What all ranks conclude from the totals, identically.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verdict {
+    /// Samples of the step over all ranks. 0: nothing to apply.
+    pub samples: u64,
+    /// Whether every rank has seen the end of the data.
+    pub end_of_data: bool,
+    /// The plan that every rank holds, if it is the same one.
+    pub plan_agreed: Option<PlanVersion>,
+    /// Whether any rank was asked to meet for a new group.
+    pub reform: bool,
+    /// Sum of the losses over all samples of the step.
+    pub loss_sum: f64,
+}
+
+impl Lanes {
+    /// Number of values.
+    pub const LEN: usize = 6;
+
+    /// Integers up to here are exact in an `f64`; beyond, no agreement is claimed.
+    const EXACT_MAX: f64 = (1_u64 << 53) as f64;
+
+    /// The values to be summed over all ranks.
+    #[allow(clippy::cast_precision_loss, reason = "counts; a version that does not fit is never agreed on")]
+    pub fn encode(&self) -> [f64; Self::LEN] {
+        let version = self.plan_ready.0 as f64;
+        let flag = |on: bool| f64::from(u8::from(on));
+        [
+            self.samples as f64,
+            flag(self.end_of_data),
+            version,
+            version * version,
+            flag(self.reform),
+            self.loss_sum,
+        ]
+    }
+
+    /// What the sums over `world` ranks mean.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "sums of non-negative integers"
+    )]
+    pub fn decide(totals: &[f64; Self::LEN], world: u32) -> Verdict {
+        let [samples, end_of_data, versions, squares, reform, loss_sum] = *totals;
+        let world = f64::from(world);
+        let (left, right) = (world * squares, versions * versions);
+        let agreed = left == right && left < Self::EXACT_MAX;
+        Verdict {
+            samples: samples as u64,
+            end_of_data: end_of_data >= world,
+            plan_agreed: agreed.then(|| PlanVersion((versions / world) as u64)),
+            reform: reform > 0.0,
+            loss_sum,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(versions: &[u64]) -> Option<PlanVersion> {
+        let mut totals = [0.0; Lanes::LEN];
+        for version in versions {
+            let lanes = Lanes { plan_ready: PlanVersion(*version), ..Lanes::default() };
+            totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
+        }
+        Lanes::decide(&totals, u32::try_from(versions.len()).unwrap()).plan_agreed
+    }
+
+    #[test]
+    fn a_plan_is_agreed_on_exactly_if_all_ranks_hold_it() {
+        for a in 0..12 {
+            for b in 0..12 {
+                for c in 0..12 {
+                    let same = a == b && b == c;
+                    assert_eq!(verdict(&[a, b, c]), same.then_some(PlanVersion(a)), "{a} {b} {c}");
+                }
+            }
+        }
+        assert_eq!(verdict(&[7]), Some(PlanVersion(7)));
+    }
+
+    #[test]
+    fn neighbouring_versions_are_told_apart_as_long_as_an_agreement_is_claimed() {
+        // 1 M plans on 64 ranks still fit.
+        assert_eq!(verdict(&[1_000_000; 64]), Some(PlanVersion(1_000_000)));
+        let mut one_behind = [1_000_000; 64];
+        one_behind[63] -= 1;
+        assert_eq!(verdict(&one_behind), None);
+        assert_eq!(verdict(&[1 << 40; 4]), None, "squares are not exact up there");
+    }
+
+    #[test]
+    fn flags_and_counts_add_up() {
+        let some = Lanes { samples: 10, end_of_data: true, loss_sum: 2.5, ..Lanes::default() };
+        let none = Lanes { samples: 0, reform: true, loss_sum: 0.5, ..Lanes::default() };
+        let mut totals = some.encode();
+        totals.iter_mut().zip(none.encode()).for_each(|(total, lane)| *total += lane);
+        let verdict = Lanes::decide(&totals, 2);
+        assert_eq!(
+            (verdict.samples, verdict.end_of_data, verdict.reform, verdict.loss_sum),
+            (10, false, true, 3.0)
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! How two operands become one.
+
+use std::fmt;
+
+/// A reduction. A mean is a sum that is divided once at the end: see [`weighted`](crate::weighted).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition.
+    Sum = 1,
+    /// The smallest operand.
+    Min = 2,
+    /// The largest operand.
+    Max = 3,
+    /// Multiplication.
+    Prod = 4,
+}
+
+impl ReduceOp {
+    /// Every reduction.
+    pub const ALL: [Self; 4] = [Self::Sum, Self::Min, Self::Max, Self::Prod];
+
+    /// The reduction with this number on the wire; `None` if there is none.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Sum,
+            2 => Self::Min,
+            3 => Self::Max,
+            4 => Self::Prod,
+            _ => return None,
+        })
+    }
+
+    /// Its number on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sum => "sum",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Prod => "prod",
+        })
+    }
+}

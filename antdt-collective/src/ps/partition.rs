@@ -1,0 +1,86 @@
+//! Which server holds what.
+
+use std::ops::Range;
+
+use antdt_core::InvalidValue;
+
+use crate::schedule::split_even;
+
+/// Spreads the parameters over servers: the flat vector in contiguous pieces of equal length, rows by their number.
+///
+/// Rejected: placing whole tensors by hash; one big layer or one hot range of rows would then sit on one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionMap {
+    servers: u32,
+    dense_len: usize,
+}
+
+impl PartitionMap {
+    /// A map for `servers` servers and a flat vector of `dense_len`.
+    ///
+    /// # Errors
+    /// If there is no server.
+    pub fn new(servers: u32, dense_len: usize) -> Result<Self, InvalidValue> {
+        if servers == 0 {
+            return Err(InvalidValue::new("servers", 0, "at least 1"));
+        }
+        Ok(Self { servers, dense_len })
+    }
+
+    /// Number of servers.
+    pub const fn servers(&self) -> u32 {
+        self.servers
+    }
+
+    /// Length of the whole flat vector.
+    pub const fn dense_len(&self) -> usize {
+        self.dense_len
+    }
+
+    /// The piece of the flat vector that this server holds; empty if there are more servers than values.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    pub fn dense(&self, server: u32) -> Range<usize> {
+        split_even(self.dense_len, self.servers as usize)[server as usize].range()
+    }
+
+    /// The server that holds a row.
+    #[allow(clippy::cast_possible_truncation, reason = "below the number of servers")]
+    pub const fn owner(&self, row: u64) -> u32 {
+        (row % self.servers as u64) as u32
+    }
+
+    /// The rows of each server, in the order given.
+    pub fn split_rows(&self, rows: &[u64]) -> Vec<Vec<u64>> {
+        let mut split =
+            vec![Vec::with_capacity(rows.len() / self.servers as usize + 1); self.servers as usize];
+        for row in rows {
+            split[self.owner(*row) as usize].push(*row);
+        }
+        split
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_cover_the_vector_once_in_order() {
+        for servers in 1..6 {
+            for len in 0..20 {
+                let map = PartitionMap::new(servers, len).unwrap();
+                let covered: Vec<usize> = (0..servers).flat_map(|server| map.dense(server)).collect();
+                assert_eq!(covered, (0..len).collect::<Vec<_>>());
+            }
+        }
+        assert!(PartitionMap::new(0, 1).is_err());
+    }
+
+    #[test]
+    fn each_row_goes_to_its_owner() {
+        let map = PartitionMap::new(3, 0).unwrap();
+        assert_eq!(map.split_rows(&[0, 1, 2, 4, 9]), [vec![0, 9], vec![1, 4], vec![2]]);
+    }
+}

@@ -1,0 +1,243 @@
+use antdt_core::TableSpec;
+
+use super::*;
+use crate::ps::Replica;
+
+const ADAGRAD: OptimizerSpec = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
+const DENSE: usize = 7;
+const DIM: usize = 2;
+
+fn layout() -> ParamLayout {
+    ParamLayout { dense_len: DENSE, table: Some(TableSpec { rows: 50, dim: DIM, init_scale: 0.1 }) }
+}
+
+fn config(server: u32, servers: u32, staleness: Staleness) -> PartitionConfig {
+    PartitionConfig { layout: layout(), optimizer: ADAGRAD, seed: Seed(3), server, servers, staleness }
+}
+
+fn partition(staleness: Staleness) -> Partition {
+    let mut partition = Partition::new(&config(0, 1, staleness)).unwrap();
+    partition.init_dense(vec![1.0; DENSE]).unwrap();
+    partition
+}
+
+fn holder(worker: u32, incarnation: u32) -> Holder {
+    Holder::new(NodeId::worker(worker), Incarnation(incarnation))
+}
+
+fn push(value: f32, samples: u64) -> Push {
+    Push {
+        samples,
+        dense: vec![value; DENSE],
+        rows: SparseGradient { rows: vec![4, 9], values: vec![value; 2 * DIM] },
+    }
+}
+
+fn commit(step: u64, contributors: &[Holder], samples: u64) -> StepCommit {
+    StepCommit { step: Iteration(step), contributors: contributors.to_vec(), samples }
+}
+
+fn model(partition: &Partition) -> (Vec<f32>, Vec<f32>) {
+    let (mut dense, mut rows) = (Vec::new(), Vec::new());
+    partition.pull(&(0..50).collect::<Vec<_>>(), &mut dense, &mut rows).unwrap();
+    (dense, rows)
+}
+
+#[test]
+fn a_buffered_push_changes_nothing_until_its_commit_which_counts_once() {
+    let mut partition = partition(Staleness::Synchronous);
+    let before = model(&partition);
+    assert_eq!(partition.push(holder(0, 0), Iteration(1), push(1.0, 4)), Ok(PushOutcome::Buffered));
+    assert_eq!(model(&partition), before);
+    let commit = commit(1, &[holder(0, 0)], 4);
+    assert_eq!(partition.commit(&commit), Ok(CommitOutcome::Applied));
+    let after = model(&partition);
+    assert_ne!(after, before);
+    assert_eq!(partition.commit(&commit), Ok(CommitOutcome::AlreadyCommitted));
+    assert_eq!(model(&partition), after);
+    assert_eq!(partition.pending(), 0);
+}
+
+#[test]
+fn servers_apply_what_one_worker_with_the_whole_batch_would() {
+    let servers = 3;
+    let mut rng = Seed(8).rng();
+    let mut replica = Replica::new(&layout(), ADAGRAD, Seed(3), vec![1.0; DENSE]).unwrap();
+    let map = PartitionMap::new(servers, DENSE).unwrap();
+    let mut partitions: Vec<Partition> =
+        (0..servers).map(|s| Partition::new(&config(s, servers, Staleness::Synchronous)).unwrap()).collect();
+    for (server, partition) in (0..servers).zip(&mut partitions) {
+        partition.init_dense(vec![1.0; map.dense(server).len()]).unwrap();
+    }
+    for step in 0..5 {
+        let gradients: Vec<Push> = (0..4)
+            .map(|_| {
+                let rows: Vec<u64> = (0..50).filter(|_| rng.below(3) == 0).collect();
+                let values = (0..rows.len() * DIM).map(|_| rng.normal() as f32).collect();
+                let dense = (0..DENSE).map(|_| rng.normal() as f32).collect();
+                Push { samples: 1 + rng.below(9), dense, rows: SparseGradient { rows, values } }
+            })
+            .collect();
+        let samples = gradients.iter().map(|push| push.samples).sum();
+        let holders: Vec<Holder> = (0..4).map(|worker| holder(worker, 0)).collect();
+        for (server, partition) in (0..servers).zip(&mut partitions) {
+            // In any order of arrival.
+            for worker in [2, 0, 3, 1] {
+                let whole: &Push = &gradients[worker];
+                let mine = |row: &u64| map.owner(*row) == server;
+                let rows = whole.rows.rows.iter().copied().filter(mine).collect();
+                let values =
+                    whole.rows.rows.iter().zip(whole.rows.values.chunks(DIM)).filter(|(row, _)| mine(row));
+                let part = Push {
+                    samples: whole.samples,
+                    dense: whole.dense[map.dense(server)].to_vec(),
+                    rows: SparseGradient {
+                        rows,
+                        values: values.flat_map(|(_, values)| values).copied().collect(),
+                    },
+                };
+                partition.push(holders[worker], Iteration(step), part).unwrap();
+            }
+            assert_eq!(partition.commit(&commit(step, &holders, samples)), Ok(CommitOutcome::Applied));
+        }
+        let mut dense = vec![0.0; DENSE];
+        for push in &gradients {
+            dense.iter_mut().zip(&push.dense).for_each(|(sum, value)| *sum += value);
+        }
+        let parts = gradients.iter().map(|push| (push.rows.rows.as_slice(), push.rows.values.as_slice()));
+        replica.apply(&dense, &SparseGradient::merge(parts, DIM), samples).unwrap();
+    }
+    let mut dense = Vec::new();
+    for (server, partition) in (0..servers).zip(&partitions) {
+        let rows: Vec<u64> = (0..50).filter(|row| map.owner(*row) == server).collect();
+        let (mut values, mut expected) = (Vec::new(), Vec::new());
+        partition.pull(&rows, &mut dense, &mut values).unwrap();
+        replica.gather(&rows, &mut expected).unwrap();
+        assert_eq!(values, expected, "rows of server {server}, bit for bit");
+    }
+    assert_eq!(dense, replica.dense(), "dense values, bit for bit");
+}
+
+#[test]
+fn only_contributors_count() {
+    let (mut with, mut without) = (partition(Staleness::Synchronous), partition(Staleness::Synchronous));
+    for partition in [&mut with, &mut without] {
+        partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
+    }
+    with.push(holder(1, 0), Iteration(0), push(100.0, 4)).unwrap();
+    for partition in [&mut with, &mut without] {
+        partition.commit(&commit(0, &[holder(0, 0)], 4)).unwrap();
+    }
+    assert_eq!(model(&with), model(&without));
+    assert_eq!(with.pending(), 0, "the other push of the step was dropped");
+}
+
+#[test]
+fn a_commit_that_does_not_fit_the_pushes_is_refused_and_can_be_repeated_right() {
+    let mut partition = partition(Staleness::Synchronous);
+    partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
+    let before = model(&partition);
+    let missing = CommitError::Missing { step: Iteration(0), holder: holder(1, 0) };
+    assert_eq!(partition.commit(&commit(0, &[holder(0, 0), holder(1, 0)], 4)), Err(missing));
+    let samples = CommitError::Samples { step: Iteration(0), announced: 5, pushed: 4 };
+    assert_eq!(partition.commit(&commit(0, &[holder(0, 0)], 5)), Err(samples));
+    assert_eq!(model(&partition), before);
+    assert_eq!(partition.commit(&commit(0, &[holder(0, 0)], 4)), Ok(CommitOutcome::Applied));
+}
+
+#[test]
+fn a_push_for_a_step_that_is_over_is_refused() {
+    let mut partition = partition(Staleness::Synchronous);
+    partition.push(holder(0, 0), Iteration(3), push(1.0, 4)).unwrap();
+    partition.commit(&commit(3, &[holder(0, 0)], 4)).unwrap();
+    let error = partition.push(holder(1, 0), Iteration(3), push(1.0, 4)).unwrap_err();
+    assert_eq!(error, PushError::Stale { holder: holder(1, 0), step: Iteration(3), committed: Iteration(3) });
+}
+
+#[test]
+fn a_step_that_was_done_again_counts_with_its_last_push() {
+    let (mut twice, mut once) = (partition(Staleness::Synchronous), partition(Staleness::Synchronous));
+    twice.push(holder(0, 0), Iteration(0), push(9.0, 2)).unwrap();
+    for partition in [&mut twice, &mut once] {
+        partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
+        partition.commit(&commit(0, &[holder(0, 0)], 4)).unwrap();
+    }
+    assert_eq!(model(&twice), model(&once));
+}
+
+#[test]
+fn a_lost_life_cannot_push_but_what_it_pushed_can_still_be_committed() {
+    let mut partition = partition(Staleness::Synchronous);
+    partition.push(holder(0, 0), Iteration(0), push(1.0, 4)).unwrap();
+    partition.lost(holder(0, 0));
+    let refused = PushError::Fenced { holder: holder(0, 0), live: Incarnation(1) };
+    assert_eq!(partition.push(holder(0, 0), Iteration(1), push(1.0, 4)), Err(refused));
+    assert_eq!(partition.commit(&commit(0, &[holder(0, 0)], 4)), Ok(CommitOutcome::Applied));
+    assert_eq!(partition.push(holder(0, 1), Iteration(1), push(1.0, 4)), Ok(PushOutcome::Buffered));
+    partition.lost(holder(0, 0));
+    assert_eq!(partition.push(holder(0, 1), Iteration(2), push(1.0, 4)), Ok(PushOutcome::Buffered));
+}
+
+#[test]
+fn the_first_push_of_a_new_life_fences_the_old_one() {
+    for staleness in [Staleness::Synchronous, Staleness::Unbounded { scale: 0.1 }] {
+        let mut partition = partition(staleness);
+        partition.push(holder(0, 1), Iteration(0), push(1.0, 4)).unwrap();
+        let before = model(&partition);
+        let refused = PushError::Fenced { holder: holder(0, 0), live: Incarnation(1) };
+        assert_eq!(partition.push(holder(0, 0), Iteration(5), push(1.0, 4)), Err(refused));
+        assert_eq!(model(&partition), before);
+    }
+}
+
+#[test]
+fn an_asynchronous_push_counts_at_once_and_once() {
+    let mut partition = partition(Staleness::Unbounded { scale: 0.25 });
+    let before = model(&partition);
+    assert_eq!(partition.push(holder(0, 0), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Applied));
+    let after = model(&partition);
+    assert_ne!(after, before);
+    assert_eq!(partition.push(holder(0, 0), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Duplicate));
+    assert_eq!(model(&partition), after);
+    // A new life counts its own steps.
+    assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Applied));
+    assert_eq!(partition.commit(&commit(0, &[], 0)), Err(CommitError::NotSynchronous));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_amounts() {
+    let mut empty = Partition::new(&config(0, 1, Staleness::Synchronous)).unwrap();
+    assert_eq!(empty.push(holder(0, 0), Iteration(0), push(1.0, 1)), Err(PushError::NotInitialised));
+    assert_eq!(empty.pull(&[], &mut Vec::new(), &mut Vec::new()), Err(PullError::NotInitialised));
+    let wrong = PushError::DenseLength { got: 3, expected: DENSE };
+    assert_eq!(empty.init_dense(vec![0.0; 3]), Err(wrong));
+    assert_eq!(empty.init_dense(vec![1.0; DENSE]), Ok(InitOutcome::Stored));
+    assert_eq!(empty.init_dense(vec![2.0; DENSE]), Ok(InitOutcome::AlreadyInitialised));
+    assert_eq!(model(&empty).0, vec![1.0; DENSE]);
+    let short = Push { dense: vec![0.0; 3], ..push(1.0, 1) };
+    assert_eq!(empty.push(holder(0, 0), Iteration(0), short), Err(wrong));
+    let rows = SparseGradient { rows: vec![50], values: vec![0.0; DIM] };
+    let outside = empty.push(holder(0, 0), Iteration(0), Push { rows, ..push(1.0, 1) });
+    assert_eq!(outside, Err(PushError::Table(TableError::OutOfRange { row: 50, rows: 50 })));
+    assert_eq!(empty.pending(), 0);
+}
+
+#[test]
+fn waiting_pushes_are_bounded() {
+    let mut partition = partition(Staleness::Synchronous);
+    for step in 0..2 {
+        partition.push(holder(0, 0), Iteration(step), push(1.0, 1)).unwrap();
+    }
+    let refused = PushError::TooManyPending { holder: holder(0, 0), pending: 2 };
+    assert_eq!(partition.push(holder(0, 0), Iteration(2), push(1.0, 1)), Err(refused));
+    assert_eq!(partition.pending(), 2);
+}
+
+#[test]
+fn a_step_of_no_samples_advances_and_changes_nothing() {
+    let mut partition = partition(Staleness::Synchronous);
+    let before = model(&partition);
+    partition.push(holder(0, 0), Iteration(0), push(f32::NAN, 0)).unwrap();
+    partition.commit(&commit(0, &[holder(0, 0)], 0)).unwrap();
+    assert_eq!((model(&partition), partition.committed()), (before, Some(Iteration(0))));
+}

@@ -1,0 +1,564 @@
+//! What workers and servers say to each other: a header of 24 bytes, then the payload. Pure; sockets are in `runtime`.
+//!
+//! Decoders check every length against what has come before they reserve memory, so that a damaged or foreign message
+//! costs an error and nothing else.
+
+use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Role};
+
+use super::gradient::SparseGradient;
+use super::server::{InitOutcome, Push, PushOutcome, StepCommit};
+use crate::group::JobToken;
+
+/// Bytes that are not a message of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Not our protocol, or another version of it.
+    #[error("not a message of this protocol; start all processes from one build")]
+    Foreign,
+    /// Damaged on the way.
+    #[error("a checksum is wrong")]
+    Checksum,
+    /// Longer than is accepted.
+    #[error("a message of {len} bytes, at most {most} are accepted")]
+    TooLong {
+        /// Announced length.
+        len: u64,
+        /// Accepted length.
+        most: u64,
+    },
+    /// A field has a value that no sender of ours writes.
+    #[error("{0} makes no sense")]
+    Field(&'static str),
+}
+
+/// A message's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// Kind of the message.
+    pub kind: u8,
+    /// Length of the payload, in bytes.
+    pub len: u64,
+    crc: u32,
+}
+
+impl MessageHeader {
+    /// Length of a header, in bytes.
+    pub const LEN: usize = 24;
+    const MAGIC: [u8; 4] = *b"ADTP";
+    const VERSION: u8 = 1;
+
+    /// Writes the header of the message in `message[LEN..]` into its first bytes, which were kept free.
+    fn seal(message: &mut [u8], kind: u8) {
+        let (header, payload) = message.split_at_mut(Self::LEN);
+        header.fill(0);
+        header[..4].copy_from_slice(&Self::MAGIC);
+        header[4] = Self::VERSION;
+        header[5] = kind;
+        header[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        header[16..20].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+        let checksum = crc32c::crc32c(&header[..20]);
+        header[20..].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// If it is not one of ours, damaged, or announces more than `most` bytes.
+    pub fn decode(bytes: &[u8; Self::LEN], most: u64) -> Result<Self, WireError> {
+        let mut reader = Reader(bytes);
+        if reader.take(4)? != Self::MAGIC || reader.u8()? != Self::VERSION {
+            return Err(WireError::Foreign);
+        }
+        let kind = reader.u8()?;
+        reader.take(2)?;
+        let (len, crc) = (reader.u64()?, reader.u32()?);
+        if crc32c::crc32c(&bytes[..20]) != reader.u32()? {
+            return Err(WireError::Checksum);
+        }
+        if len > most {
+            return Err(WireError::TooLong { len, most });
+        }
+        Ok(Self { kind, len, crc })
+    }
+
+    /// Checks the payload that came with this header.
+    ///
+    /// # Errors
+    /// If it was damaged.
+    pub fn verify(&self, payload: &[u8]) -> Result<(), WireError> {
+        if crc32c::crc32c(payload) == self.crc { Ok(()) } else { Err(WireError::Checksum) }
+    }
+}
+
+const HELLO: u8 = 1;
+const INIT: u8 = 2;
+const PULL: u8 = 3;
+const PUSH: u8 = 4;
+const WELCOME: u8 = 129;
+const INIT_DONE: u8 = 130;
+const PULLED: u8 = 131;
+const PUSHED: u8 = 132;
+const REFUSED: u8 = 255;
+
+/// First message of a worker: who it is and what it believes the servers to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PsHello {
+    /// Token of its job.
+    pub job: JobToken,
+    /// Which life of which worker.
+    pub holder: Holder,
+    /// Which server it means to talk to.
+    pub server: u32,
+    /// How many there are.
+    pub servers: u32,
+    /// Length of the whole flat vector.
+    pub dense_len: u64,
+    /// Rows of the table; 0 without one.
+    pub rows: u64,
+    /// Values per row; 0 without a table.
+    pub dim: u64,
+}
+
+impl PsHello {
+    /// The hello of `holder` to `server` of `servers` that hold a model of this shape.
+    pub fn new(job: JobToken, holder: Holder, server: u32, servers: u32, layout: &ParamLayout) -> Self {
+        let (rows, dim) = layout.table.map_or((0, 0), |table| (table.rows, table.dim as u64));
+        Self { job, holder, server, servers, dense_len: layout.dense_len as u64, rows, dim }
+    }
+}
+
+/// What a worker asks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// Let me in.
+    Hello(PsHello),
+    /// Initial values of the server's piece of the flat vector.
+    Init(Vec<f32>),
+    /// Values, after the commit was carried out.
+    Pull {
+        /// The step to commit first.
+        commit: Option<StepCommit>,
+        /// Rows wanted.
+        rows: Vec<u64>,
+    },
+    /// A gradient.
+    Push {
+        /// For which step.
+        step: Iteration,
+        /// The gradient.
+        push: Push,
+    },
+}
+
+/// Why a server refused a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The request makes no sense to this server.
+    Invalid = 1,
+    /// A process of another job, or one that takes this server for another.
+    Stranger = 2,
+    /// There are no values yet.
+    NotInitialised = 3,
+    /// This life was given up: exit.
+    Fenced = 4,
+    /// The step is over.
+    Stale = 5,
+    /// The commit does not fit the pushes.
+    Commit = 6,
+    /// The server has as many connections as it takes.
+    Full = 7,
+}
+
+impl Refusal {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Invalid,
+            2 => Self::Stranger,
+            3 => Self::NotInitialised,
+            4 => Self::Fenced,
+            5 => Self::Stale,
+            6 => Self::Commit,
+            7 => Self::Full,
+            _ => return None,
+        })
+    }
+}
+
+/// What a server answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply<'a> {
+    /// Come in.
+    Welcome,
+    /// The initial values.
+    Init(InitOutcome),
+    /// The values asked for, as bytes of `f32`.
+    Pulled {
+        /// The server's piece of the flat vector.
+        dense: &'a [u8],
+        /// `[rows asked for, dim]`.
+        rows: &'a [u8],
+    },
+    /// The gradient.
+    Pushed(PushOutcome),
+    /// No.
+    Refused {
+        /// Why, to act on.
+        refusal: Refusal,
+        /// Why, in words.
+        why: &'a str,
+    },
+}
+
+// The message is built in `into`, which is cleared first.
+fn message(into: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
+    into.clear();
+    into.resize(MessageHeader::LEN, 0);
+    payload(into);
+    MessageHeader::seal(into, kind);
+}
+
+impl Request {
+    /// Writes a hello into `into`.
+    pub fn hello(into: &mut Vec<u8>, hello: &PsHello) {
+        message(into, HELLO, |out| {
+            put_u64(out, hello.job.0);
+            put_holder(out, hello.holder);
+            put_u32(out, hello.server);
+            put_u32(out, hello.servers);
+            put_u64(out, hello.dense_len);
+            put_u64(out, hello.rows);
+            put_u64(out, hello.dim);
+        });
+    }
+
+    /// Writes initial values into `into`.
+    pub fn init(into: &mut Vec<u8>, values: &[f32]) {
+        message(into, INIT, |out| put_slice(out, values));
+    }
+
+    /// Writes a pull into `into`.
+    pub fn pull(into: &mut Vec<u8>, commit: Option<&StepCommit>, rows: &[u64]) {
+        message(into, PULL, |out| {
+            out.push(u8::from(commit.is_some()));
+            if let Some(StepCommit { step, contributors, samples }) = commit {
+                put_u64(out, step.0);
+                put_u64(out, *samples);
+                put_u64(out, contributors.len() as u64);
+                contributors.iter().for_each(|holder| put_holder(out, *holder));
+            }
+            put_slice(out, rows);
+        });
+    }
+
+    /// Writes a push into `into`; `values` is `[rows, dim]`.
+    pub fn push(
+        into: &mut Vec<u8>,
+        step: Iteration,
+        samples: u64,
+        dense: &[f32],
+        rows: &[u64],
+        values: &[f32],
+    ) {
+        message(into, PUSH, |out| {
+            put_u64(out, step.0);
+            put_u64(out, samples);
+            put_slice(out, dense);
+            put_slice(out, rows);
+            put_slice(out, values);
+        });
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// If the payload is not one of this kind.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader(payload);
+        let request = match kind {
+            HELLO => Self::Hello(PsHello {
+                job: JobToken(reader.u64()?),
+                holder: reader.holder()?,
+                server: reader.u32()?,
+                servers: reader.u32()?,
+                dense_len: reader.u64()?,
+                rows: reader.u64()?,
+                dim: reader.u64()?,
+            }),
+            INIT => Self::Init(reader.slice()?),
+            PULL => {
+                let commit = match reader.u8()? {
+                    0 => None,
+                    1 => {
+                        let (step, samples, count) = (Iteration(reader.u64()?), reader.u64()?, reader.u64()?);
+                        let most = (reader.0.len() / HOLDER_LEN) as u64;
+                        if count > most {
+                            return Err(WireError::Field("the number of contributors"));
+                        }
+                        let contributors = (0..count).map(|_| reader.holder()).collect::<Result<_, _>>()?;
+                        Some(StepCommit { step, contributors, samples })
+                    }
+                    _ => return Err(WireError::Field("the flag of a commit")),
+                };
+                Self::Pull { commit, rows: reader.slice()? }
+            }
+            PUSH => {
+                let (step, samples) = (Iteration(reader.u64()?), reader.u64()?);
+                let (dense, rows, values) = (reader.slice()?, reader.slice()?, reader.slice()?);
+                Self::Push { step, push: Push { samples, dense, rows: SparseGradient { rows, values } } }
+            }
+            _ => return Err(WireError::Field("the kind of a request")),
+        };
+        reader.end()?;
+        Ok(request)
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Writes the reply into `into`.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Welcome => message(into, WELCOME, |_| {}),
+            Self::Init(outcome) => message(into, INIT_DONE, |out| {
+                out.push(match outcome {
+                    InitOutcome::Stored => 0,
+                    InitOutcome::AlreadyInitialised => 1,
+                });
+            }),
+            Self::Pulled { dense, rows } => message(into, PULLED, |out| {
+                put_slice(out, dense);
+                put_slice(out, rows);
+            }),
+            Self::Pushed(outcome) => message(into, PUSHED, |out| {
+                out.push(match outcome {
+                    PushOutcome::Buffered => 0,
+                    PushOutcome::Applied => 1,
+                    PushOutcome::Duplicate => 2,
+                });
+            }),
+            Self::Refused { refusal, why } => message(into, REFUSED, |out| {
+                out.push(*refusal as u8);
+                put_slice(out, why.as_bytes());
+            }),
+        }
+    }
+
+    /// Reads a reply.
+    ///
+    /// # Errors
+    /// If the payload is not one of this kind.
+    pub fn decode(kind: u8, payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader(payload);
+        let reply = match kind {
+            WELCOME => Self::Welcome,
+            INIT_DONE => Self::Init(match reader.u8()? {
+                0 => InitOutcome::Stored,
+                1 => InitOutcome::AlreadyInitialised,
+                _ => return Err(WireError::Field("the outcome of initial values")),
+            }),
+            PULLED => Self::Pulled { dense: reader.bytes()?, rows: reader.bytes()? },
+            PUSHED => Self::Pushed(match reader.u8()? {
+                0 => PushOutcome::Buffered,
+                1 => PushOutcome::Applied,
+                2 => PushOutcome::Duplicate,
+                _ => return Err(WireError::Field("the outcome of a push")),
+            }),
+            REFUSED => {
+                let refusal =
+                    Refusal::from_code(reader.u8()?).ok_or(WireError::Field("the reason of a refusal"))?;
+                let why = std::str::from_utf8(reader.bytes()?)
+                    .map_err(|_| WireError::Field("the text of a refusal"))?;
+                Self::Refused { refusal, why }
+            }
+            _ => return Err(WireError::Field("the kind of a reply")),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}
+
+const HOLDER_LEN: usize = 9;
+
+fn put_u32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put_holder(out: &mut Vec<u8>, holder: Holder) {
+    out.push(match holder.node.role {
+        Role::Worker => 0,
+        Role::Server => 1,
+    });
+    put_u32(out, holder.node.index);
+    put_u32(out, holder.incarnation.0);
+}
+
+// Length in bytes, then the bytes.
+fn put_slice<E: bytemuck::NoUninit>(out: &mut Vec<u8>, values: &[E]) {
+    put_u64(out, size_of_val(values) as u64);
+    out.extend_from_slice(bytemuck::cast_slice(values));
+}
+
+struct Reader<'a>(&'a [u8]);
+
+const CUT_OFF: WireError = WireError::Field("a message that is cut off");
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(CUT_OFF)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.take(N)?.try_into().map_err(|_| CUT_OFF)
+    }
+
+    fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn holder(&mut self) -> Result<Holder, WireError> {
+        let role = match self.u8()? {
+            0 => Role::Worker,
+            1 => Role::Server,
+            _ => return Err(WireError::Field("a role")),
+        };
+        Ok(Holder::new(NodeId { role, index: self.u32()? }, Incarnation(self.u32()?)))
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let len = usize::try_from(self.u64()?).map_err(|_| CUT_OFF)?;
+        self.take(len)
+    }
+
+    fn slice<E: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self) -> Result<Vec<E>, WireError> {
+        let bytes = self.bytes()?;
+        if bytes.len() % size_of::<E>() != 0 {
+            return Err(WireError::Field("the length of a list"));
+        }
+        Ok(bytemuck::pod_collect_to_vec(bytes))
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        if self.0.is_empty() { Ok(()) } else { Err(WireError::Field("a message with something behind it")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split(message: &[u8]) -> (MessageHeader, &[u8]) {
+        let (header, payload) = message.split_first_chunk().unwrap();
+        let header = MessageHeader::decode(header, 1 << 20).unwrap();
+        assert_eq!(header.len as usize, payload.len());
+        header.verify(payload).unwrap();
+        (header, payload)
+    }
+
+    fn holder(index: u32) -> Holder {
+        Holder::new(NodeId::worker(index), Incarnation(3))
+    }
+
+    fn requests() -> Vec<(Vec<u8>, Request)> {
+        let layout = ParamLayout { dense_len: 5, table: None };
+        let hello = PsHello::new(JobToken::new("x"), holder(1), 2, 3, &layout);
+        let commit = StepCommit { step: Iteration(9), contributors: vec![holder(0), holder(4)], samples: 77 };
+        let push = Push {
+            samples: 4,
+            dense: vec![1.0, 2.0],
+            rows: SparseGradient { rows: vec![3, 4], values: vec![0.5; 6] },
+        };
+        let mut all = Vec::new();
+        let mut out = Vec::new();
+        Request::hello(&mut out, &hello);
+        all.push((out.clone(), Request::Hello(hello)));
+        Request::init(&mut out, &[1.5]);
+        all.push((out.clone(), Request::Init(vec![1.5])));
+        Request::pull(&mut out, None, &[7, 8]);
+        all.push((out.clone(), Request::Pull { commit: None, rows: vec![7, 8] }));
+        Request::pull(&mut out, Some(&commit), &[]);
+        all.push((out.clone(), Request::Pull { commit: Some(commit), rows: Vec::new() }));
+        Request::push(&mut out, Iteration(6), 4, &push.dense, &push.rows.rows, &push.rows.values);
+        all.push((out, Request::Push { step: Iteration(6), push }));
+        all
+    }
+
+    #[test]
+    fn requests_and_replies_read_back_as_they_were_written() {
+        for (bytes, request) in requests() {
+            let (header, payload) = split(&bytes);
+            assert_eq!(Request::decode(header.kind, payload), Ok(request));
+        }
+        let replies = [
+            Reply::Welcome,
+            Reply::Init(InitOutcome::AlreadyInitialised),
+            Reply::Pulled { dense: &[1, 2, 3, 4], rows: &[] },
+            Reply::Pushed(PushOutcome::Duplicate),
+            Reply::Refused { refusal: Refusal::Stale, why: "over" },
+        ];
+        let mut out = Vec::new();
+        for reply in replies {
+            reply.encode(&mut out);
+            let (header, payload) = split(&out);
+            assert_eq!(Reply::decode(header.kind, payload), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn messages_that_are_cut_off_or_too_long_are_refused() {
+        for (bytes, _) in requests() {
+            let (header, payload) = split(&bytes);
+            for len in 0..payload.len() {
+                assert!(Request::decode(header.kind, &payload[..len]).is_err());
+            }
+            assert!(Request::decode(header.kind, &[payload, &[0]].concat()).is_err());
+            let first: &[u8; MessageHeader::LEN] = bytes.first_chunk().unwrap();
+            if header.len > 0 {
+                let refused = WireError::TooLong { len: header.len, most: header.len - 1 };
+                assert_eq!(MessageHeader::decode(first, header.len - 1), Err(refused));
+            }
+            for bit in 0..MessageHeader::LEN * 8 {
+                let mut damaged = *first;
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(MessageHeader::decode(&damaged, 1 << 20).is_err(), "bit {bit}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(kind in 0_u8..=255, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::decode(kind, &bytes);
+            let _ = Reply::decode(kind, &bytes);
+        }
+
+        #[test]
+        fn no_damage_makes_a_decoder_panic(which in 0_usize..5, at in 0_usize..200, value in any::<u8>()) {
+            let (mut bytes, _) = requests().swap_remove(which);
+            let kind = bytes[5];
+            let payload = &mut bytes[MessageHeader::LEN..];
+            let at = at % payload.len().max(1);
+            if let Some(byte) = payload.get_mut(at) {
+                *byte = value;
+            }
+            let _ = Request::decode(kind, payload);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How a blocked call is ended from another thread.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::CollectiveError;
+
+/// Something that sleeps on other means than a descriptor.
+pub(crate) trait Wake: Send + Sync {
+    fn wake(&self);
+}
+
+/// Ends every call that was given a clone of it, now and later, within milliseconds. Cheap to clone; aborting is
+/// final, so make one handle per group.
+#[derive(Clone)]
+pub struct AbortHandle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Readable once aborted; nobody reads it, so that it stays readable for every poll.
+    event: OwnedFd,
+    reason: OnceLock<String>,
+    sleepers: Mutex<Vec<Weak<dyn Wake>>>,
+}
+
+impl AbortHandle {
+    /// A handle that has not been used.
+    ///
+    /// # Errors
+    /// If this process has no descriptor left.
+    pub fn new() -> Result<Self, CollectiveError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| super::wait::io_error("making an abort handle", &e.into()))?;
+        Ok(Self { inner: Arc::new(Inner { event, reason: OnceLock::new(), sleepers: Mutex::default() }) })
+    }
+
+    /// Ends all calls that hold this handle. The first reason stays.
+    pub fn abort(&self, reason: impl Into<String>) {
+        if self.inner.reason.set(reason.into()).is_err() {
+            return;
+        }
+        // Fails only if the counter were full, and then the descriptor is readable already.
+        let _ = rustix::io::write(&self.inner.event, &1_u64.to_ne_bytes());
+        for sleeper in self.inner.sleepers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if let Some(sleeper) = sleeper.upgrade() {
+                sleeper.wake();
+            }
+        }
+    }
+
+    /// Why it was aborted; `None` if it was not.
+    pub fn reason(&self) -> Option<&str> {
+        self.inner.reason.get().map(String::as_str)
+    }
+
+    /// The error of a call that was aborted; `None` if it was not.
+    pub(crate) fn error(&self) -> Option<CollectiveError> {
+        self.reason().map(|reason| CollectiveError::Aborted {
+            by: None,
+            culprit: None,
+            reason: reason.to_owned(),
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.event.as_fd()
+    }
+
+    pub(crate) fn wakes(&self, sleeper: Weak<dyn Wake>) {
+        let mut sleepers = self.inner.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers.retain(|sleeper| sleeper.strong_count() > 0);
+        sleepers.push(sleeper);
+    }
+}
+
+impl std::fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AbortHandle").field("reason", &self.reason()).finish()
+    }
+}

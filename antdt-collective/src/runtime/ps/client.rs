@@ -1,0 +1,311 @@
+//! A worker's side: all servers as one.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use antdt_core::{Holder, InvalidValue, Iteration, ParamLayout};
+
+use super::stream::{MessageStream, StreamError};
+use crate::error::CollectiveError;
+use crate::group::JobToken;
+use crate::ps::wire::{PsHello, Refusal, Reply, Request, WireError};
+use crate::ps::{InitOutcome, PartitionMap, PushOutcome, StepCommit};
+use crate::runtime::abort::AbortHandle;
+use crate::runtime::wait::io_error;
+
+/// A call to the servers failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PsError {
+    /// A server said no. The connections are still good.
+    #[error("server {server} refused: {why}")]
+    Refused {
+        /// Which.
+        server: u32,
+        /// Why, to act on.
+        refusal: Refusal,
+        /// Why, in words.
+        why: String,
+    },
+    /// A server did not answer in time.
+    #[error("server {server} did not answer within {waited:.1?}; look at that node, then connect again")]
+    Timeout {
+        /// Which.
+        server: u32,
+        /// Since the call began.
+        waited: Duration,
+    },
+    /// A server's connection ended.
+    #[error("server {server} closed its connection; connect again once it is back")]
+    Closed {
+        /// Which.
+        server: u32,
+    },
+    /// A server said something that makes no sense.
+    #[error("server {server} answered nonsense: {what}")]
+    Protocol {
+        /// Which.
+        server: u32,
+        /// What was wrong.
+        what: String,
+    },
+    /// The abort handle was used.
+    #[error("aborted: {reason}")]
+    Aborted {
+        /// Why.
+        reason: String,
+    },
+    /// An earlier call failed halfway; the connections can't be used any more.
+    #[error("an earlier call failed; connect again")]
+    Broken,
+    /// The call makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] InvalidValue),
+    /// The operating system refused something on this host.
+    #[error(transparent)]
+    Io(#[from] CollectiveError),
+}
+
+impl PsError {
+    /// Whether this life of the worker was given up: it must exit without touching anything.
+    pub const fn is_fenced(&self) -> bool {
+        matches!(self, Self::Refused { refusal: Refusal::Fenced, .. })
+    }
+}
+
+/// Who calls, and with what patience.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PsClientConfig {
+    /// Which life of which worker.
+    pub holder: Holder,
+    /// Token of the job.
+    pub job: JobToken,
+    /// Shape of the whole model.
+    pub layout: ParamLayout,
+    /// How long one call may take. Default 60 s.
+    pub timeout: Duration,
+    /// Longest reply, in bytes. Default 4 GiB.
+    pub message_max: u64,
+}
+
+impl PsClientConfig {
+    /// A client with the default limits.
+    pub const fn new(holder: Holder, job: JobToken, layout: ParamLayout) -> Self {
+        Self { holder, job, layout, timeout: Duration::from_secs(60), message_max: 4 << 30 }
+    }
+}
+
+/// Connections to all servers of a job.
+///
+/// Every call talks to all of them at once: all requests go out before the first reply is awaited. A call that fails
+/// otherwise than by a refusal leaves the connections unusable: connect again.
+#[derive(Debug)]
+pub struct PsClient {
+    config: PsClientConfig,
+    map: PartitionMap,
+    servers: Vec<MessageStream>,
+    abort: AbortHandle,
+    broken: bool,
+    // One message per server; kept to be reused.
+    messages: Vec<Vec<u8>>,
+}
+
+impl PsClient {
+    /// Connects to the servers, given in order of their index.
+    ///
+    /// # Errors
+    /// If there is none, or one cannot be reached or takes this client for a stranger.
+    pub fn connect(
+        addresses: &[SocketAddr],
+        config: PsClientConfig,
+        abort: &AbortHandle,
+    ) -> Result<Self, PsError> {
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let map = PartitionMap::new(count, config.layout.dense_len)?;
+        let deadline = Instant::now() + config.timeout;
+        let mut servers = Vec::with_capacity(addresses.len());
+        for (server, address) in (0..).zip(addresses) {
+            if let Some(reason) = abort.reason() {
+                return Err(PsError::Aborted { reason: reason.to_owned() });
+            }
+            // A server's socket listens before its address is known, so this returns at once, or the host is away.
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let stream = TcpStream::connect_timeout(address, left).map_err(|e| match e.kind() {
+                std::io::ErrorKind::TimedOut => PsError::Timeout { server, waited: config.timeout },
+                std::io::ErrorKind::ConnectionRefused => PsError::Closed { server },
+                _ => PsError::Io(io_error(&format!("connecting to server {server} at {address}"), &e)),
+            })?;
+            let stream = MessageStream::new(stream, abort.clone());
+            servers.push(stream.map_err(|e| PsError::Io(io_error("preparing a connection", &e)))?);
+        }
+        let messages = vec![Vec::new(); servers.len()];
+        let mut client = Self { config, map, servers, abort: abort.clone(), broken: false, messages };
+        for (server, message) in (0..count).zip(&mut client.messages) {
+            let PsClientConfig { holder, job, layout, .. } = &client.config;
+            Request::hello(message, &PsHello::new(*job, *holder, server, count, layout));
+        }
+        client.ask(|_, reply| matches!(reply, Reply::Welcome).then_some(()))?;
+        Ok(client)
+    }
+
+    /// Which server holds what.
+    pub const fn map(&self) -> &PartitionMap {
+        &self.map
+    }
+
+    /// Sends the initial values of the flat vector, `[dense_len]`. The first ones that a server gets stay.
+    ///
+    /// # Errors
+    /// See [`PsError`].
+    pub fn init_dense(&mut self, values: &[f32]) -> Result<InitOutcome, PsError> {
+        self.check_dense(values.len())?;
+        for (server, message) in (0..).zip(&mut self.messages) {
+            Request::init(message, &values[self.map.dense(server)]);
+        }
+        let mut outcome = InitOutcome::AlreadyInitialised;
+        self.ask(|_, reply| match reply {
+            Reply::Init(InitOutcome::Stored) => {
+                outcome = InitOutcome::Stored;
+                Some(())
+            }
+            Reply::Init(InitOutcome::AlreadyInitialised) => Some(()),
+            _ => None,
+        })?;
+        Ok(outcome)
+    }
+
+    /// Reads the flat vector into `dense`, `[dense_len]`, and `rows`, ascending, each once, into `row_values`,
+    /// `[rows, dim]`, overwritten. Every server carries out `commit` first, if it has not yet.
+    ///
+    /// # Errors
+    /// See [`PsError`]. The buffers may then hold parts of the answer.
+    pub fn pull(
+        &mut self,
+        commit: Option<&StepCommit>,
+        rows: &[u64],
+        dense: &mut [f32],
+        row_values: &mut Vec<f32>,
+    ) -> Result<(), PsError> {
+        self.check_dense(dense.len())?;
+        let dim = self.config.layout.table.map_or(0, |table| table.dim);
+        for (message, rows) in self.messages.iter_mut().zip(self.map.split_rows(rows)) {
+            Request::pull(message, commit, &rows);
+        }
+        row_values.clear();
+        row_values.resize(rows.len() * dim, 0.0);
+        let map = self.map;
+        self.ask(|server, reply| {
+            let Reply::Pulled { dense: dense_bytes, rows: row_bytes } = reply else { return None };
+            let into: &mut [u8] = bytemuck::cast_slice_mut(&mut dense[map.dense(server)]);
+            if dense_bytes.len() != into.len() {
+                return None;
+            }
+            into.copy_from_slice(dense_bytes);
+            let places = rows.iter().zip(row_values.chunks_exact_mut(dim.max(1)));
+            let mut places = places.filter(|(row, _)| map.owner(**row) == server);
+            let mut values = row_bytes.chunks_exact((dim * 4).max(1));
+            for value in values.by_ref() {
+                let (_, place) = places.next()?;
+                bytemuck::cast_slice_mut(place).copy_from_slice(value);
+            }
+            (places.next().is_none() && values.remainder().is_empty()).then_some(())
+        })
+    }
+
+    /// Sends gradient sums over `samples`: `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
+    /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one for all.
+    ///
+    /// # Errors
+    /// See [`PsError`]. If a server refuses, others may have taken it: in step, nothing comes of that; at its own
+    /// pace, those have applied their part.
+    pub fn push(
+        &mut self,
+        step: Iteration,
+        samples: u64,
+        dense: &[f32],
+        rows: &[u64],
+        values: &[f32],
+    ) -> Result<PushOutcome, PsError> {
+        self.check_dense(dense.len())?;
+        let dim = self.config.layout.table.map_or(0, |table| table.dim);
+        if rows.len().checked_mul(dim) != Some(values.len()) {
+            return Err(InvalidValue::new(
+                "row gradients",
+                values.len(),
+                format!("{} rows of {dim}", rows.len()),
+            )
+            .into());
+        }
+        let mut mine = Vec::new();
+        for ((server, message), server_rows) in (0..).zip(&mut self.messages).zip(self.map.split_rows(rows)) {
+            mine.clear();
+            let all = rows.iter().zip(values.chunks_exact(dim.max(1)));
+            let owned = all.filter(|(row, _)| self.map.owner(**row) == server);
+            owned.for_each(|(_, values)| mine.extend_from_slice(values));
+            Request::push(message, step, samples, &dense[self.map.dense(server)], &server_rows, &mine);
+        }
+        let mut outcome = PushOutcome::Duplicate;
+        self.ask(|_, reply| match reply {
+            Reply::Pushed(PushOutcome::Duplicate) => Some(()),
+            Reply::Pushed(taken) => {
+                outcome = *taken;
+                Some(())
+            }
+            _ => None,
+        })?;
+        Ok(outcome)
+    }
+
+    fn check_dense(&self, len: usize) -> Result<(), PsError> {
+        let expected = self.map.dense_len();
+        if len == expected {
+            Ok(())
+        } else {
+            Err(InvalidValue::new("dense values", len, format!("{expected} long")).into())
+        }
+    }
+
+    // Sends each server its message, then takes each one's reply; `take` says whether it is of the right kind.
+    fn ask(&mut self, mut take: impl FnMut(u32, &Reply<'_>) -> Option<()>) -> Result<(), PsError> {
+        if self.broken {
+            return Err(PsError::Broken);
+        }
+        let started = Instant::now();
+        let deadline = started + self.config.timeout;
+        let abort = &self.abort;
+        let failed = |server: u32, error: StreamError| match error {
+            StreamError::Closed => PsError::Closed { server },
+            StreamError::Late => PsError::Timeout { server, waited: started.elapsed() },
+            StreamError::Aborted => {
+                PsError::Aborted { reason: abort.reason().unwrap_or_default().to_owned() }
+            }
+            StreamError::Wire(error) => PsError::Protocol { server, what: error.to_string() },
+            StreamError::Io(e) => PsError::Io(io_error(&format!("talking to server {server}"), &e)),
+        };
+        if let Some(reason) = abort.reason() {
+            return Err(PsError::Aborted { reason: reason.to_owned() });
+        }
+        // Until all replies are in, the connections don't stand between two messages.
+        self.broken = true;
+        for ((server, stream), message) in (0..).zip(&mut self.servers).zip(&self.messages) {
+            stream.send(message, deadline).map_err(|e| failed(server, e))?;
+        }
+        let mut refused = None;
+        for (server, stream) in (0..).zip(&mut self.servers) {
+            let (kind, payload) =
+                stream.receive(self.config.message_max, deadline).map_err(|e| failed(server, e))?;
+            let protocol = |e: WireError| PsError::Protocol { server, what: e.to_string() };
+            match Reply::decode(kind, payload).map_err(protocol)? {
+                Reply::Refused { refusal, why } => {
+                    refused.get_or_insert_with(|| PsError::Refused { server, refusal, why: why.to_owned() });
+                }
+                reply => take(server, &reply).ok_or_else(|| PsError::Protocol {
+                    server,
+                    what: "a reply to another question".to_owned(),
+                })?,
+            }
+        }
+        self.broken = false;
+        refused.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,375 @@
+//! A server process's side: one thread per connection around one [`Partition`].
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use antdt_core::{Holder, InvalidValue};
+use rustix::event::{PollFd, PollFlags};
+
+use super::stream::{MessageStream, StreamError};
+use crate::error::CollectiveError;
+use crate::group::JobToken;
+use crate::ps::wire::{PsHello, Refusal, Reply, Request};
+use crate::ps::{CommitError, Partition, PartitionConfig, PullError, PushError};
+use crate::runtime::abort::AbortHandle;
+use crate::runtime::wait::{io_error, wait};
+
+/// How a server serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PsServerConfig {
+    /// What it holds.
+    pub partition: PartitionConfig,
+    /// Token of the job; others are turned away.
+    pub job: JobToken,
+    /// Connections at a time; each costs a thread. Default 1024.
+    pub connections_max: usize,
+    /// Longest message, in bytes. Default 4 GiB.
+    pub message_max: u64,
+    /// How long a connection may say nothing between two requests. Default 10 min: a worker computes in between, and
+    /// a slow one computes long.
+    pub idle_max: Duration,
+    /// How long one message may take from its first byte to its last. Default 60 s.
+    pub message_timeout: Duration,
+}
+
+impl PsServerConfig {
+    /// A server with the default limits.
+    pub const fn new(partition: PartitionConfig, job: JobToken) -> Self {
+        Self {
+            partition,
+            job,
+            connections_max: 1024,
+            message_max: 4 << 30,
+            idle_max: Duration::from_secs(600),
+            message_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a server has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PsServerStats {
+    /// Pulls answered.
+    pub pulls: u64,
+    /// Pushes taken.
+    pub pushes: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Bytes of requests and replies.
+    pub bytes: u64,
+    /// Time spent on requests: from the last byte of each to its reply, waiting for other requests left out.
+    pub service_time: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    pulls: AtomicU64,
+    pushes: AtomicU64,
+    refused: AtomicU64,
+    bytes: AtomicU64,
+    service_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: PsServerConfig,
+    partition: Mutex<Partition>,
+    counters: Counters,
+    connections: AtomicUsize,
+    shutdown: AbortHandle,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Partition> {
+        self.partition.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a server could not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PsServerError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] InvalidValue),
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(#[from] CollectiveError),
+}
+
+/// A running server. Dropping it stops it and waits for its threads.
+#[derive(Debug)]
+pub struct PsServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl PsServer {
+    /// Listens at `address` (port 0 takes any free one) and serves until it is shut down.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense, the address is in use or not this host's, or no thread can be started.
+    pub fn bind(address: SocketAddr, config: PsServerConfig) -> Result<Self, PsServerError> {
+        let partition = Partition::new(&config.partition)?;
+        let failed = |e: io::Error| io_error(&format!("listening at {address}"), &e);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        let shared = Arc::new(Shared {
+            config,
+            partition: Mutex::new(partition),
+            counters: Counters::default(),
+            connections: AtomicUsize::new(0),
+            shutdown: AbortHandle::new()?,
+        });
+        let for_thread = shared.clone();
+        let acceptor = std::thread::Builder::new()
+            .name("ps-accept".to_owned())
+            .spawn(move || accept(&for_thread, &listener))
+            .map_err(|e| io_error("starting the server's thread", &e))?;
+        Ok(Self { shared, address: local, acceptor: Some(acceptor) })
+    }
+
+    /// Where it listens.
+    pub const fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A life was given up: its later pushes, and those of earlier lives, are refused.
+    pub fn lost(&self, holder: Holder) {
+        self.shared.lock().lost(holder);
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> PsServerStats {
+        let Counters { pulls, pushes, refused, bytes, service_ns } = &self.shared.counters;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PsServerStats {
+            pulls: load(pulls),
+            pushes: load(pushes),
+            refused: load(refused),
+            bytes: load(bytes),
+            service_time: Duration::from_nanos(load(service_ns)),
+        }
+    }
+
+    /// Stops: requests being served are answered, everything else is cut off. Returns once all threads have ended.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.shared.shutdown.abort("the server shuts down");
+        if let Some(acceptor) = self.acceptor.take()
+            && acceptor.join().is_err()
+        {
+            tracing::error!("the server's accepting thread panicked");
+        }
+    }
+}
+
+impl Drop for PsServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    while shared.shutdown.reason().is_none() {
+        threads.retain(|thread| !thread.is_finished());
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let serving = shared.clone();
+                let spawned = std::thread::Builder::new()
+                    .name("ps-serve".to_owned())
+                    .spawn(move || serve(&serving, stream, peer));
+                match spawned {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => tracing::error!(%error, "no thread for a connection"),
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let mut fds = [
+                    PollFd::from_borrowed_fd(shared.shutdown.descriptor(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+                ];
+                // Wakes now and then to let go of threads that have ended.
+                if let Err(error) = wait(&mut fds, Instant::now() + Duration::from_secs(10)) {
+                    tracing::error!(%error, "waiting for connections");
+                    break;
+                }
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => {
+                // Out of descriptors, most likely: wait for some to come back.
+                tracing::error!(%error, "accepting a connection");
+                let mut fds = [PollFd::from_borrowed_fd(shared.shutdown.descriptor(), PollFlags::IN)];
+                if wait(&mut fds, Instant::now() + Duration::from_millis(100)).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a connection's thread panicked");
+        }
+    }
+}
+
+/// Counts a connection as long as it lives.
+struct Seat<'a>(&'a AtomicUsize);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn serve(shared: &Shared, stream: TcpStream, peer: SocketAddr) {
+    let taken = shared.connections.fetch_add(1, Ordering::Relaxed);
+    let _seat = Seat(&shared.connections);
+    let Ok(mut stream) = MessageStream::new(stream, shared.shutdown.clone()) else { return };
+    let mut connection = Connection { shared, full: taken >= shared.config.connections_max, holder: None };
+    match connection.run(&mut stream) {
+        Ok(()) | Err(StreamError::Closed | StreamError::Aborted) => {}
+        Err(error) => tracing::warn!(%peer, holder = ?connection.holder, ?error, "connection ended"),
+    }
+}
+
+struct Connection<'a> {
+    shared: &'a Shared,
+    full: bool,
+    // Known once it has said hello.
+    holder: Option<Holder>,
+}
+
+type Refused = (Refusal, String);
+
+/// Values of a pull on their way into a reply.
+#[derive(Default)]
+struct Buffers {
+    dense: Vec<f32>,
+    rows: Vec<f32>,
+}
+
+impl Connection<'_> {
+    fn run(&mut self, stream: &mut MessageStream) -> Result<(), StreamError> {
+        let config = &self.shared.config;
+        let (mut reply, mut buffers) = (Vec::new(), Buffers::default());
+        loop {
+            // A connection that has not said who it is gets the time of one message.
+            let patience = if self.holder.is_some() { config.idle_max } else { config.message_timeout };
+            stream.await_message(Instant::now() + patience)?;
+            // Before the hello, no more is accepted than a hello has.
+            let most = if self.holder.is_some() { config.message_max } else { 256 };
+            let (kind, payload) = stream.receive(most, Instant::now() + config.message_timeout)?;
+            let bytes = payload.len();
+            let began = Instant::now();
+            let request = Request::decode(kind, payload).map_err(StreamError::Wire)?;
+            let mut waited = Duration::ZERO;
+            let answered = self.answer(request, &mut buffers, &mut waited);
+            let refused = answered.is_err();
+            match &answered {
+                Ok(answer) => answer.encode(&mut reply),
+                Err((refusal, why)) => Reply::Refused { refusal: *refusal, why }.encode(&mut reply),
+            }
+            let counters = &self.shared.counters;
+            let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+            add(&counters.refused, u64::from(refused));
+            add(&counters.pulls, u64::from(matches!(answered, Ok(Reply::Pulled { .. }))));
+            add(&counters.pushes, u64::from(matches!(answered, Ok(Reply::Pushed(_)))));
+            add(&counters.bytes, (bytes + reply.len()) as u64);
+            let busy = began.elapsed().saturating_sub(waited);
+            add(&counters.service_ns, u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
+            stream.send(&reply, Instant::now() + config.message_timeout)?;
+            if self.holder.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer<'b>(
+        &mut self,
+        request: Request,
+        buffers: &'b mut Buffers,
+        waited: &mut Duration,
+    ) -> Result<Reply<'b>, Refused> {
+        let Some(holder) = self.holder else {
+            self.holder = Some(self.greet(&request)?);
+            return Ok(Reply::Welcome);
+        };
+        let asked = Instant::now();
+        let mut partition = self.shared.lock();
+        *waited = asked.elapsed();
+        match request {
+            Request::Hello(_) => Err((Refusal::Invalid, "a second hello".to_owned())),
+            Request::Init(values) => partition.init_dense(values).map(Reply::Init).map_err(push_refused),
+            Request::Pull { commit, rows } => {
+                if let Some(commit) = commit {
+                    partition.commit(&commit).map_err(commit_refused)?;
+                }
+                buffers.dense.clear();
+                buffers.rows.clear();
+                partition.pull(&rows, &mut buffers.dense, &mut buffers.rows).map_err(pull_refused)?;
+                let (dense, rows) =
+                    (bytemuck::cast_slice(&buffers.dense), bytemuck::cast_slice(&buffers.rows));
+                Ok(Reply::Pulled { dense, rows })
+            }
+            Request::Push { step, push } => {
+                partition.push(holder, step, push).map(Reply::Pushed).map_err(push_refused)
+            }
+        }
+    }
+
+    fn greet(&self, request: &Request) -> Result<Holder, Refused> {
+        let config = &self.shared.config;
+        let PartitionConfig { layout, server, servers, .. } = &config.partition;
+        let Request::Hello(hello) = request else {
+            return Err((Refusal::Stranger, "the first message must be a hello".to_owned()));
+        };
+        if self.full {
+            let most = config.connections_max;
+            return Err((Refusal::Full, format!("this server has {most} connections already, its most")));
+        }
+        if hello.job != config.job {
+            return Err((Refusal::Stranger, "this server belongs to another job".to_owned()));
+        }
+        let ours = PsHello::new(config.job, hello.holder, *server, *servers, layout);
+        if *hello != ours {
+            return Err((Refusal::Stranger, format!("this server is {ours:?}, the caller means {hello:?}")));
+        }
+        Ok(hello.holder)
+    }
+}
+
+fn push_refused(error: PushError) -> Refused {
+    let refusal = match error {
+        PushError::NotInitialised => Refusal::NotInitialised,
+        PushError::Fenced { .. } => Refusal::Fenced,
+        PushError::Stale { .. } => Refusal::Stale,
+        PushError::TooManyPending { .. } | PushError::DenseLength { .. } | PushError::Table(_) => {
+            Refusal::Invalid
+        }
+    };
+    (refusal, error.to_string())
+}
+
+fn pull_refused(error: PullError) -> Refused {
+    let refusal = match error {
+        PullError::NotInitialised => Refusal::NotInitialised,
+        PullError::Table(_) => Refusal::Invalid,
+    };
+    (refusal, error.to_string())
+}
+
+fn commit_refused(error: CommitError) -> Refused {
+    (Refusal::Commit, error.to_string())
+}

@@ -1,0 +1,219 @@
+//! Members that are threads of one process: for tests and single-process jobs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use antdt_core::{InvalidValue, Rank};
+
+use super::{Exchange, Incoming, Outgoing, Sink, Transport};
+use crate::error::CollectiveError;
+use crate::frame::{Arrival, Tag, notice};
+use crate::group::{Group, Member};
+use crate::runtime::abort::{AbortHandle, Wake};
+
+/// Messages that wait between two members at most; a sender beyond that waits its turn.
+const QUEUE_MAX: usize = 4;
+
+type Queue = VecDeque<(Tag, Vec<u8>)>;
+
+#[derive(Debug, Default)]
+struct Mailboxes {
+    // By sender and receiver.
+    queues: BTreeMap<(Rank, Rank), Queue>,
+    gone: Vec<bool>,
+    failed: Option<(Rank, CollectiveError)>,
+}
+
+#[derive(Debug, Default)]
+struct Hub {
+    mailboxes: Mutex<Mailboxes>,
+    changed: Condvar,
+}
+
+impl Hub {
+    fn lock(&self) -> MutexGuard<'_, Mailboxes> {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Hub {
+    fn wake(&self) {
+        // Taking the lock orders the wake-up after a sleeper's last look at the abort handle.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// A member of a group whose members share memory.
+#[derive(Debug)]
+pub struct MemTransport {
+    group: Group,
+    hub: Arc<Hub>,
+    abort: AbortHandle,
+    failed: Option<CollectiveError>,
+}
+
+impl MemTransport {
+    /// One transport for each member of a group, in order of rank. `aborts` holds each member's handle.
+    ///
+    /// # Errors
+    /// If there is no such group, or not one handle per member.
+    pub fn group(
+        membership: antdt_core::MembershipVersion,
+        members: &[Member],
+        aborts: &[AbortHandle],
+    ) -> Result<Vec<Self>, InvalidValue> {
+        if aborts.len() != members.len() {
+            return Err(InvalidValue::new(
+                "aborts",
+                aborts.len(),
+                format!("one for each of {}", members.len()),
+            ));
+        }
+        let hub = Arc::new(Hub::default());
+        hub.lock().gone = vec![false; members.len()];
+        (0_u32..)
+            .zip(aborts)
+            .map(|(rank, abort)| {
+                let group = Group::new(membership, members.to_vec(), Rank(rank))?;
+                let sleeper: Arc<dyn Wake> = hub.clone();
+                abort.wakes(Arc::downgrade(&sleeper));
+                Ok(Self { group, hub: hub.clone(), abort: abort.clone(), failed: None })
+            })
+            .collect()
+    }
+
+    fn run(
+        &self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> Result<(), CollectiveError> {
+        let me = self.group.me();
+        let mut sent = vec![false; sends.len()];
+        let mut received = vec![false; receives.len()];
+        let mut mailboxes = self.hub.lock();
+        loop {
+            if let Some(error) = self.abort.error() {
+                return Err(error);
+            }
+            if let Some((by, error)) = mailboxes.failed.as_ref().filter(|(by, _)| *by != me) {
+                return Err(notice::told(self.group.holder(*by), error));
+            }
+            let mut progress = false;
+            for (send, sent) in sends.iter().zip(&mut sent).filter(|(_, sent)| !**sent) {
+                let peer = send.to;
+                if mailboxes.gone[peer.0 as usize] {
+                    return Err(CollectiveError::PeerClosed { peer: self.group.holder(peer), at: call.tag });
+                }
+                let queue = mailboxes.queues.entry((me, peer)).or_default();
+                if queue.len() < QUEUE_MAX {
+                    queue.push_back((call.tag, send.bytes.to_vec()));
+                    *sent = true;
+                    progress = true;
+                }
+            }
+            for (receive, received) in
+                receives.iter_mut().zip(&mut received).filter(|(_, received)| !**received)
+            {
+                let queue = mailboxes.queues.entry((receive.from, me)).or_default();
+                let Some((tag, bytes)) = queue.pop_front() else {
+                    if mailboxes.gone[receive.from.0 as usize] {
+                        let peer = self.group.holder(receive.from);
+                        return Err(CollectiveError::PeerClosed { peer, at: call.tag });
+                    }
+                    continue;
+                };
+                progress = true;
+                if self.accept(call, &tag, bytes.len(), receive)? {
+                    match &mut receive.sink {
+                        Sink::Place(place) => place.copy_from_slice(&bytes),
+                        Sink::Fold(fold) => fold.fold(0, &bytes),
+                    }
+                    *received = true;
+                }
+            }
+            if progress {
+                self.hub.changed.notify_all();
+            }
+            if sent.iter().chain(&received).all(|done| *done) {
+                return Ok(());
+            }
+            if progress {
+                continue;
+            }
+            let left = call.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let late = receives.iter().zip(&received).find(|(_, done)| !**done);
+                let late = late.map(|(receive, _)| (receive.from, receive.sink.len_bytes()));
+                let stuck =
+                    || sends.iter().zip(&sent).find(|(_, done)| !**done).map(|(s, _)| (s.to, s.bytes.len()));
+                let (peer, missing) = late.or_else(stuck).expect("something is unfinished");
+                return Err(CollectiveError::Timeout {
+                    peer: self.group.holder(peer),
+                    at: call.tag,
+                    waited: call.started.elapsed(),
+                    missing: missing as u64,
+                });
+            }
+            mailboxes =
+                self.hub.changed.wait_timeout(mailboxes, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    // Whether the message is the expected one; old ones are dropped.
+    fn accept(
+        &self,
+        call: &Exchange,
+        tag: &Tag,
+        len: usize,
+        receive: &Incoming<'_>,
+    ) -> Result<bool, CollectiveError> {
+        let peer = self.group.holder(receive.from);
+        match call.tag.judge(tag) {
+            Arrival::Expected if len == receive.sink.len_bytes() => Ok(true),
+            Arrival::Old => Ok(false),
+            Arrival::NewerMembership => {
+                Err(CollectiveError::StaleMembership { ours: call.tag.membership, theirs: tag.membership })
+            }
+            Arrival::Expected | Arrival::Early | Arrival::Different => {
+                let (theirs, ours) = (format!("{tag} ({len} bytes)"), call.tag.to_string());
+                Err(CollectiveError::Mismatch { peer, theirs, ours })
+            }
+        }
+    }
+}
+
+impl Transport for MemTransport {
+    fn group(&self) -> &Group {
+        &self.group
+    }
+
+    fn exchange(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> Result<(), CollectiveError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.run(call, sends, receives).map_err(|error| self.fail(error))
+    }
+
+    fn fail(&mut self, error: CollectiveError) -> CollectiveError {
+        let me = self.group.me();
+        let error = self.failed.get_or_insert(error).clone();
+        self.hub.lock().failed.get_or_insert_with(|| (me, error.clone()));
+        self.hub.changed.notify_all();
+        error
+    }
+}
+
+impl Drop for MemTransport {
+    fn drop(&mut self) {
+        self.hub.lock().gone[self.group.me().0 as usize] = true;
+        self.hub.changed.notify_all();
+    }
+}

@@ -1,0 +1,446 @@
+//! Making the connections of a group: who calls whom, and how strangers and late callers are turned away.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use antdt_core::{MembershipVersion, Rank};
+use rustix::event::{PollFd, PollFlags};
+use socket2::{Domain, Socket, Type};
+
+use crate::error::CollectiveError;
+use crate::frame::{FrameKind, Header, Operation, Tag};
+use crate::group::{Group, JobToken};
+use crate::runtime::abort::AbortHandle;
+use crate::runtime::wait::{io_error, wait};
+
+/// Connections of memberships that this process has not reached yet, and callers that have not said who they are.
+/// Each costs a descriptor; the oldest goes when another comes.
+const WAITING_MAX: usize = Group::WORLD_MAX;
+
+/// Where a process's peers reach it. One per process, for all its groups.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    job: JobToken,
+    waiting: Mutex<Waiting>,
+}
+
+/// Callers that no group has taken yet. They outlive a meeting that fails: the next one may be theirs.
+#[derive(Debug, Default)]
+struct Waiting {
+    // Have not said who they are.
+    callers: Vec<Greeting>,
+    // Belong to a membership that this process has not reached.
+    early: Vec<(Hello, TcpStream)>,
+}
+
+/// First payload of a connection, in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hello {
+    membership: MembershipVersion,
+    job: JobToken,
+    fingerprint: u64,
+    from: Rank,
+    to: Rank,
+}
+
+const HELLO_LEN: usize = Header::LEN + 24;
+
+impl Hello {
+    fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut payload = [0; 24];
+        payload[..8].copy_from_slice(&self.job.0.to_le_bytes());
+        payload[8..16].copy_from_slice(&self.fingerprint.to_le_bytes());
+        payload[16..20].copy_from_slice(&self.from.0.to_le_bytes());
+        payload[20..].copy_from_slice(&self.to.0.to_le_bytes());
+        let mut bytes = [0; HELLO_LEN];
+        let header = Header::of(FrameKind::Hello, connect_tag(self.membership), 0, &payload);
+        bytes[..Header::LEN].copy_from_slice(&header.encode());
+        bytes[Header::LEN..].copy_from_slice(&payload);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HELLO_LEN]) -> Option<Self> {
+        let (header, payload) = bytes.split_first_chunk::<{ Header::LEN }>()?;
+        let header = Header::decode(header).ok()?;
+        header.verify(payload).ok()?;
+        if header.kind != FrameKind::Hello {
+            return None;
+        }
+        let u64_at = |at: usize| payload[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let u32_at = |at: usize| payload[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        Some(Self {
+            membership: header.tag.membership,
+            job: JobToken(u64_at(0)?),
+            fingerprint: u64_at(8)?,
+            from: Rank(u32_at(16)?),
+            to: Rank(u32_at(20)?),
+        })
+    }
+}
+
+pub(super) const fn connect_tag(membership: MembershipVersion) -> Tag {
+    Tag { membership, sequence: 0, round: 0, operation: Operation::CONNECT }
+}
+
+/// A connection whose hello is on its way in.
+#[derive(Debug)]
+struct Greeting {
+    stream: TcpStream,
+    bytes: [u8; HELLO_LEN],
+    filled: usize,
+}
+
+enum Heard {
+    Nothing,
+    Hello(Hello),
+    Closed,
+}
+
+impl Greeting {
+    const fn new(stream: TcpStream) -> Self {
+        Self { stream, bytes: [0; HELLO_LEN], filled: 0 }
+    }
+
+    // What comes after the hello stays in the socket.
+    fn listen(&mut self) -> Heard {
+        while self.filled < HELLO_LEN {
+            match (&self.stream).read(&mut self.bytes[self.filled..]) {
+                Ok(0) => return Heard::Closed,
+                Ok(read) => self.filled += read,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Heard::Closed,
+            }
+        }
+        Hello::decode(&self.bytes).map_or(Heard::Closed, Heard::Hello)
+    }
+}
+
+/// How far a connection to a higher rank is.
+#[derive(Debug)]
+enum Call {
+    Dialling(Socket),
+    Answering(Greeting),
+}
+
+impl Listener {
+    /// Listens at `address`; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// If the address is in use or not this host's.
+    pub fn bind(address: SocketAddr, job: JobToken) -> Result<Self, CollectiveError> {
+        let failed = |e: io::Error| io_error(&format!("listening at {address}"), &e);
+        let socket = TcpListener::bind(address).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        Ok(Self { socket, address, job, waiting: Mutex::default() })
+    }
+
+    /// Where it listens.
+    pub const fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// One connection to each other member, in order of rank; `None` for this process. The lower rank calls.
+    pub(super) fn meet(
+        &self,
+        group: &Group,
+        deadline: Instant,
+        abort: &AbortHandle,
+    ) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
+        let mut meeting = Meeting {
+            listener: self,
+            group,
+            abort,
+            started: Instant::now(),
+            deadline,
+            met: (0..group.world()).map(|_| None).collect(),
+            calls: BTreeMap::new(),
+            waiting: std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)),
+        };
+        let result = meeting.run();
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = meeting.waiting;
+        result.map(|()| meeting.met)
+    }
+}
+
+struct Meeting<'a> {
+    listener: &'a Listener,
+    group: &'a Group,
+    abort: &'a AbortHandle,
+    started: Instant,
+    deadline: Instant,
+    met: Vec<Option<TcpStream>>,
+    calls: BTreeMap<Rank, Call>,
+    waiting: Waiting,
+}
+
+impl Meeting<'_> {
+    fn run(&mut self) -> Result<(), CollectiveError> {
+        let me = self.group.me();
+        for rank in (me.0 + 1..self.group.world()).map(Rank) {
+            self.dial(rank)?;
+        }
+        let mut index = 0;
+        while let Some((hello, _)) = self.waiting.early.get(index) {
+            if hello.membership > self.group.membership() {
+                index += 1;
+            } else {
+                let (hello, stream) = self.waiting.early.remove(index);
+                self.answer(hello, stream)?;
+            }
+        }
+        loop {
+            if let Some(error) = self.abort.error() {
+                return Err(error);
+            }
+            self.advance_calls()?;
+            self.accept()?;
+            self.hear_callers()?;
+            let missing =
+                (0..self.group.world()).map(Rank).find(|r| *r != me && self.met[r.0 as usize].is_none());
+            let Some(missing) = missing else { return Ok(()) };
+            if Instant::now() >= self.deadline {
+                return Err(CollectiveError::Timeout {
+                    peer: self.group.holder(missing),
+                    at: connect_tag(self.group.membership()),
+                    waited: self.started.elapsed(),
+                    missing: HELLO_LEN as u64,
+                });
+            }
+            self.sleep()?;
+        }
+    }
+
+    fn closed(&self, rank: Rank) -> CollectiveError {
+        let at = connect_tag(self.group.membership());
+        CollectiveError::PeerClosed { peer: self.group.holder(rank), at }
+    }
+
+    fn hello(&self, to: Rank) -> Hello {
+        Hello {
+            membership: self.group.membership(),
+            job: self.listener.job,
+            fingerprint: self.group.fingerprint(),
+            from: self.group.me(),
+            to,
+        }
+    }
+
+    fn dial(&mut self, rank: Rank) -> Result<(), CollectiveError> {
+        let address = self.group.members()[rank.0 as usize].address;
+        let failed = |e: io::Error| io_error(&format!("connecting to {address}"), &e);
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        match socket.connect(&address.into()) {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(self.closed(rank)),
+            Err(e) => return Err(failed(e)),
+        }
+        self.calls.insert(rank, Call::Dialling(socket));
+        Ok(())
+    }
+
+    fn advance_calls(&mut self) -> Result<(), CollectiveError> {
+        for (rank, call) in std::mem::take(&mut self.calls) {
+            let call = match call {
+                Call::Dialling(socket) => match socket.peer_addr() {
+                    // Connected: only now is there a peer.
+                    Ok(_) => {
+                        let stream = TcpStream::from(socket);
+                        if prepare(&stream).and_then(|()| say(&stream, &self.hello(rank))).is_err() {
+                            return Err(self.closed(rank));
+                        }
+                        Call::Answering(Greeting::new(stream))
+                    }
+                    Err(_) => match socket.take_error() {
+                        Ok(None) => Call::Dialling(socket),
+                        Ok(Some(_)) | Err(_) => return Err(self.closed(rank)),
+                    },
+                },
+                answering @ Call::Answering(_) => answering,
+            };
+            let Call::Answering(mut greeting) = call else {
+                self.calls.insert(rank, call);
+                continue;
+            };
+            match greeting.listen() {
+                Heard::Nothing => {
+                    self.calls.insert(rank, Call::Answering(greeting));
+                }
+                Heard::Closed => return Err(self.closed(rank)),
+                Heard::Hello(hello) => {
+                    self.agree(rank, &hello)?;
+                    self.met[rank.0 as usize] = Some(greeting.stream);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Whether the member at the other end means the same group.
+    fn agree(&self, rank: Rank, theirs: &Hello) -> Result<(), CollectiveError> {
+        let ours = self.hello(rank);
+        if theirs.membership > ours.membership {
+            return Err(CollectiveError::StaleMembership {
+                ours: ours.membership,
+                theirs: theirs.membership,
+            });
+        }
+        let expected = Hello { from: rank, to: ours.from, ..ours };
+        if *theirs == expected {
+            return Ok(());
+        }
+        let name = |hello: &Hello| {
+            format!("membership {}, list {:016x}, rank {}", hello.membership, hello.fingerprint, hello.from)
+        };
+        let peer = self.group.holder(rank);
+        Err(CollectiveError::Mismatch { peer, theirs: name(theirs), ours: name(&ours) })
+    }
+
+    fn accept(&mut self) -> Result<(), CollectiveError> {
+        loop {
+            match self.listener.socket.accept() {
+                Ok((stream, _)) => {
+                    if prepare(&stream).is_err() {
+                        continue;
+                    }
+                    if self.waiting.callers.len() >= WAITING_MAX {
+                        self.waiting.callers.remove(0);
+                    }
+                    self.waiting.callers.push(Greeting::new(stream));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // The caller hung up before it was heard.
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(e) => return Err(io_error("accepting a connection", &e)),
+            }
+        }
+    }
+
+    fn hear_callers(&mut self) -> Result<(), CollectiveError> {
+        let mut index = 0;
+        while let Some(greeting) = self.waiting.callers.get_mut(index) {
+            match greeting.listen() {
+                Heard::Nothing => index += 1,
+                Heard::Closed => drop(self.waiting.callers.remove(index)),
+                Heard::Hello(hello) => {
+                    let greeting = self.waiting.callers.remove(index);
+                    self.answer(hello, greeting.stream)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, hello: Hello, stream: TcpStream) -> Result<(), CollectiveError> {
+        let (ours, me) = (self.group.membership(), self.group.me());
+        if hello.job != self.listener.job {
+            // Another job's process: the port was somebody else's before.
+            return Ok(());
+        }
+        if hello.membership > ours {
+            if self.waiting.early.len() >= WAITING_MAX {
+                self.waiting.early.remove(0);
+            }
+            self.waiting.early.push((hello, stream));
+            return Ok(());
+        }
+        // A caller of an older membership learns from the answer that it is over.
+        let said = say(&stream, &self.hello(hello.from));
+        if hello.membership < ours {
+            return Ok(());
+        }
+        if hello.from >= me || hello.from.0 >= self.group.world() {
+            let peer = self.group.holder(Rank(hello.from.0.min(self.group.world() - 1)));
+            let theirs = format!("a call from rank {} to rank {}", hello.from, hello.to);
+            return Err(CollectiveError::Mismatch { peer, theirs, ours: format!("rank {me} of this group") });
+        }
+        self.agree(hello.from, &hello)?;
+        // A caller that hung up meanwhile may call again.
+        if said.is_ok() {
+            self.met[hello.from.0 as usize] = Some(stream);
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> Result<(), CollectiveError> {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.socket.as_fd(), PollFlags::IN),
+        ];
+        for call in self.calls.values() {
+            fds.push(match call {
+                Call::Dialling(socket) => PollFd::new(socket, PollFlags::OUT),
+                Call::Answering(greeting) => PollFd::new(&greeting.stream, PollFlags::IN),
+            });
+        }
+        fds.extend(self.waiting.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
+        let connected_from = fds.len();
+        let ranks = || (0_u32..).map(Rank).zip(&self.met);
+        let connected = || ranks().filter_map(|(rank, stream)| Some((rank, stream.as_ref()?)));
+        fds.extend(connected().map(|(_, stream)| PollFd::new(stream, PollFlags::RDHUP)));
+        wait(&mut fds, self.deadline).map_err(|e| io_error("waiting for connections", &e))?;
+        // A member that hung up has given up on this group, or died: nobody need wait for the rest.
+        let gone = fds[connected_from..]
+            .iter()
+            .zip(connected())
+            .find(|(fd, _)| fd.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR));
+        match gone.map(|(_, (rank, _))| rank) {
+            Some(rank) => Err(self.closed(rank)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    // Finds a host that vanished without a word, within a minute, when nothing else is being sent.
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+// A hello is the first thing written, so the socket's buffer takes it whole.
+fn say(mut stream: &TcpStream, hello: &Hello) -> io::Result<()> {
+    let bytes = hello.encode();
+    match stream.write(&bytes) {
+        Ok(written) if written == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_reads_back_and_every_damaged_one_is_refused() {
+        let hello = Hello {
+            membership: MembershipVersion(7),
+            job: JobToken::new("job"),
+            fingerprint: 99,
+            from: Rank(1),
+            to: Rank(2),
+        };
+        let bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Some(hello));
+        for bit in 0..HELLO_LEN * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Hello::decode(&damaged), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Runs the schedules of all ranks in memory: the proof that they fit together, and the oracle of the tests.
+
+use std::collections::BTreeMap;
+
+use antdt_core::Rank;
+
+use super::{Schedule, Span, Step};
+use crate::element::Element;
+use crate::kernel;
+use crate::op::ReduceOp;
+
+/// The schedules of a group do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// A message has only one end, or its ends differ in length.
+    #[error("round {round}: {from} sends {sent:?} elements to {to}, which receives {received:?}")]
+    Unmatched {
+        /// Where.
+        round: usize,
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// Elements sent, if there is a send.
+        sent: Option<usize>,
+        /// Elements received, if there is a receive.
+        received: Option<usize>,
+    },
+    /// Two messages of a round go to, or come from, the same peer.
+    #[error("round {round}: rank {me} has two messages with rank {peer} in one direction")]
+    Twice {
+        /// Where.
+        round: usize,
+        /// Whose schedule.
+        me: Rank,
+        /// The peer.
+        peer: Rank,
+    },
+    /// A received span overlaps another span of the round.
+    #[error("round {round}: rank {me} receives into {span:?} while it uses {other:?}")]
+    Overlap {
+        /// Where.
+        round: usize,
+        /// Whose schedule.
+        me: Rank,
+        /// The received span.
+        span: Span,
+        /// The other one.
+        other: Span,
+    },
+    /// A span ends beyond the buffer, is empty, or a peer does not exist or is the rank itself.
+    #[error("round {round}: rank {me} has the impossible step {step:?}")]
+    Impossible {
+        /// Where.
+        round: usize,
+        /// Whose schedule.
+        me: Rank,
+        /// The step.
+        step: Step,
+    },
+}
+
+/// Runs `schedules[r]` on `buffers[r]` for all ranks `r`, round by round. Checks every rule of [`Schedule`].
+///
+/// # Errors
+/// If the schedules break a rule. The buffers then hold the rounds before.
+///
+/// # Panics
+/// If there are not as many buffers as schedules.
+pub fn interpret<E: Element>(
+    schedules: &[Schedule],
+    buffers: &mut [Vec<E>],
+    op: ReduceOp,
+) -> Result<(), ScheduleError> {
+    assert_eq!(schedules.len(), buffers.len(), "one buffer per schedule");
+    let world = u32::try_from(schedules.len()).unwrap_or(u32::MAX);
+    let rounds = schedules.iter().map(|schedule| schedule.rounds.len()).max().unwrap_or(0);
+    for round in 0..rounds {
+        let mut messages = BTreeMap::new();
+        for (me, schedule) in (0..world).map(Rank).zip(schedules) {
+            let steps = schedule.rounds.get(round).map_or(&[][..], Vec::as_slice);
+            check(round, me, world, buffers[me.0 as usize].len(), steps)?;
+            for step in steps {
+                if let Step::Send { to, span } = step {
+                    messages.insert((me, *to), buffers[me.0 as usize][span.range()].to_vec());
+                }
+            }
+        }
+        for (me, schedule) in (0..world).map(Rank).zip(schedules) {
+            for step in schedule.rounds.get(round).map_or(&[][..], Vec::as_slice) {
+                let (Step::RecvCopy { from, span } | Step::RecvReduce { from, span }) = *step else {
+                    continue;
+                };
+                let message = messages.remove(&(from, me));
+                let Some(message) = message.as_ref().filter(|message| message.len() == span.len) else {
+                    let (sent, received) = (message.map(|message| message.len()), Some(span.len));
+                    return Err(ScheduleError::Unmatched { round, from, to: me, sent, received });
+                };
+                let into = &mut buffers[me.0 as usize][span.range()];
+                if matches!(step, Step::RecvCopy { .. }) {
+                    into.copy_from_slice(message);
+                } else {
+                    kernel::reduce(op, into, message);
+                }
+            }
+        }
+        if let Some(((from, to), message)) = messages.pop_first() {
+            let sent = Some(message.len());
+            return Err(ScheduleError::Unmatched { round, from, to, sent, received: None });
+        }
+    }
+    Ok(())
+}
+
+/// Checks what one rank's round must fulfil by itself.
+///
+/// # Errors
+/// If it breaks a rule of [`Schedule`].
+pub fn check(round: usize, me: Rank, world: u32, len: usize, steps: &[Step]) -> Result<(), ScheduleError> {
+    for (index, step) in steps.iter().enumerate() {
+        let (peer, span, sends) = parts(*step);
+        let fits = span.start.checked_add(span.len).is_some_and(|end| end <= len);
+        if peer == me || peer.0 >= world || span.len == 0 || !fits {
+            return Err(ScheduleError::Impossible { round, me, step: *step });
+        }
+        for other in &steps[..index] {
+            let (other_peer, other_span, other_sends) = parts(*other);
+            if (peer, sends) == (other_peer, other_sends) {
+                return Err(ScheduleError::Twice { round, me, peer });
+            }
+            let both_fold = [step, other].iter().all(|step| matches!(step, Step::RecvReduce { .. }));
+            let allowed = (sends && other_sends) || (both_fold && span == other_span);
+            if !allowed && span.overlaps(other_span) {
+                return Err(ScheduleError::Overlap { round, me, span, other: other_span });
+            }
+        }
+    }
+    Ok(())
+}
+
+const fn parts(step: Step) -> (Rank, Span, bool) {
+    match step {
+        Step::Send { to, span } => (to, span, true),
+        Step::RecvCopy { from, span } | Step::RecvReduce { from, span } => (from, span, false),
+    }
+}

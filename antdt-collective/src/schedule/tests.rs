@@ -1,0 +1,217 @@
+use std::num::Wrapping;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::element::Element;
+use crate::op::ReduceOp;
+
+fn schedules(algorithm: &dyn Algorithm, world: u32, len: usize) -> Vec<Schedule> {
+    (0..world).map(|me| algorithm.schedule(Rank(me), world, len)).collect()
+}
+
+fn lengths() -> impl Iterator<Item = usize> {
+    (0..=20).chain([31, 64, 100, 1021])
+}
+
+/// Distinct, and with a different value for each rank and place.
+fn integers(world: u32, len: usize) -> Vec<Vec<i64>> {
+    (0..i64::from(world))
+        .map(|r| (0..len as i64).map(|i| (r + 1) * 1_000_003 + i * i + 7).collect())
+        .collect()
+}
+
+#[test]
+fn every_all_reduce_equals_the_reference_for_every_operation_world_and_length() {
+    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
+        for world in 1..=9 {
+            for len in lengths() {
+                for op in ReduceOp::ALL {
+                    let mut buffers = integers(world, len);
+                    let expected: Vec<i64> = (0..len)
+                        .map(|i| {
+                            let column = buffers.iter().map(|b| b[i]);
+                            match op {
+                                ReduceOp::Sum => column.sum(),
+                                ReduceOp::Min => column.min().unwrap(),
+                                ReduceOp::Max => column.max().unwrap(),
+                                ReduceOp::Prod => column.map(Wrapping).product::<Wrapping<i64>>().0,
+                            }
+                        })
+                        .collect();
+                    interpret(&schedules(algorithm, world, len), &mut buffers, op).unwrap();
+                    for (rank, buffer) in buffers.iter().enumerate() {
+                        assert_eq!(
+                            *buffer,
+                            expected,
+                            "{} {op}, {len} on rank {rank} of {world}",
+                            algorithm.name()
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn floats_have_the_same_bits_on_all_ranks_and_are_near_the_double_precision_sum() {
+    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
+        for world in 1..=8_u32 {
+            for len in lengths() {
+                let mut rng = antdt_core::Seed(u64::from(world)).derive_number(len as u64).rng();
+                let mut buffers: Vec<Vec<f32>> =
+                    (0..world).map(|_| (0..len).map(|_| rng.normal() as f32).collect()).collect();
+                let exact: Vec<(f64, f64)> = (0..len)
+                    .map(|i| {
+                        let column = || buffers.iter().map(|b| f64::from(b[i]));
+                        (column().sum(), column().map(f64::abs).sum())
+                    })
+                    .collect();
+                interpret(&schedules(algorithm, world, len), &mut buffers, ReduceOp::Sum).unwrap();
+                for buffer in &buffers {
+                    assert_eq!(bits(buffer), bits(&buffers[0]));
+                    for (value, (sum, magnitude)) in buffer.iter().zip(&exact) {
+                        let bound = f64::from(world) * f64::from(f32::EPSILON) * magnitude;
+                        assert!((f64::from(*value) - sum).abs() <= bound);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn a_nan_of_one_rank_reaches_all_alike() {
+    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
+        for op in ReduceOp::ALL {
+            let mut buffers = vec![vec![1.0_f32; 7]; 5];
+            buffers[3][2] = f32::NAN;
+            interpret(&schedules(algorithm, 5, 7), &mut buffers, op).unwrap();
+            for buffer in &buffers {
+                assert!(buffer.iter().enumerate().all(|(i, value)| value.is_nan() == (i == 2)), "{op}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_ranks_get_the_same_bits_from_the_ring_and_directly() {
+    for len in lengths() {
+        let start: Vec<Vec<f32>> =
+            (0..2).map(|r| (0..len).map(|i| 1.0 / (3.0 + i as f32 + r as f32)).collect()).collect();
+        let (mut ring, mut direct) = (start.clone(), start);
+        interpret(&schedules(&Ring, 2, len), &mut ring, ReduceOp::Sum).unwrap();
+        interpret(&schedules(&Direct, 2, len), &mut direct, ReduceOp::Sum).unwrap();
+        assert_eq!(ring, direct);
+    }
+}
+
+#[test]
+fn the_ring_sends_the_fewest_bytes_in_two_n_minus_two_messages() {
+    for world in 1..=9_u32 {
+        for len in lengths() {
+            let n = world as usize;
+            let all = schedules(&Ring, world, len);
+            assert_eq!(all.iter().map(Schedule::sent).sum::<usize>(), 2 * (n - 1) * len);
+            for schedule in &all {
+                let even = 2 * (n - 1) * len / n;
+                assert!(schedule.sent().abs_diff(even) <= 2 * (n - 1), "{} of {even}", schedule.sent());
+                assert!(len < n || schedule.messages() == 2 * (n - 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_rank_alone_sends_nothing() {
+    let gathers = [&RingGather { blocks: vec![5] } as &dyn Algorithm, &DirectGather { blocks: vec![5] }];
+    let broadcast = ChainBroadcast { root: Rank(0), segment: 2 };
+    for algorithm in gathers.into_iter().chain([&Ring as &dyn Algorithm, &Direct, &broadcast]) {
+        assert_eq!(algorithm.schedule(Rank(0), 1, 5).messages(), 0, "{}", algorithm.name());
+    }
+}
+
+#[test]
+fn every_rank_ends_with_the_roots_buffer() {
+    for world in 1..=8_u32 {
+        for root in 0..world {
+            for segment in [1, 3, 1000] {
+                for len in lengths() {
+                    let algorithm = ChainBroadcast { root: Rank(root), segment };
+                    let mut buffers = integers(world, len);
+                    let expected = buffers[root as usize].clone();
+                    interpret(&schedules(&algorithm, world, len), &mut buffers, ReduceOp::Sum).unwrap();
+                    assert!(buffers.iter().all(|buffer| *buffer == expected));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_rank_ends_with_every_block(blocks in prop::collection::vec(0_usize..9, 1..9)) {
+        let world = u32::try_from(blocks.len()).unwrap();
+        let len = blocks.iter().sum();
+        let whole: Vec<i64> = (0..len as i64).collect();
+        for algorithm in [
+            &RingGather { blocks: blocks.clone() } as &dyn Algorithm,
+            &DirectGather { blocks: blocks.clone() },
+        ] {
+            let mut buffers: Vec<Vec<i64>> = spans_of(&blocks)
+                .iter()
+                .map(|mine| {
+                    let mut buffer = vec![-1; len];
+                    buffer[mine.range()].copy_from_slice(&whole[mine.range()]);
+                    buffer
+                })
+                .collect();
+            interpret(&schedules(algorithm, world, len), &mut buffers, ReduceOp::Sum).unwrap();
+            prop_assert!(buffers.iter().all(|buffer| *buffer == whole));
+        }
+    }
+
+    #[test]
+    fn relabelling_the_ranks_changes_no_integer(world in 1_u32..9, len in 0_usize..40, shift in 0_usize..8) {
+        let mut plain = integers(world, len);
+        let mut moved = plain.clone();
+        moved.rotate_left(shift % world as usize);
+        interpret(&schedules(&Ring, world, len), &mut plain, ReduceOp::Sum).unwrap();
+        interpret(&schedules(&Ring, world, len), &mut moved, ReduceOp::Sum).unwrap();
+        prop_assert_eq!(plain, moved);
+    }
+}
+
+#[test]
+fn schedules_that_do_not_fit_together_are_refused() {
+    fn run<E: Element>(change: impl Fn(&mut Vec<Schedule>)) -> Result<(), ScheduleError> {
+        let mut all = schedules(&Ring, 3, 6);
+        change(&mut all);
+        interpret(&all, &mut vec![vec![E::default(); 6]; 3], ReduceOp::Sum)
+    }
+    assert_eq!(run::<f32>(|_| {}), Ok(()));
+    assert!(matches!(run::<f32>(|all| all[1].rounds[2].clear()), Err(ScheduleError::Unmatched { .. })));
+    let longer = run::<f32>(|all| {
+        for step in &mut all[0].rounds[0] {
+            if let Step::Send { span, .. } = step {
+                span.len += 1;
+            }
+        }
+    });
+    assert!(matches!(longer, Err(ScheduleError::Unmatched { .. } | ScheduleError::Overlap { .. })));
+    let twice = run::<f32>(|all| {
+        let step = all[0].rounds[0][0];
+        all[0].rounds[0].push(step);
+    });
+    assert!(matches!(twice, Err(ScheduleError::Twice { .. })));
+    let outside = Step::Send { to: Rank(9), span: Span { start: 0, len: 1 } };
+    assert!(matches!(
+        run::<f32>(|all| all[0].rounds[0].push(outside)),
+        Err(ScheduleError::Impossible { .. })
+    ));
+}

@@ -1,0 +1,43 @@
+//! Averages over ranks with unequal batches: every rank counts with its number of samples, not once.
+//!
+//! The mean over all samples is `Σ bᵢ gᵢ / Σ bᵢ`. A plain mean of per-rank means is biased as soon as batches differ,
+//! which is what batch-size adjustment makes them do. The weight is summed with the values and divided out once, at
+//! the end. A rank with weight 0 adds exact zeros, whatever its buffer holds, and still gets the result.
+
+/// What a weighted mean came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum WeightedMean {
+    /// The buffer holds the mean.
+    Averaged {
+        /// Sum of the weights.
+        total: f64,
+    },
+    /// No rank had any weight; the buffer was left as it was.
+    NoWeight,
+}
+
+/// `values * weight`, exact zeros for a weight of 0 even where a value is NaN.
+pub fn weigh(values: &[f32], weight: f64) -> Vec<f32> {
+    if weight == 0.0 {
+        return vec![0.0; values.len()];
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "the product is rounded once, from f64")]
+    values.iter().map(|value| (f64::from(*value) * weight) as f32).collect()
+}
+
+/// Divides summed values by the summed weight into `into`; `into` stays as it is if there was no weight.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn unweigh(sums: &[f32], total: f64, into: &mut [f32]) -> WeightedMean {
+    assert_eq!(sums.len(), into.len(), "sums and result differ in length");
+    if total == 0.0 {
+        return WeightedMean::NoWeight;
+    }
+    for (into, sum) in into.iter_mut().zip(sums) {
+        #[allow(clippy::cast_possible_truncation, reason = "the quotient is rounded once, from f64")]
+        let mean = (f64::from(*sum) / total) as f32;
+        *into = mean;
+    }
+    WeightedMean::Averaged { total }
+}

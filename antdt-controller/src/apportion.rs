@@ -1,0 +1,334 @@
+//! `ADJUST_BS`: how many samples each worker gets, so that the slowest of them is done as early as possible.
+//!
+//! ```text
+//! minimise    max_i (fixed_i + sample_time_i * x_i)
+//! subject to  sum x_i = total,  min_i <= x_i <= max_i,  x_i = min_i (mod granularity),  x_i integer
+//! ```
+//!
+//! All times are integer nanoseconds, so the answer is exact and the same on every platform. For a time `T` let
+//! `x_i(T)` be the most samples that worker `i` does within `T`. The solver finds the largest `T` with
+//! `sum x_i(T) <= total` and gives the rest, less than one quantum per worker, to those who can take one more by
+//! `T + 1`: the lowest ids first. That is optimal because each cost depends on one `x_i` only and never falls.
+//!
+//! Cost: O(n · log(granularity · largest sample time)); the search starts at the optimum of the real-valued problem.
+//!
+//! Rejected: rounding `total · speed_i / sum of speeds`. It breaks the sum or the lower bound in more than a third
+//! of random cases, and is not optimal.
+//!
+//! Source: our design; the objective without bounds and fixed costs is how summaries describe the `AntDT` paper's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::NodeId;
+
+/// One worker of the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Which worker; decides ties.
+    pub id: NodeId,
+    /// Time per batch whatever its size.
+    pub fixed: Duration,
+    /// Time per sample, above zero.
+    pub sample_time: Duration,
+    /// Fewest samples.
+    pub min: u32,
+    /// Most samples.
+    pub max: u32,
+}
+
+impl Share {
+    /// A worker without fixed costs.
+    pub const fn new(id: NodeId, sample_time: Duration, min: u32, max: u32) -> Self {
+        Self { id, fixed: Duration::ZERO, sample_time, min, max }
+    }
+
+    /// Time of a batch of `samples`.
+    pub fn time(&self, samples: u32) -> Duration {
+        self.fixed + self.sample_time.saturating_mul(samples)
+    }
+}
+
+/// A solution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Apportionment {
+    /// Samples of each worker.
+    pub batch_sizes: BTreeMap<NodeId, u32>,
+    /// When the last worker is done: the least possible.
+    pub step_time: Duration,
+}
+
+/// Why there is no solution.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApportionError {
+    /// Nobody to give samples to.
+    #[error("there is no live worker to share {total} samples")]
+    NoWorkers {
+        /// Samples to share out.
+        total: u32,
+    },
+    /// A worker occurs twice.
+    #[error("{node} occurs twice")]
+    Duplicate {
+        /// Which.
+        node: NodeId,
+    },
+    /// Nothing to share out.
+    #[error("the global batch size is 0; it must be at least 1")]
+    NothingToShare,
+    /// A quantum of no samples.
+    #[error("the granularity of batch sizes is 0; it must be at least 1")]
+    ZeroGranularity,
+    /// A time per sample that nothing can be computed from.
+    #[error("{node} is said to take no time per sample; measure it again")]
+    ZeroSampleTime {
+        /// Which worker.
+        node: NodeId,
+    },
+    /// A time that no batch takes.
+    #[error("{node} is said to take {time:?} for a sample or a batch; more than a day is not believed")]
+    TimeTooLong {
+        /// Which worker.
+        node: NodeId,
+        /// The time.
+        time: Duration,
+    },
+    /// Bounds the wrong way round.
+    #[error("{node} takes batches from {min} to {max} samples; the first must not be above the second")]
+    BoundsCrossed {
+        /// Which worker.
+        node: NodeId,
+        /// Fewest samples.
+        min: u32,
+        /// Most samples.
+        max: u32,
+    },
+    /// The lower bounds alone need more.
+    #[error("a global batch of {total} is below {least}, the sum of the workers' smallest batches; raise it")]
+    TooFew {
+        /// Samples to share out.
+        total: u32,
+        /// Sum of the lower bounds.
+        least: u64,
+    },
+    /// The upper bounds cannot hold it.
+    #[error("a global batch of {total} is above {most}, the sum of the workers' largest batches; lower it")]
+    TooMany {
+        /// Samples to share out.
+        total: u32,
+        /// Sum of the upper bounds, in whole quanta.
+        most: u64,
+    },
+    /// What exceeds the lower bounds is no whole number of quanta.
+    #[error("a global batch of {total} exceeds the smallest batches by {rest}, no multiple of {granularity}")]
+    NotDivisible {
+        /// Samples to share out.
+        total: u32,
+        /// Samples above the lower bounds.
+        rest: u64,
+        /// Samples in a quantum.
+        granularity: u32,
+    },
+}
+
+/// A time longer than this is a broken clock.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A worker in integer nanoseconds, with its lower bound already served.
+struct Item {
+    id: NodeId,
+    /// Time at the lower bound.
+    base: u128,
+    /// Time of one more quantum.
+    quantum: u128,
+    /// Quanta above the lower bound it can take at most.
+    most: u64,
+}
+
+impl Item {
+    /// Quanta above the lower bound done within `time`.
+    fn quanta(&self, time: u128) -> u64 {
+        let quanta = time.saturating_sub(self.base) / self.quantum;
+        u64::try_from(quanta).unwrap_or(u64::MAX).min(self.most)
+    }
+}
+
+/// Solves the problem exactly. The order of `shares` does not matter.
+///
+/// # Errors
+/// If and only if there is no solution; nothing is clamped.
+///
+/// ```
+/// use std::time::Duration;
+/// use antdt_controller::apportion::{Share, apportion};
+/// use antdt_core::NodeId;
+///
+/// // 100, 100, 50 and 25 samples a second.
+/// let shares: Vec<Share> = [10, 10, 20, 40]
+///     .into_iter()
+///     .zip(0..)
+///     .map(|(ms, index)| Share::new(NodeId::worker(index), Duration::from_millis(ms), 1, 256))
+///     .collect();
+/// let solution = apportion(256, 1, &shares)?;
+/// assert_eq!(solution.batch_sizes.into_values().collect::<Vec<_>>(), [94, 93, 46, 23]);
+/// assert_eq!(solution.step_time, Duration::from_millis(940)); // 64 each would take 2 560 ms
+/// # Ok::<(), antdt_controller::apportion::ApportionError>(())
+/// ```
+pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Apportionment, ApportionError> {
+    let (items, quanta) = items(total, granularity, shares)?;
+    let time = largest_time(&items, quanta);
+
+    let within: Vec<u64> = items.iter().map(|item| item.quanta(time)).collect();
+    let mut rest = quanta - within.iter().sum::<u64>();
+    let mut batch_sizes = BTreeMap::new();
+    let mut step_time = 0;
+    let lower: BTreeMap<NodeId, u32> = shares.iter().map(|share| (share.id, share.min)).collect();
+    for (item, within) in items.iter().zip(within) {
+        // A quantum takes at least a nanosecond, so whoever fits one more by `time + 1` fits exactly one.
+        let extra = u64::from(rest > 0 && item.quanta(time + 1) > within);
+        rest -= extra;
+        let taken = within + extra;
+        step_time = step_time.max(item.base + u128::from(taken) * item.quantum);
+        let samples = u64::from(lower[&item.id]) + taken * u64::from(granularity);
+        batch_sizes
+            .insert(item.id, u32::try_from(samples).expect("a share is at most its upper bound, a u32"));
+    }
+    debug_assert_eq!(rest, 0, "more workers can take a quantum by the next nanosecond than quanta are left");
+    Ok(Apportionment { batch_sizes, step_time: nanoseconds(step_time) })
+}
+
+/// Shares out evenly: what the remainder is goes to the lowest ids, what a bound forbids to the others.
+///
+/// # Errors
+/// As [`apportion`].
+pub fn apportion_evenly(
+    total: u32,
+    bounds: impl IntoIterator<Item = (NodeId, u32, u32)>,
+) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    let shares: Vec<Share> =
+        bounds.into_iter().map(|(id, min, max)| Share::new(id, Duration::from_nanos(1), min, max)).collect();
+    apportion(total, 1, &shares).map(|solution| solution.batch_sizes)
+}
+
+/// Checks the problem and brings it to quanta above the lower bounds, in the order of ids.
+fn items(total: u32, granularity: u32, shares: &[Share]) -> Result<(Vec<Item>, u64), ApportionError> {
+    if shares.is_empty() {
+        return Err(ApportionError::NoWorkers { total });
+    }
+    if total == 0 {
+        return Err(ApportionError::NothingToShare);
+    }
+    if granularity == 0 {
+        return Err(ApportionError::ZeroGranularity);
+    }
+    let mut sorted: Vec<&Share> = shares.iter().collect();
+    sorted.sort_unstable_by_key(|share| share.id);
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        return Err(ApportionError::Duplicate { node: pair[0].id });
+    }
+    for share in &sorted {
+        let node = share.id;
+        if share.sample_time.is_zero() {
+            return Err(ApportionError::ZeroSampleTime { node });
+        }
+        if let Some(time) = [share.sample_time, share.fixed].into_iter().find(|time| *time > TIME_MAX) {
+            return Err(ApportionError::TimeTooLong { node, time });
+        }
+        if share.min > share.max {
+            return Err(ApportionError::BoundsCrossed { node, min: share.min, max: share.max });
+        }
+    }
+
+    let least: u64 = sorted.iter().map(|share| u64::from(share.min)).sum();
+    let Some(rest) = u64::from(total).checked_sub(least) else {
+        return Err(ApportionError::TooFew { total, least });
+    };
+    let quantum = u64::from(granularity);
+    let items: Vec<Item> = sorted
+        .iter()
+        .map(|share| Item {
+            id: share.id,
+            base: share.fixed.as_nanos() + share.sample_time.as_nanos() * u128::from(share.min),
+            quantum: share.sample_time.as_nanos() * u128::from(granularity),
+            most: u64::from(share.max - share.min) / quantum,
+        })
+        .collect();
+    let most = least + items.iter().map(|item| item.most * quantum).sum::<u64>();
+    if u64::from(total) > most {
+        return Err(ApportionError::TooMany { total, most });
+    }
+    if !rest.is_multiple_of(quantum) {
+        return Err(ApportionError::NotDivisible { total, rest, granularity });
+    }
+    Ok((items, rest / quantum))
+}
+
+/// The largest time within which at most `quanta` quanta are done, or one within which all are done that can be.
+fn largest_time(items: &[Item], quanta: u64) -> u128 {
+    let fits = |time: u128| {
+        let mut left = quanta;
+        items.iter().all(|item| match left.checked_sub(item.quanta(time)) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        })
+    };
+    // Within this time everybody is at the upper bound: if that fits, it is the answer.
+    let ceiling =
+        items.iter().map(|item| item.base + u128::from(item.most) * item.quantum).max().unwrap_or(0);
+    if fits(ceiling) {
+        return ceiling;
+    }
+    // From the optimum of the real-valued problem without bounds, gallop to a bracket: `low` fits, `high` does not.
+    let stride = items.iter().map(|item| item.quantum).max().unwrap_or(1);
+    let start = relaxed_time(items, quanta).min(ceiling);
+    let (mut low, mut high) = (0, ceiling);
+    let mut reach = stride;
+    if fits(start) {
+        low = start;
+        while low + reach < high {
+            if fits(low + reach) {
+                low += reach;
+                reach *= 2;
+            } else {
+                high = low + reach;
+            }
+        }
+    } else {
+        high = start;
+        while high > reach {
+            if fits(high - reach) {
+                low = high - reach;
+                break;
+            }
+            high -= reach;
+            reach *= 2;
+        }
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// When all are done if samples were divisible and unbounded. Only a place to start: any value is correct.
+#[allow(clippy::cast_precision_loss, reason = "a guess")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
+fn relaxed_time(items: &[Item], quanta: u64) -> u128 {
+    let (done, speed) = items.iter().fold((quanta as f64, 0.0), |(done, speed), item| {
+        let own = 1.0 / item.quantum as f64;
+        (done + item.base as f64 * own, speed + own)
+    });
+    (done / speed) as u128
+}
+
+fn nanoseconds(time: u128) -> Duration {
+    Duration::from_nanos(u64::try_from(time).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

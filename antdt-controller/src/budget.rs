@@ -1,0 +1,179 @@
+//! How many restarts a job may spend on slow nodes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use antdt_core::{ActionId, Holder, JobTime, NodeId, Reason};
+
+/// Limits on restarts for slowness. Restarts after a crash have their own limit, see
+/// [`RelaunchBudget`](crate::RelaunchBudget).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetConfig {
+    /// Restarts of one node in a job. 3, as `DLRover` has it: what three tries did not cure stays.
+    pub per_node: u32,
+    /// Restarts within an hour, in percent of the nodes; but see [`per_hour_least`](Self::per_hour_least).
+    pub per_hour_percent: u32,
+    /// Restarts within an hour that even the smallest job has.
+    pub per_hour_least: u32,
+    /// Restarts at the same time, in percent of the workers; at least one. 5: the others must carry the load.
+    pub at_once_percent: u32,
+    /// After a restart that took `t` the node is left alone for `cool_down_factor · t`. 10: no node spends more
+    /// than a tenth of its time on restarts. Relative, so that it suits nodes that start in 1 s or in 10 min.
+    pub cool_down_factor: u32,
+    /// Whether the chief may be restarted.
+    pub chief_allowed: bool,
+}
+
+impl Default for BudgetConfig {
+    fn default() -> Self {
+        Self {
+            per_node: 3,
+            per_hour_percent: 10,
+            per_hour_least: 3,
+            at_once_percent: 5,
+            cool_down_factor: 10,
+            chief_allowed: false,
+        }
+    }
+}
+
+/// Why a restart is not allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BudgetRefusal {
+    /// It is being restarted.
+    #[error("{node} is being restarted already")]
+    Running {
+        /// Which node.
+        node: NodeId,
+    },
+    /// Others are being restarted.
+    #[error("{running} nodes are being restarted, at most {most} may be at once")]
+    AtOnce {
+        /// How many are.
+        running: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// The node's own limit.
+    #[error("{node} was restarted {times} times, its limit")]
+    Node {
+        /// Which node.
+        node: NodeId,
+        /// Its restarts.
+        times: u32,
+    },
+    /// The job's limit.
+    #[error("{times} nodes were restarted within an hour, the limit")]
+    Hour {
+        /// Restarts in the last hour.
+        times: usize,
+    },
+    /// It was restarted a short while ago.
+    #[error("{node} was restarted a short while ago; not again before {until}")]
+    CoolDown {
+        /// Which node.
+        node: NodeId,
+        /// When it may be.
+        until: JobTime,
+    },
+}
+
+impl BudgetRefusal {
+    /// As a reason for not restarting `node`.
+    pub const fn reason(&self, node: NodeId) -> Reason {
+        match self {
+            Self::Running { .. } => Reason::Unsettled,
+            Self::AtOnce { .. } | Self::CoolDown { .. } => Reason::TooSoon,
+            Self::Node { .. } | Self::Hour { .. } => Reason::BudgetExhausted { node },
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    restarts: u32,
+    not_before: JobTime,
+}
+
+/// Counts restarts for slowness. Memory is bounded by the nodes and the limit per hour.
+#[derive(Debug, Clone, Default)]
+pub struct RestartBudget {
+    config: BudgetConfig,
+    nodes: BTreeMap<NodeId, Spent>,
+    running: BTreeMap<ActionId, (NodeId, JobTime)>,
+    /// Starts of the restarts of the last hour.
+    recent: VecDeque<JobTime>,
+}
+
+impl RestartBudget {
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A full budget.
+    pub const fn new(config: BudgetConfig) -> Self {
+        Self { config, nodes: BTreeMap::new(), running: BTreeMap::new(), recent: VecDeque::new() }
+    }
+
+    /// The limits.
+    pub const fn config(&self) -> &BudgetConfig {
+        &self.config
+    }
+
+    /// How many more of `workers` workers may be taken away now.
+    pub fn free_at_once(&self, workers: usize) -> usize {
+        self.most_at_once(workers).saturating_sub(self.running.len())
+    }
+
+    /// Whether `node` may be restarted now in a job of `workers` workers.
+    ///
+    /// # Errors
+    /// The first limit that forbids it.
+    pub fn allows(&self, now: JobTime, node: NodeId, workers: usize) -> Result<(), BudgetRefusal> {
+        if self.running.values().any(|(running, _)| *running == node) {
+            return Err(BudgetRefusal::Running { node });
+        }
+        let spent = self.nodes.get(&node).copied().unwrap_or_default();
+        if spent.restarts >= self.config.per_node {
+            return Err(BudgetRefusal::Node { node, times: spent.restarts });
+        }
+        if now < spent.not_before {
+            return Err(BudgetRefusal::CoolDown { node, until: spent.not_before });
+        }
+        let percent = usize::try_from(self.config.per_hour_percent).unwrap_or(usize::MAX);
+        let least = usize::try_from(self.config.per_hour_least).unwrap_or(usize::MAX);
+        let per_hour = (workers.saturating_mul(percent) / 100).max(least);
+        let times = self.recent.iter().filter(|start| now.since(**start) < Self::HOUR).count();
+        if times >= per_hour {
+            return Err(BudgetRefusal::Hour { times });
+        }
+        let (running, most) = (self.running.len(), self.most_at_once(workers));
+        if running >= most {
+            return Err(BudgetRefusal::AtOnce { running, most });
+        }
+        Ok(())
+    }
+
+    /// A restart begins. Whoever calls this has asked [`allows`](Self::allows).
+    pub fn started(&mut self, now: JobTime, id: ActionId, target: Holder) {
+        self.nodes.entry(target.node).or_default().restarts += 1;
+        self.running.insert(id, (target.node, now));
+        self.recent.retain(|start| now.since(*start) < Self::HOUR);
+        self.recent.push_back(now);
+    }
+
+    /// A restart ended, well or badly. An unknown or repeated id changes nothing.
+    pub fn ended(&mut self, now: JobTime, id: ActionId) {
+        if let Some((node, start)) = self.running.remove(&id) {
+            let rest = now.since(start).saturating_mul(self.config.cool_down_factor);
+            self.nodes.entry(node).or_default().not_before = now + rest;
+        }
+    }
+
+    fn most_at_once(&self, workers: usize) -> usize {
+        let percent = usize::try_from(self.config.at_once_percent).unwrap_or(usize::MAX);
+        (workers.saturating_mul(percent) / 100).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

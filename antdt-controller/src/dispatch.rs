@@ -1,0 +1,382 @@
+//! [`Dispatcher`]: asks the policy, refuses what would break the job, keeps one plan in flight.
+//!
+//! Guarantees, whatever the policy says:
+//! * at most one plan is on its way; versions grow and none is used twice;
+//! * a plan names exactly the live workers of the membership it is for, and dies with that membership;
+//! * a change of the membership is answered with a plan for the new one at once;
+//! * restarts keep to the budget, never hit another life than the one that was judged, and never the chief unasked;
+//! * everything that is done goes to the log with its reasons, and so does each kind of reason for doing nothing,
+//!   once between two actions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::{Discriminant, discriminant};
+use std::time::Duration;
+
+use antdt_core::{
+    ActionId, ActionOutcome, ClusterView, Holder, JobTime, Machine, MembershipVersion, NodeAction, NodeId,
+    Plan, PlanVersion, Reason, SyncMode,
+};
+
+use crate::apportion::{ApportionError, apportion_evenly};
+use crate::budget::{BudgetConfig, RestartBudget};
+use crate::policy::{Policy, Seat};
+use crate::validate::validate;
+
+/// Kinds of "nothing" that are recorded between two actions: bounds the log of a job in which nothing happens.
+const RECORDED_MAX: usize = 16;
+
+/// Settings of a [`Dispatcher`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DispatcherConfig {
+    /// How gradients are combined.
+    pub sync: SyncMode,
+    /// Samples per synchronous step; in asynchronous training of one batch of all workers together.
+    pub global_batch_size: u32,
+    /// Workers the job was started with. In asynchronous training a worker's batch is its share among these,
+    /// however many are alive: a lost peer is no reason to change the size of one's batches.
+    pub workers: u32,
+    /// Version of the first plan. A restarted master continues above the last one it published.
+    pub first_version: PlanVersion,
+    /// A plan that is not applied within this time is void; never sooner than ten steps.
+    pub plan_expiry: Duration,
+    /// Limits on restarts for slowness.
+    pub budget: BudgetConfig,
+}
+
+impl DispatcherConfig {
+    /// Defaults for everything but the job itself.
+    pub fn new(sync: SyncMode, global_batch_size: u32, workers: u32) -> Self {
+        Self {
+            sync,
+            global_batch_size,
+            workers,
+            first_version: PlanVersion(1),
+            plan_expiry: Duration::from_secs(30),
+            budget: BudgetConfig::default(),
+        }
+    }
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decided {
+    /// To do nothing.
+    Nothing,
+    /// To do nothing, because what the policy asked for would break the job.
+    Refused,
+    /// To publish a plan.
+    Plan(PlanVersion),
+    /// To restart a life of a node.
+    Restart(ActionId, Holder),
+}
+
+/// One entry of the log of decisions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionRecord {
+    /// When.
+    pub at: JobTime,
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// What.
+    pub decided: Decided,
+    /// Why.
+    pub reasons: Vec<Reason>,
+}
+
+impl DecisionRecord {
+    /// The action as written in reports.
+    pub const fn kind(&self) -> &'static str {
+        match self.decided {
+            Decided::Nothing => "NONE",
+            Decided::Refused => "REFUSED",
+            Decided::Plan(_) => "ADJUST_BS",
+            Decided::Restart(..) => "KILL_RESTART",
+        }
+    }
+
+    /// Whom it concerns; `None` for all or nobody.
+    pub const fn target(&self) -> Option<Holder> {
+        match self.decided {
+            Decided::Nothing | Decided::Refused | Decided::Plan(_) => None,
+            Decided::Restart(_, holder) => Some(holder),
+        }
+    }
+
+    /// The reasons in one line.
+    pub fn reason(&self) -> String {
+        let texts: Vec<String> = self.reasons.iter().map(ToString::to_string).collect();
+        texts.join("; ")
+    }
+}
+
+/// What the outside must do.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum DispatchEffect {
+    /// Bring this plan to the workers; all switch at one iteration or none does.
+    Publish(Plan),
+    /// Stop bringing this plan to anybody.
+    Withdraw(PlanVersion),
+    /// Begin a restart of the node.
+    Start(NodeAction),
+    /// Write this to the log.
+    Record(DecisionRecord),
+}
+
+/// What can happen to a [`Dispatcher`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum DispatchEvent {
+    /// A control tick.
+    Tick(Box<ClusterView>),
+    /// The membership changed: these are the live workers.
+    Replan(MembershipVersion, Vec<Seat>),
+    /// All workers switched to a plan.
+    PlanApplied(PlanVersion),
+    /// A restart ended.
+    ActionEnded(ActionOutcome),
+}
+
+/// Turns a policy's wishes into plans and actions.
+#[derive(Debug, Clone)]
+pub struct Dispatcher {
+    config: DispatcherConfig,
+    policy: Box<dyn Policy>,
+    budget: RestartBudget,
+    membership: MembershipVersion,
+    in_force: Option<Plan>,
+    pending: Option<(Plan, JobTime)>,
+    /// The plan withdrawn last: the news that it was applied may have been under way.
+    withdrawn: Option<Plan>,
+    next_version: PlanVersion,
+    next_action: ActionId,
+    /// Kinds of reasons for doing nothing that were recorded since something was done.
+    recorded: Vec<Vec<Discriminant<Reason>>>,
+    effects: VecDeque<DispatchEffect>,
+}
+
+impl Dispatcher {
+    /// A dispatcher without a plan; [`replan`](Self::replan) makes the first one.
+    pub fn new(config: DispatcherConfig, policy: Box<dyn Policy>) -> Self {
+        Self {
+            config,
+            policy,
+            budget: RestartBudget::new(config.budget),
+            membership: MembershipVersion(0),
+            in_force: None,
+            pending: None,
+            withdrawn: None,
+            next_version: config.first_version,
+            next_action: ActionId(1),
+            recorded: Vec::new(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Name of the policy.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The plan that all workers switched to last.
+    pub const fn in_force(&self) -> Option<&Plan> {
+        self.in_force.as_ref()
+    }
+
+    /// The plan on its way.
+    pub fn pending(&self) -> Option<&Plan> {
+        self.pending.as_ref().map(|(plan, _)| plan)
+    }
+
+    /// The newest plan that is not void: the one on its way, or else the one in force.
+    pub fn newest(&self) -> Option<&Plan> {
+        self.pending().or(self.in_force())
+    }
+
+    /// Asks the policy what to do, and does it if that breaks nothing.
+    pub fn tick(&mut self, now: JobTime, view: &ClusterView) {
+        self.expire(now);
+        let settled = self.pending.is_none()
+            && !view.plan_pending
+            && !view.membership_changed
+            && view.membership == self.membership;
+        if !settled {
+            self.record(now, Decided::Nothing, vec![Reason::Unsettled]);
+            return;
+        }
+        let decision = self.policy.decide(now, view, &self.budget);
+        if let Err(refusal) = validate(now, &decision, view, &self.budget) {
+            let reasons = vec![Reason::Refused { what: refusal.to_string() }];
+            self.record(now, Decided::Refused, reasons);
+            return;
+        }
+        if !decision.node_actions.is_empty() {
+            // The membership is about to change twice: batch sizes of this tick would be stale.
+            for proposed in decision.node_actions {
+                let id = self.next_action;
+                self.next_action = id.next();
+                self.budget.started(now, id, proposed.target);
+                self.record(now, Decided::Restart(id, proposed.target), vec![proposed.reason.clone()]);
+                let action =
+                    NodeAction { id, target: proposed.target, kind: proposed.kind, reason: proposed.reason };
+                self.effects.push_back(DispatchEffect::Start(action));
+            }
+        } else if let Some(batch_sizes) = decision.batch_sizes {
+            let expiry = self.config.plan_expiry.max(self.step_time(view) * 10);
+            self.publish(now, batch_sizes, expiry, decision.reasons);
+        } else {
+            self.record(now, Decided::Nothing, decision.reasons);
+        }
+    }
+
+    /// The membership changed: voids the plan on its way and publishes one for the new membership at once.
+    ///
+    /// In synchronous training the global batch is shared out by [`Policy::split`]. In asynchronous training
+    /// everyone keeps the share it has among all workers of the job. News of an older membership change nothing.
+    ///
+    /// # Errors
+    /// If the global batch cannot be shared out among these workers; there is no plan on its way then, and no more
+    /// steps should be made.
+    pub fn replan(
+        &mut self,
+        now: JobTime,
+        membership: MembershipVersion,
+        seats: &[Seat],
+    ) -> Result<(), ApportionError> {
+        if membership < self.membership {
+            return Ok(());
+        }
+        self.membership = membership;
+        self.withdraw(now);
+        let batch_sizes = if self.config.sync.is_synchronous() {
+            self.policy.split(self.config.global_batch_size, seats)?
+        } else {
+            nominal_sizes(&self.config, seats)?
+        };
+        let reason = Reason::MembershipChanged { workers: seats.len() };
+        self.publish(now, batch_sizes, self.config.plan_expiry, vec![reason]);
+        Ok(())
+    }
+
+    /// All workers switched to a plan.
+    pub fn plan_applied(&mut self, now: JobTime, version: PlanVersion) {
+        if self.in_force.as_ref().is_some_and(|plan| plan.version >= version) {
+            return;
+        }
+        let applied = match (&self.pending, &self.withdrawn) {
+            (Some((plan, _)), _) if plan.version == version => self.pending.take().map(|(plan, _)| plan),
+            // It was withdrawn too late: what the workers did is what counts.
+            (_, Some(plan)) if plan.version == version => self.withdrawn.take(),
+            _ => None,
+        };
+        if let Some(plan) = applied {
+            self.in_force = Some(plan);
+            self.policy.on_outcome(now, &ActionOutcome::PlanApplied { version });
+        }
+    }
+
+    /// A restart ended, well or badly.
+    pub fn action_ended(&mut self, now: JobTime, outcome: &ActionOutcome) {
+        if let ActionOutcome::Restarted { id, .. } | ActionOutcome::RestartFailed { id, .. } = outcome {
+            self.budget.ended(now, *id);
+        }
+        self.policy.on_outcome(now, outcome);
+    }
+
+    fn publish(
+        &mut self,
+        now: JobTime,
+        batch_sizes: BTreeMap<NodeId, u32>,
+        expiry: Duration,
+        reasons: Vec<Reason>,
+    ) {
+        let version = self.next_version;
+        self.next_version = version.next();
+        let plan = Plan::new(version, self.membership, batch_sizes);
+        self.record(now, Decided::Plan(version), reasons);
+        self.effects.push_back(DispatchEffect::Publish(plan.clone()));
+        self.pending = Some((plan, now + expiry));
+    }
+
+    fn expire(&mut self, now: JobTime) {
+        if self.pending.as_ref().is_some_and(|(_, expiry)| now >= *expiry) {
+            self.withdraw(now);
+        }
+    }
+
+    fn withdraw(&mut self, now: JobTime) {
+        if let Some((plan, _)) = self.pending.take() {
+            let version = plan.version;
+            self.withdrawn = Some(plan);
+            self.effects.push_back(DispatchEffect::Withdraw(version));
+            self.policy.on_outcome(now, &ActionOutcome::PlanVoid { version });
+        }
+    }
+
+    /// Time of a synchronous step at the present rate; zero while that is unknown.
+    fn step_time(&self, view: &ClusterView) -> Duration {
+        let seconds = f64::from(self.config.global_batch_size) / view.progress.samples_per_second;
+        Duration::try_from_secs_f64(seconds).unwrap_or_default().min(Duration::from_secs(24 * 3600))
+    }
+
+    fn record(&mut self, at: JobTime, decided: Decided, reasons: Vec<Reason>) {
+        if matches!(decided, Decided::Nothing | Decided::Refused) {
+            let kinds: Vec<Discriminant<Reason>> = reasons.iter().map(discriminant).collect();
+            if self.recorded.len() >= RECORDED_MAX || self.recorded.contains(&kinds) {
+                return;
+            }
+            self.recorded.push(kinds);
+        } else {
+            self.recorded.clear();
+        }
+        let policy = self.policy.name();
+        self.effects.push_back(DispatchEffect::Record(DecisionRecord { at, policy, decided, reasons }));
+    }
+}
+
+/// The share of each live worker among all workers of the job.
+fn nominal_sizes(config: &DispatcherConfig, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    if seats.is_empty() {
+        return Err(ApportionError::NoWorkers { total: config.global_batch_size });
+    }
+    let everyone = (0..config.workers).map(|index| {
+        let node = NodeId::worker(index);
+        let seat = seats.iter().find(|seat| seat.id == node);
+        seat.map_or((node, 0, u32::MAX), |seat| (node, seat.batch_size_min, seat.batch_size_max))
+    });
+    let mut sizes = apportion_evenly(config.global_batch_size, everyone)?;
+    sizes.retain(|node, _| seats.iter().any(|seat| seat.id == *node));
+    Ok(sizes)
+}
+
+impl Machine for Dispatcher {
+    type Event = DispatchEvent;
+    type Answer = Result<(), ApportionError>;
+    type Effect = DispatchEffect;
+
+    fn handle(&mut self, now: JobTime, event: DispatchEvent) -> Self::Answer {
+        match event {
+            DispatchEvent::Tick(view) => self.tick(now, &view),
+            DispatchEvent::Replan(membership, seats) => return self.replan(now, membership, &seats),
+            DispatchEvent::PlanApplied(version) => self.plan_applied(now, version),
+            DispatchEvent::ActionEnded(outcome) => self.action_ended(now, &outcome),
+        }
+        Ok(())
+    }
+
+    fn poll_effect(&mut self) -> Option<DispatchEffect> {
+        self.effects.pop_front()
+    }
+
+    /// When the plan on its way expires.
+    fn deadline(&self) -> Option<JobTime> {
+        self.pending.as_ref().map(|(_, expiry)| *expiry)
+    }
+
+    fn on_deadline(&mut self, now: JobTime) {
+        self.expire(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

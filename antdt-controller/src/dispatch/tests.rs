@@ -1,0 +1,385 @@
+use antdt_core::{DetRng, DeviceClass, Incarnation, NodeActionKind, NodeStatus, Seed};
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Decision, NonDedicated, ProposedAction, Unmanaged};
+use crate::testing::{quiet_view, random_view};
+
+fn at(seconds: u64) -> JobTime {
+    JobTime::from_duration(Duration::from_secs(seconds))
+}
+
+fn seats(indices: &[u32]) -> Vec<Seat> {
+    let seat = |index| Seat {
+        id: NodeId::worker(index),
+        batch_size_min: 1,
+        batch_size_max: 1024,
+        sample_time: None,
+    };
+    indices.iter().copied().map(seat).collect()
+}
+
+fn drain(dispatcher: &mut Dispatcher) -> Vec<DispatchEffect> {
+    std::iter::from_fn(|| dispatcher.poll_effect()).collect()
+}
+
+fn published(effects: &[DispatchEffect]) -> Vec<(u64, Vec<u32>)> {
+    let plan = |effect: &DispatchEffect| match effect {
+        DispatchEffect::Publish(plan) => Some((plan.version.0, plan.batch_sizes.values().copied().collect())),
+        _ => None,
+    };
+    effects.iter().filter_map(plan).collect()
+}
+
+fn records(effects: &[DispatchEffect]) -> Vec<(&'static str, String)> {
+    let record = |effect: &DispatchEffect| match effect {
+        DispatchEffect::Record(record) => Some((record.kind(), record.reason())),
+        _ => None,
+    };
+    effects.iter().filter_map(record).collect()
+}
+
+/// Four workers with a global batch of 256, plan 1 in force for membership 1.
+fn settled(sync: SyncMode, policy: Box<dyn Policy>) -> Dispatcher {
+    let mut dispatcher = Dispatcher::new(DispatcherConfig::new(sync, 256, 4), policy);
+    dispatcher.replan(at(0), MembershipVersion(1), &seats(&[0, 1, 2, 3])).unwrap();
+    assert_eq!(published(&drain(&mut dispatcher)), [(1, vec![64; 4])]);
+    dispatcher.plan_applied(at(0), PlanVersion(1));
+    dispatcher
+}
+
+fn slow_view() -> ClusterView {
+    quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000])
+}
+
+#[test]
+fn the_first_plan_is_even_and_a_straggler_brings_the_second() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    dispatcher.tick(at(1), &slow_view());
+    let effects = drain(&mut dispatcher);
+    assert_eq!(published(&effects), [(2, vec![79, 79, 79, 19])]);
+    assert_eq!(
+        records(&effects),
+        [(
+            "ADJUST_BS",
+            "worker-3 takes 4.00x its peers' time per sample; new batch sizes cut the step time by 69 %"
+                .into()
+        )]
+    );
+    assert_eq!(dispatcher.in_force().unwrap().version, PlanVersion(1), "until everyone has switched");
+    dispatcher.plan_applied(at(2), PlanVersion(2));
+    assert_eq!(dispatcher.in_force().unwrap().version, PlanVersion(2));
+    assert_eq!(dispatcher.pending(), None);
+}
+
+#[test]
+fn one_plan_is_on_its_way_at_a_time() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    dispatcher.tick(at(1), &slow_view());
+    drain(&mut dispatcher);
+    dispatcher.tick(at(2), &slow_view());
+    assert_eq!(published(&drain(&mut dispatcher)), []);
+}
+
+#[test]
+fn a_plan_that_is_not_applied_in_time_is_withdrawn_and_its_version_not_used_again() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    dispatcher.tick(at(1), &slow_view());
+    drain(&mut dispatcher);
+    assert_eq!(dispatcher.deadline(), Some(at(31)));
+    dispatcher.on_deadline(at(31));
+    assert_eq!(drain(&mut dispatcher), [DispatchEffect::Withdraw(PlanVersion(2))]);
+    dispatcher.tick(at(32), &slow_view());
+    assert_eq!(published(&drain(&mut dispatcher))[0].0, 3);
+}
+
+#[test]
+fn a_plan_has_ten_steps_to_be_applied_however_long_they_are() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut view = slow_view();
+    view.progress.samples_per_second = 256.0 / 30.0;
+    dispatcher.tick(at(1), &view);
+    assert_eq!(dispatcher.deadline(), Some(at(301)));
+}
+
+#[test]
+fn what_the_workers_did_counts_even_if_the_plan_was_withdrawn_meanwhile() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    dispatcher.tick(at(1), &slow_view());
+    dispatcher.on_deadline(at(31));
+    dispatcher.plan_applied(at(32), PlanVersion(2));
+    assert_eq!(dispatcher.in_force().unwrap().version, PlanVersion(2));
+    dispatcher.plan_applied(at(33), PlanVersion(1));
+    dispatcher.plan_applied(at(33), PlanVersion(77));
+    assert_eq!(
+        dispatcher.in_force().unwrap().version,
+        PlanVersion(2),
+        "old and unheard-of versions change nothing"
+    );
+}
+
+#[test]
+fn a_change_of_the_membership_voids_the_plan_and_brings_one_for_the_survivors() {
+    for (policy, sizes) in [
+        (Box::new(Unmanaged) as Box<dyn Policy>, vec![86, 85, 85]),
+        (Box::new(NonDedicated::default()), vec![114, 114, 28]),
+    ] {
+        let mut dispatcher = settled(SyncMode::AllReduce, policy);
+        dispatcher.tick(at(1), &slow_view());
+        drain(&mut dispatcher);
+        let mut survivors = seats(&[0, 1, 3]);
+        for (seat, us) in survivors.iter_mut().zip([1000, 1000, 4000]) {
+            seat.sample_time = Some(Duration::from_micros(us));
+        }
+        dispatcher.replan(at(2), MembershipVersion(2), &survivors).unwrap();
+        let effects = drain(&mut dispatcher);
+        assert_eq!(published(&effects)[0].1, sizes);
+        assert!(records(&effects).contains(&("ADJUST_BS", "3 live workers share the global batch".into())));
+        assert_eq!(dispatcher.pending().unwrap().membership, MembershipVersion(2));
+    }
+}
+
+#[test]
+fn news_of_an_older_membership_change_nothing() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(Unmanaged));
+    dispatcher.replan(at(1), MembershipVersion(5), &seats(&[0, 1])).unwrap();
+    drain(&mut dispatcher);
+    dispatcher.replan(at(2), MembershipVersion(4), &seats(&[0, 1, 2])).unwrap();
+    assert_eq!(drain(&mut dispatcher), []);
+    assert_eq!(dispatcher.pending().unwrap().batch_sizes.len(), 2);
+}
+
+#[test]
+fn a_view_of_another_membership_is_not_decided_on() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let view = ClusterView { membership: MembershipVersion(2), ..slow_view() };
+    dispatcher.tick(at(1), &view);
+    assert_eq!(records(&drain(&mut dispatcher)), [("NONE", Reason::Unsettled.to_string())]);
+}
+
+#[test]
+fn an_asynchronous_survivor_keeps_its_batch_size() {
+    let mut dispatcher = settled(SyncMode::PsAsp, Box::new(Unmanaged));
+    dispatcher.replan(at(1), MembershipVersion(2), &seats(&[0, 1, 3])).unwrap();
+    assert_eq!(published(&drain(&mut dispatcher)), [(2, vec![64; 3])]);
+}
+
+#[test]
+fn a_global_batch_that_the_survivors_cannot_hold_is_an_error() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(Unmanaged));
+    let mut only = seats(&[0]);
+    only[0].batch_size_max = 100;
+    let e = dispatcher.replan(at(1), MembershipVersion(2), &only).unwrap_err();
+    assert_eq!(e, ApportionError::TooMany { total: 256, most: 100 });
+    assert!(matches!(
+        dispatcher.replan(at(1), MembershipVersion(3), &[]),
+        Err(ApportionError::NoWorkers { .. })
+    ));
+    assert_eq!(dispatcher.pending(), None);
+}
+
+#[test]
+fn doing_nothing_is_recorded_once_for_each_kind_of_reason() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let small = |us| quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, us]);
+    for second in 0..100 {
+        dispatcher.tick(at(second), &small(if second % 2 == 0 { 1040 } else { 1050 }));
+        dispatcher.tick(at(second), &quiet_view(SyncMode::AllReduce, &[1000; 4]));
+    }
+    let effects = drain(&mut dispatcher);
+    let texts: Vec<String> = records(&effects).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts, ["predicted gain of 2 % is too small", "balanced"]);
+}
+
+fn persistent_view() -> ClusterView {
+    let mut view = slow_view();
+    view.workers[3].pace = antdt_core::Pace::Straggler(antdt_core::StragglerKind::Persistent);
+    view
+}
+
+#[test]
+fn a_restart_is_started_once_and_charged_to_the_budget() {
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    dispatcher.tick(at(1), &persistent_view());
+    let effects = drain(&mut dispatcher);
+    let [DispatchEffect::Record(record), DispatchEffect::Start(action)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let target = Holder::new(NodeId::worker(3), Incarnation(0));
+    assert_eq!((action.target, record.target(), record.kind()), (target, Some(target), "KILL_RESTART"));
+
+    dispatcher.tick(at(2), &persistent_view());
+    let starts = |effects: &[DispatchEffect]| effects.iter().any(|e| matches!(e, DispatchEffect::Start(_)));
+    assert!(!starts(&drain(&mut dispatcher)), "it is being restarted");
+    let outcome = ActionOutcome::Restarted { id: action.id, holder: target, took: Duration::from_secs(2) };
+    dispatcher.action_ended(at(3), &outcome);
+    // Back to four live workers; the node must rest for 10 times as long as its restart took.
+    dispatcher.plan_applied(at(3), PlanVersion(2));
+    dispatcher.tick(at(22), &persistent_view());
+    assert!(!starts(&drain(&mut dispatcher)));
+}
+
+/// Decides by a function of the view.
+#[derive(Clone)]
+struct Scripted(fn(&ClusterView) -> Decision);
+
+impl std::fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl Policy for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+    fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
+        (self.0)(view)
+    }
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn a_decision_with_one_fault_is_refused_whole() {
+    let policy = Scripted(|_| Decision {
+        batch_sizes: Some((0..4).map(|i| (NodeId::worker(i), 65)).collect()),
+        node_actions: vec![ProposedAction {
+            target: Holder::new(NodeId::worker(1), Incarnation(0)),
+            kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
+            reason: Reason::Balanced,
+        }],
+        reasons: vec![],
+    });
+    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(policy));
+    dispatcher.tick(at(1), &slow_view());
+    let expected = "refused: the batch sizes add up to 260, the global batch is 256";
+    assert_eq!(records(&drain(&mut dispatcher)), [("REFUSED", expected.into())]);
+}
+
+/// Wants anything: sizes and targets that are sometimes right, mostly not.
+#[derive(Debug, Clone)]
+struct Fuzz(DetRng);
+
+impl Policy for Fuzz {
+    fn name(&self) -> &'static str {
+        "fuzz"
+    }
+    fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
+        let rng = &mut self.0;
+        let mut decision = Decision::nothing(Reason::Balanced);
+        if rng.below(2) == 0 {
+            let mut sizes: BTreeMap<NodeId, u32> =
+                view.workers.iter().map(|node| (node.id, node.batch_size)).collect();
+            if rng.below(2) == 0 {
+                let (a, b) = (NodeId::worker(rng.below(4) as u32), NodeId::worker(rng.below(6) as u32));
+                let moved = rng.below(100) as u32;
+                sizes.entry(a).and_modify(|size| *size = size.wrapping_sub(moved));
+                sizes.entry(b).and_modify(|size| *size = size.wrapping_add(moved)).or_insert(moved);
+            }
+            decision.batch_sizes = Some(sizes);
+        }
+        if rng.below(2) == 0 {
+            for _ in 0..=rng.below(2) {
+                let index = rng.below(6) as u32;
+                let node = if rng.below(8) == 0 { NodeId::server(index) } else { NodeId::worker(index) };
+                decision.node_actions.push(ProposedAction {
+                    target: Holder::new(node, Incarnation(rng.below(3) as u32)),
+                    kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
+                    reason: Reason::Balanced,
+                });
+            }
+        }
+        decision
+    }
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Invariant: no policy can publish an invalid plan, exceed the budget, or restart the chief or another life.
+    #[test]
+    fn no_policy_can_break_the_job(seed in any::<u64>()) {
+        let mut rng = Seed(seed).rng();
+        let mut dispatcher =
+            Dispatcher::new(DispatcherConfig::new(SyncMode::AllReduce, 256, 4), Box::new(Fuzz(Seed(seed).derive("policy").rng())));
+        let mut membership = MembershipVersion(1);
+        dispatcher.replan(at(0), membership, &seats(&[0, 1, 2, 3])).unwrap();
+        drain(&mut dispatcher);
+        let mut last_version = PlanVersion(1);
+        let mut waiting = Some(PlanVersion(1));
+        let mut running: Vec<ActionId> = Vec::new();
+        let mut restarts: BTreeMap<NodeId, u32> = BTreeMap::new();
+
+        for second in 1..200 {
+            let now = at(second * 10);
+            let mut view = random_view(&mut rng, second);
+            view.workers = quiet_view(SyncMode::AllReduce, &[1000; 4]).workers;
+            for worker in &mut view.workers {
+                worker.incarnation = Incarnation(rng.below(3) as u32);
+                worker.device = DeviceClass::default();
+                if rng.below(16) == 0 {
+                    worker.status = NodeStatus::Lost;
+                }
+            }
+            view.sync = SyncMode::AllReduce;
+            view.global_batch_size = 256;
+            view.membership = membership;
+            (view.membership_changed, view.plan_pending) = (false, false);
+            match rng.below(6) {
+                0 => {
+                    if let Some(version) = waiting.take() {
+                        dispatcher.plan_applied(now, version);
+                    }
+                }
+                1 => {
+                    if let Some(id) = running.pop() {
+                        dispatcher.action_ended(now, &ActionOutcome::RestartFailed { id, why: String::new() });
+                    }
+                }
+                2 => {
+                    membership = membership.next();
+                    view.membership = membership;
+                    dispatcher.replan(now, membership, &seats(&[0, 1, 2, 3])).unwrap();
+                }
+                3 => dispatcher.on_deadline(now),
+                _ => dispatcher.tick(now, &view),
+            }
+            for effect in drain(&mut dispatcher) {
+                match effect {
+                    DispatchEffect::Publish(plan) => {
+                        prop_assert!(waiting.is_none(), "one at a time");
+                        prop_assert!(plan.version > last_version, "versions grow");
+                        prop_assert_eq!(plan.membership, membership);
+                        prop_assert_eq!(plan.batch_sizes.values().sum::<u32>(), 256);
+                        let live: Vec<NodeId> = plan.batch_sizes.keys().copied().collect();
+                        if plan.batch_sizes.len() < 4 {
+                            let expected: Vec<NodeId> = view.live_workers().map(|node| node.id).collect();
+                            prop_assert_eq!(live, expected);
+                        }
+                        prop_assert!(plan.batch_sizes.values().all(|size| (1..=1024).contains(size)));
+                        last_version = plan.version;
+                        waiting = Some(plan.version);
+                    }
+                    DispatchEffect::Withdraw(version) => prop_assert_eq!(waiting.take(), Some(version)),
+                    DispatchEffect::Start(action) => {
+                        let target = view.live_workers().find(|node| node.id == action.target.node);
+                        let target = target.expect("a live worker");
+                        prop_assert_eq!(target.incarnation, action.target.incarnation);
+                        prop_assert!(!target.chief, "the chief");
+                        running.push(action.id);
+                        prop_assert_eq!(running.len(), 1, "one at once in a small job");
+                        let restarts = restarts.entry(action.target.node).or_default();
+                        *restarts += 1;
+                        prop_assert!(*restarts <= 3, "three per node");
+                    }
+                    DispatchEffect::Record(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod apportion;
+pub mod budget;
+pub mod policy;
+
+pub mod dispatch;
+pub mod validate;
+
+pub mod coordinator;
+pub mod membership;
+
+pub mod launcher;
+pub mod relaunch;
+pub mod restart;
+
+#[cfg(feature = "runtime")]
+pub mod runtime;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_evenly};
+pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
+pub use coordinator::{ReadyError, StepCoordinator};
+pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
+pub use launcher::{LaunchError, LaunchRequest, Launcher, LauncherEvent, OutputLine, OutputStream};
+pub use membership::{Formation, Membership};
+pub use policy::{Decision, Policy, ProposedAction, Seat, UnknownPolicy};
+pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
+pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};
+pub use validate::{Refusal, validate};

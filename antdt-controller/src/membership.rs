@@ -1,0 +1,275 @@
+//! Who is in the job, and who reduces with whom.
+//!
+//! In the all-reduce mode every step needs every member, so a member that dies or arrives changes the group:
+//! all live workers meet here ([`Membership::join`]), and when the last one has come a new group is formed.
+//!
+//! # What happens to the step that was in flight
+//!
+//! A step ends in two rounds. In the first everyone gets the reduced gradient (*prepared*); in the second everyone
+//! learns that everyone has it (*applied*). A worker contributes to the second round only when it is prepared, so
+//! if anyone applied step `S`, all were prepared for `S`. Therefore, with `S` the newest step any survivor has
+//! prepared or applied: **commit `S` if every survivor has it, otherwise nobody applied it, not even the dead, and
+//! it is aborted.** Survivors know what the dead contributed to `S`; those samples are settled in the ledger
+//! before the dead node's leases are given to others. So a death neither loses nor repeats a sample, with
+//! respect to the ledger *and* to the model.
+//!
+//! Source: our design; the two rounds are those of a two-phase commit whose coordinator is consulted only after a failure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, Rank, Standing};
+
+/// A group that was formed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Formation {
+    /// Its version.
+    pub version: MembershipVersion,
+    /// Members in order of rank.
+    pub members: Vec<Holder>,
+    /// Step that members who have it prepared must apply first.
+    pub commit: Option<u64>,
+    /// Who has the newest model after that; `None` if nobody was ever trained: all start from the seed.
+    pub source: Option<Rank>,
+    /// Step that follows.
+    pub next_step: u64,
+    /// Samples of dead members that count as committed, to be settled before `released`.
+    pub settled: Vec<Contribution>,
+    /// Dead members whose leases go back to the ledger now.
+    pub released: Vec<Holder>,
+    /// A group existed before, and none of its members is left: whatever was trained is gone.
+    pub model_lost: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Launched, not heard of.
+    Pending,
+    /// Registered.
+    Live,
+    /// Left in order, or given up.
+    Gone,
+}
+
+/// The set of workers and the group they reduce in.
+#[derive(Debug, Clone)]
+pub struct Membership {
+    nodes: BTreeMap<NodeId, (Incarnation, State)>,
+    version: MembershipVersion,
+    group_version: MembershipVersion,
+    /// Members of the group in force that are still alive.
+    group: BTreeSet<Holder>,
+    /// Members of it that died; their leases are kept until the open step is decided.
+    dead: BTreeSet<Holder>,
+    waiting: BTreeMap<Holder, Standing>,
+    formed_before: bool,
+}
+
+impl Membership {
+    /// A job of these workers. The first group waits for all of them.
+    pub fn new(workers: impl IntoIterator<Item = NodeId>) -> Self {
+        Self {
+            nodes: workers.into_iter().map(|node| (node, (Incarnation(0), State::Pending))).collect(),
+            version: MembershipVersion(0),
+            group_version: MembershipVersion(0),
+            group: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            formed_before: false,
+        }
+    }
+
+    /// Version of the set of live workers.
+    pub const fn version(&self) -> MembershipVersion {
+        self.version
+    }
+
+    /// The newest life of each live worker.
+    pub fn live(&self) -> impl Iterator<Item = Holder> + '_ {
+        self.nodes
+            .iter()
+            .filter(|(_, (_, state))| *state == State::Live)
+            .map(|(node, (incarnation, _))| Holder::new(*node, *incarnation))
+    }
+
+    /// Whether `holder` is the newest life of a live worker.
+    pub fn is_live(&self, holder: Holder) -> bool {
+        self.nodes.get(&holder.node) == Some(&(holder.incarnation, State::Live))
+    }
+
+    /// The newest life of a worker; `None` if the job has no such worker.
+    pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        self.nodes.get(&node).map(|(incarnation, _)| *incarnation)
+    }
+
+    /// Whether all workers have left or were given up.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.values().all(|(_, state)| *state == State::Gone)
+    }
+
+    /// The group in force, if a member of it died and it was not formed anew since.
+    pub fn broken(&self) -> Option<MembershipVersion> {
+        (!self.dead.is_empty()).then_some(self.group_version)
+    }
+
+    /// Whether the members of the group should meet here after their step: somebody wants to come in.
+    pub fn reform_wanted(&self) -> bool {
+        !self.group.is_empty() && self.waiting.keys().any(|holder| !self.group.contains(holder))
+    }
+
+    /// A life of a worker registers. Returns whether it is accepted; an older life is not.
+    pub fn register(&mut self, holder: Holder) -> bool {
+        match self.nodes.get_mut(&holder.node) {
+            Some((incarnation, state)) if holder.incarnation >= *incarnation => {
+                let repeated = *incarnation == holder.incarnation && *state == State::Live;
+                (*incarnation, *state) = (holder.incarnation, State::Live);
+                if !repeated {
+                    self.version = self.version.next();
+                }
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// A worker asks for a group. Repeating it replaces what was said.
+    ///
+    /// Returns whether it was accepted; a life that is not live is not.
+    pub fn join(&mut self, holder: Holder, standing: Standing) -> bool {
+        let live = self.is_live(holder);
+        if live {
+            self.waiting.insert(holder, standing);
+        }
+        live
+    }
+
+    /// A worker left in order: its leases are released, nothing of it is in flight.
+    pub fn leave(&mut self, holder: Holder) {
+        if self.is_live(holder) {
+            self.set(holder.node, State::Gone);
+            self.group.remove(&holder);
+            self.waiting.remove(&holder);
+            self.version = self.version.next();
+        }
+    }
+
+    /// A worker will not come back.
+    pub fn give_up(&mut self, node: NodeId) {
+        self.set(node, State::Gone);
+        self.version = self.version.next();
+    }
+
+    /// A new life of a worker was launched.
+    pub fn launched(&mut self, holder: Holder) {
+        if let Some((incarnation, state)) = self.nodes.get_mut(&holder.node)
+            && holder.incarnation >= *incarnation
+        {
+            (*incarnation, *state) = (holder.incarnation, State::Pending);
+        }
+    }
+
+    /// A life of a worker ended. Returns the lives whose leases can go back to the ledger at once: this one,
+    /// unless its last step is still to be decided by the survivors of its group.
+    pub fn lost(&mut self, holder: Holder) -> Vec<Holder> {
+        if self.is_live(holder) {
+            self.set(holder.node, State::Pending);
+            self.version = self.version.next();
+        }
+        self.waiting.remove(&holder);
+        if !self.group.remove(&holder) {
+            return vec![holder];
+        }
+        self.dead.insert(holder);
+        if self.group.is_empty() {
+            // Nobody is left to ask: the ledger alone decides.
+            return std::mem::take(&mut self.dead).into_iter().collect();
+        }
+        Vec::new()
+    }
+
+    /// Sends everyone away who waits: there is nothing left to do.
+    pub fn dismiss(&mut self) -> Vec<Holder> {
+        std::mem::take(&mut self.waiting).into_keys().collect()
+    }
+
+    /// Forms a group if everyone who should be in it has come.
+    pub fn form(&mut self) -> Option<Formation> {
+        let awaited = |(_, state): &(Incarnation, State)| match state {
+            State::Live => true,
+            // The first group waits for all; later ones go on without those who are being started again, unless
+            // nobody else is there.
+            State::Pending => !self.formed_before || self.waiting.is_empty(),
+            State::Gone => false,
+        };
+        let complete = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| awaited(node))
+            .all(|(node, (incarnation, _))| self.waiting.contains_key(&Holder::new(*node, *incarnation)));
+        if !complete || self.waiting.is_empty() {
+            return None;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let survivors: Vec<&Standing> =
+            waiting.iter().filter(|(holder, _)| self.group.contains(holder)).map(|(_, s)| s).collect();
+        let applied_max = survivors.iter().filter_map(|s| s.applied.as_ref()).map(|r| r.step).max();
+        let newest = survivors
+            .iter()
+            .flat_map(|s| s.applied.iter().chain(&s.prepared))
+            .map(|result| result.step)
+            .max();
+        let has = |s: &Standing, step: u64| {
+            s.applied.as_ref().is_some_and(|r| r.step >= step)
+                || s.prepared.as_ref().is_some_and(|r| r.step == step)
+        };
+        let decided = match newest {
+            Some(step) if survivors.iter().all(|s| has(s, step)) => Some(step),
+            Some(_) | None => applied_max,
+        };
+        let members: Vec<Holder> = waiting.keys().copied().collect();
+        let source = decided.and_then(|step| {
+            waiting.iter().position(|(holder, s)| self.group.contains(holder) && has(s, step))
+        });
+        let dead = std::mem::take(&mut self.dead);
+        let settled = decided
+            .and_then(|step| {
+                // A replacement that took the model over knows the step, but not who contributed to it.
+                let results = survivors.iter().flat_map(|s| s.applied.iter().chain(&s.prepared));
+                results.filter(|result| result.step == step).max_by_key(|result| result.contributions.len())
+            })
+            .map(|result| {
+                result
+                    .contributions
+                    .iter()
+                    .filter(|c| dead.contains(&c.holder) && !c.acks.is_empty())
+                    .cloned()
+                    .collect()
+            })
+            .unwrap_or_default();
+        let model_lost = self.formed_before && survivors.is_empty();
+        self.formed_before = true;
+        self.version = self.version.next();
+        self.group_version = self.version;
+        self.group = members.iter().copied().collect();
+        Some(Formation {
+            version: self.version,
+            members,
+            commit: decided.filter(|step| {
+                survivors.iter().any(|s| s.applied.as_ref().is_none_or(|result| result.step < *step))
+            }),
+            source: source.map(|index| Rank(u32::try_from(index).expect("a group is smaller than 2^32"))),
+            next_step: decided.map_or(0, |step| step + 1),
+            settled,
+            released: dead.into_iter().collect(),
+            model_lost,
+        })
+    }
+
+    fn set(&mut self, node: NodeId, to: State) {
+        if let Some((_, state)) = self.nodes.get_mut(&node) {
+            *state = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

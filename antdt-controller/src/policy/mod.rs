@@ -1,0 +1,186 @@
+//! What to do: a [`Policy`] looks at the job and decides.
+//!
+//! A policy is a pure function of its own state and the view; it cannot break an invariant, because the
+//! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand it to
+//! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line,
+//! add it to [`by_name`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use antdt_core::{ActionOutcome, ClusterView, Holder, JobTime, NodeActionKind, NodeId, NodeView, Reason};
+
+use crate::apportion::{ApportionError, apportion_evenly};
+use crate::budget::RestartBudget;
+
+pub mod non_dedicated;
+pub mod none;
+
+pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
+pub use none::Unmanaged;
+
+/// Something a policy wants done to one life of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProposedAction {
+    /// Which life of which node.
+    pub target: Holder,
+    /// What.
+    pub kind: NodeActionKind,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What a policy wants done, and why. Empty but for reasons when nothing is to be done.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    /// New batch sizes for all live workers.
+    #[doc(alias = "ADJUST_BS")]
+    pub batch_sizes: Option<BTreeMap<NodeId, u32>>,
+    /// Node actions. They change the membership, so batch sizes decided in the same tick are dropped.
+    pub node_actions: Vec<ProposedAction>,
+    /// Why the batch sizes change, or why nothing is done.
+    pub reasons: Vec<Reason>,
+}
+
+impl Decision {
+    /// Nothing is done.
+    #[doc(alias = "NONE")]
+    pub fn nothing(reason: Reason) -> Self {
+        Self { reasons: vec![reason], ..Self::default() }
+    }
+}
+
+/// A worker that a new plan is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Which worker.
+    pub id: NodeId,
+    /// Smallest batch it accepts.
+    pub batch_size_min: u32,
+    /// Largest batch it accepts.
+    pub batch_size_max: u32,
+    /// Time per sample, if it is known.
+    pub sample_time: Option<Duration>,
+}
+
+impl From<&NodeView> for Seat {
+    /// Takes the short window's time per sample, or else the long one's.
+    fn from(view: &NodeView) -> Self {
+        Self {
+            id: view.id,
+            batch_size_min: view.batch_size_min,
+            batch_size_max: view.batch_size_max,
+            sample_time: view.sample_time_short.or(view.sample_time_long),
+        }
+    }
+}
+
+/// Decides what is done about stragglers.
+#[doc(alias = "solution")]
+pub trait Policy: fmt::Debug + Send {
+    /// Its name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// What to do now. Called once per control tick, while no plan is on its way and the membership is settled.
+    ///
+    /// Must be total (every view gets a decision), deterministic and indifferent to the order of nodes in the view.
+    /// `budget` says who may be restarted.
+    fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision;
+
+    /// How to share `total` samples among the workers of a new membership. Evenly, unless a policy knows better.
+    ///
+    /// # Errors
+    /// If the bounds do not allow it.
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+        apportion_evenly(total, seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)))
+    }
+
+    /// What became of a plan or an action.
+    fn on_outcome(&mut self, _now: JobTime, _outcome: &ActionOutcome) {}
+
+    /// A copy in the same state.
+    fn clone_box(&self) -> Box<dyn Policy>;
+}
+
+impl Clone for Box<dyn Policy> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// A policy's name that nobody answers to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy `{given}`; known: {}{}", NAMES.join(", "), suggested(*.suggestion))]
+pub struct UnknownPolicy {
+    /// The name as given.
+    pub given: String,
+    /// The known name nearest to it, if one is near.
+    pub suggestion: Option<&'static str>,
+}
+
+fn suggested(suggestion: Option<&'static str>) -> String {
+    suggestion.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// Names that [`by_name`] answers to.
+pub const NAMES: &[&str] = &["none", "nd"];
+
+/// The policy of that name, with its default settings.
+///
+/// # Errors
+/// If there is none.
+///
+/// ```
+/// use antdt_controller::policy;
+/// assert_eq!(policy::by_name("nd")?.name(), "nd");
+/// assert!(policy::by_name("dn").unwrap_err().to_string().contains("did you mean `nd`?"));
+/// # Ok::<(), policy::UnknownPolicy>(())
+/// ```
+pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    match name {
+        "none" => Ok(Box::new(Unmanaged)),
+        "nd" => Ok(Box::new(NonDedicated::default())),
+        _ => Err(UnknownPolicy { given: name.to_owned(), suggestion: nearest(name) }),
+    }
+}
+
+/// The known name that a misspelt or spelt-out one most likely means.
+fn nearest(given: &str) -> Option<&'static str> {
+    let given = given.to_lowercase().replace(['_', ' '], "-");
+    let sorted = |name: &str| {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    match given.as_str() {
+        "off" | "no" | "unmanaged" => Some("none"),
+        "antdt-nd" | "non-dedicated" | "nondedicated" => Some("nd"),
+        _ => NAMES.iter().copied().find(|name| {
+            *name == given
+                || sorted(name) == sorted(&given)
+                || (given.len() > 1 && (name.starts_with(&given) || given.starts_with(name)))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_gives_a_policy_that_answers_to_it() {
+        for name in NAMES {
+            assert_eq!(by_name(name).unwrap().name(), *name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_and_suggests_the_nearest() {
+        let text = by_name("non-dedicated").unwrap_err().to_string();
+        assert_eq!(text, "unknown policy `non-dedicated`; known: none, nd; did you mean `nd`?");
+        assert_eq!(by_name("NONE").unwrap_err().suggestion, Some("none"));
+        assert_eq!(by_name("quick").unwrap_err().suggestion, None);
+        assert_eq!(by_name("").unwrap_err().suggestion, None);
+    }
+}

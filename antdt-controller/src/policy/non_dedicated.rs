@@ -1,0 +1,329 @@
+//! `AntDT-ND`: for clusters that are shared, where nodes become slow and fast again.
+//!
+//! | finding | all-reduce, synchronous servers | asynchronous servers |
+//! |---|---|---|
+//! | worker slow for a while | new batch sizes, if the step gets shorter by 5 % | nothing: shards go where speed is |
+//! | worker slow all the time, a restart pays | restart | restart |
+//! | worker slow all the time, a restart does not pay | new batch sizes | nothing |
+//! | server slow | nothing: its partition would be lost, there is no hand-over yet | same |
+//!
+//! # When a restart pays
+//!
+//! With `D` the time until the node is back, `v_s` and `v_n` its speed now and after, `V` the speed of all others
+//! and `R` the pause of everyone per change of the membership, a restart makes the job shorter only if this long is
+//! left of it:
+//!
+//! | mode | break-even |
+//! |---|---|
+//! | asynchronous | `D · v_n / (v_n - v_s)` |
+//! | synchronous, the others go on meanwhile | `(v_n · D + 2 R · V) / (v_n - v_s)` |
+//! | synchronous, everyone waits | `D · (V + v_n) / (v_n - v_s)` |
+//!
+//! The comparison is with a job that is already balanced as well as it can be. A safety factor is put on top.
+//!
+//! # When to look again
+//!
+//! There is no minimum interval in seconds. A node's time per sample is known again after a plan only when half
+//! of its short window was computed under that plan, so plans are at least that far apart: about 10 steps, whether
+//! a step takes 80 ms or 30 s.
+//!
+//! Batch sizes may change by any factor in one plan. A limit of, say, 2 would cost a 4x slow worker a second round
+//! of 10 slow steps, while a plan made of a wrong estimate is corrected after the same 10 steps.
+//!
+//! Source: our design, made to agree with what the `AntDT` paper's abstract and summaries of it say: batch sizes
+//! against transient stragglers, restarts against persistent ones unless the cluster is busy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use antdt_core::{
+    ClusterView, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace, Reason, StragglerKind,
+    SyncMode,
+};
+
+use super::{Decision, Policy, ProposedAction, Seat};
+use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
+use crate::budget::RestartBudget;
+
+/// Settings of [`NonDedicated`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NonDedicatedConfig {
+    /// Least predicted gain of new batch sizes, in percent of the step time. 5: above the noise of medians.
+    pub gain_min_percent: u32,
+    /// Share of the live workers whose time per sample must be known, in percent. 90.
+    pub known_min_percent: u32,
+    /// The job must have this many times the break-even time to go. 1.5: delays are estimates.
+    pub safety_factor: f64,
+    /// Pause of everyone when the membership changes (`R`). 1 s: forming a group and copying a model.
+    pub reform_pause: Duration,
+    /// Time a node has to finish its batch before it is killed. 30 s.
+    pub drain: Duration,
+    /// A restart helped if the node's slowness ratio fell below this fraction of what it was. 0.8.
+    pub cured_below: f64,
+}
+
+impl Default for NonDedicatedConfig {
+    fn default() -> Self {
+        Self {
+            gain_min_percent: 5,
+            known_min_percent: 90,
+            safety_factor: 1.5,
+            reform_pause: Duration::from_secs(1),
+            drain: Duration::from_secs(30),
+            cured_below: 0.8,
+        }
+    }
+}
+
+/// What a node was like when its restart was proposed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Strike {
+    incarnation: Incarnation,
+    slowness_ratio: f64,
+}
+
+/// `AntDT-ND`: batch sizes against stragglers that come and go, restarts against those that stay if that pays.
+///
+/// The [module](self) has the rules.
+#[doc(alias = "AntDT-ND")]
+#[derive(Debug, Clone, Default)]
+pub struct NonDedicated {
+    config: NonDedicatedConfig,
+    strikes: BTreeMap<NodeId, Strike>,
+}
+
+impl NonDedicated {
+    /// With settings of the caller's own.
+    pub const fn new(config: NonDedicatedConfig) -> Self {
+        Self { config, strikes: BTreeMap::new() }
+    }
+
+    /// Restarts that pay. Why others do not goes to `reasons`.
+    fn restarts(
+        &mut self,
+        now: JobTime,
+        view: &ClusterView,
+        live: &[&NodeView],
+        budget: &RestartBudget,
+        reasons: &mut Vec<Reason>,
+    ) -> Vec<ProposedAction> {
+        let mut persistent: Vec<&NodeView> = live
+            .iter()
+            .copied()
+            .filter(|node| node.pace == Pace::Straggler(StragglerKind::Persistent))
+            .collect();
+        // The slowest first; equal ones by id.
+        let ratio = |node: &NodeView| node.slowness_ratio.unwrap_or(1.0);
+        persistent.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)).then(a.id.cmp(&b.id)));
+
+        let mut free = budget.free_at_once(live.len());
+        let mut actions = Vec::new();
+        for node in persistent {
+            let Some(break_even) = self.break_even(view, live, node) else { continue };
+            if let Err(reason) = self.may_restart(now, view, node, break_even, budget, live.len()) {
+                reasons.push(reason);
+                continue;
+            }
+            if free == 0 {
+                reasons.push(Reason::TooSoon);
+                break;
+            }
+            free -= 1;
+            self.strikes
+                .insert(node.id, Strike { incarnation: node.incarnation, slowness_ratio: ratio(node) });
+            actions.push(ProposedAction {
+                target: Holder::new(node.id, node.incarnation),
+                kind: NodeActionKind::KillRestart { drain: self.config.drain },
+                reason: Reason::PersistentStraggler { node: node.id, slowness_percent: percent(ratio(node)) },
+            });
+        }
+        actions
+    }
+
+    fn may_restart(
+        &self,
+        now: JobTime,
+        view: &ClusterView,
+        node: &NodeView,
+        break_even: Duration,
+        budget: &RestartBudget,
+        workers: usize,
+    ) -> Result<(), Reason> {
+        if node.chief && !budget.config().chief_allowed {
+            return Err(Reason::Other(format!("{} is the chief, which is not restarted", node.id)));
+        }
+        if self.restart_did_not_help(node) {
+            return Err(Reason::RestartDidNotHelp { node: node.id });
+        }
+        if view.scheduler.busy {
+            return Err(Reason::Other(format!("{} is not restarted: nodes are hard to get now", node.id)));
+        }
+        let worth = view
+            .progress
+            .remaining()
+            .is_some_and(|left| left.as_secs_f64() > break_even.as_secs_f64() * self.config.safety_factor);
+        if !worth {
+            return Err(Reason::RestartNotWorthIt { node: node.id, break_even });
+        }
+        budget.allows(now, node.id, workers).map_err(|refusal| refusal.reason(node.id))
+    }
+
+    /// Whether the node was restarted for slowness before and is slow again, hardly less than it was.
+    fn restart_did_not_help(&self, node: &NodeView) -> bool {
+        self.strikes.get(&node.id).is_some_and(|strike| {
+            node.incarnation > strike.incarnation
+                && node
+                    .slowness_ratio
+                    .is_some_and(|ratio| ratio > strike.slowness_ratio * self.config.cured_below)
+        })
+    }
+
+    /// How long the job must go on for a restart of `node` to pay; `None` if it is no slower than its peers.
+    fn break_even(&self, view: &ClusterView, live: &[&NodeView], node: &NodeView) -> Option<Duration> {
+        let speed = |node: &NodeView| {
+            node.sample_time_short.filter(|time| !time.is_zero()).map(|time| 1.0 / time.as_secs_f64())
+        };
+        let slow = speed(node)?;
+        // Its peers' median is what it can be expected to reach.
+        let mut peers: Vec<f64> = live
+            .iter()
+            .filter(|peer| peer.id != node.id && peer.device == node.device)
+            .filter_map(|peer| speed(peer))
+            .collect();
+        peers.sort_by(f64::total_cmp);
+        let normal = *peers.get(peers.len() / 2)?;
+        let others: f64 = live.iter().filter(|peer| peer.id != node.id).filter_map(|peer| speed(peer)).sum();
+        let gain = normal - slow;
+        if gain <= 0.0 {
+            return None;
+        }
+        let delay = view.scheduler.start_delay.as_secs_f64();
+        let pause = self.config.reform_pause.as_secs_f64();
+        let seconds = match view.sync {
+            SyncMode::PsAsp => delay * normal / gain,
+            SyncMode::AllReduce | SyncMode::PsBsp if view.elastic => {
+                (normal * delay + 2.0 * pause * others) / gain
+            }
+            SyncMode::AllReduce | SyncMode::PsBsp => delay * (others + normal) / gain,
+        };
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    }
+
+    /// New batch sizes, or why not.
+    fn rebalance(
+        &self,
+        view: &ClusterView,
+        live: &[&NodeView],
+    ) -> Result<(BTreeMap<NodeId, u32>, Reason), Reason> {
+        let seats: Vec<Seat> = live.iter().map(|node| Seat::from(*node)).collect();
+        let shares = shares(&seats).ok_or(Reason::NotEnoughData { known: 0, needed: live.len() })?;
+        let solution =
+            apportion(view.global_batch_size, 1, &shares).map_err(|e| Reason::Other(e.to_string()))?;
+
+        let step_now = live.iter().zip(&shares).map(|(node, share)| share.time(node.batch_size)).max();
+        let step_now = step_now.unwrap_or_default().as_nanos();
+        let gained = step_now.saturating_sub(solution.step_time.as_nanos());
+        let gain_percent = u32::try_from((gained * 100).checked_div(step_now).unwrap_or(0)).unwrap_or(100);
+        // A plan that does not add up to the global batch (the first ones of a worker that joined) is always mended.
+        let adds_up = live.iter().map(|node| u64::from(node.batch_size)).sum::<u64>()
+            == u64::from(view.global_batch_size);
+        if adds_up && gained * 100 < step_now * u128::from(self.config.gain_min_percent) {
+            return Err(if gain_percent == 0 {
+                Reason::Balanced
+            } else {
+                Reason::GainTooSmall { percent: gain_percent }
+            });
+        }
+
+        let slowest = shares.iter().max_by(|a, b| a.sample_time.cmp(&b.sample_time).then(b.id.cmp(&a.id)));
+        let slowest = slowest.expect("a problem that was solved has workers");
+        let typical = median(&seats).expect("a problem that was solved has a known time");
+        let slowness_percent = percent(slowest.sample_time.as_secs_f64() / typical.as_secs_f64());
+        Ok((solution.batch_sizes, Reason::Rebalance { slowest: slowest.id, slowness_percent, gain_percent }))
+    }
+}
+
+impl Policy for NonDedicated {
+    fn name(&self) -> &'static str {
+        "nd"
+    }
+
+    fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+        if view.plan_pending || view.membership_changed {
+            return Decision::nothing(Reason::Unsettled);
+        }
+        let mut live: Vec<&NodeView> = view.live_workers().collect();
+        live.sort_by_key(|node| node.id);
+        let known =
+            live.iter().filter(|node| node.sample_time_short.is_some_and(|time| !time.is_zero())).count();
+        let percent = usize::try_from(self.config.known_min_percent).unwrap_or(100);
+        let needed = (live.len() * percent).div_ceil(100).max(1);
+        if known < needed {
+            return Decision::nothing(Reason::NotEnoughData { known, needed });
+        }
+
+        let mut decision = Decision::default();
+        let slow_servers: BTreeSet<NodeId> =
+            view.servers.iter().filter(|server| server.pace.is_straggler()).map(|server| server.id).collect();
+        decision.reasons.extend(slow_servers.into_iter().map(|server| {
+            Reason::Other(format!("{server} is slow; a server keeps its partition and is not restarted"))
+        }));
+        decision.node_actions = self.restarts(now, view, &live, budget, &mut decision.reasons);
+        if !decision.node_actions.is_empty() {
+            return decision;
+        }
+        if view.sync.is_synchronous() {
+            match self.rebalance(view, &live) {
+                Ok((batch_sizes, reason)) => {
+                    decision.batch_sizes = Some(batch_sizes);
+                    decision.reasons.push(reason);
+                }
+                Err(reason) => decision.reasons.push(reason),
+            }
+        } else if decision.reasons.is_empty() {
+            decision.reasons.push(Reason::Balanced);
+        }
+        decision
+    }
+
+    /// In proportion to the known speeds. Whose speed is unknown counts as the median.
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+        match shares(seats) {
+            Some(shares) => apportion(total, 1, &shares).map(|solution| solution.batch_sizes),
+            None => apportion_evenly(
+                total,
+                seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)),
+            ),
+        }
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+/// The problem of sharing samples among these workers; `None` if nobody's time per sample is known.
+fn shares(seats: &[Seat]) -> Option<Vec<Share>> {
+    let typical = median(seats)?;
+    let share = |seat: &Seat| {
+        let time = seat.sample_time.filter(|time| !time.is_zero()).unwrap_or(typical);
+        Share::new(seat.id, time, seat.batch_size_min, seat.batch_size_max)
+    };
+    Some(seats.iter().map(share).collect())
+}
+
+/// The lower median of the known times per sample.
+fn median(seats: &[Seat]) -> Option<Duration> {
+    let mut times: Vec<Duration> =
+        seats.iter().filter_map(|seat| seat.sample_time).filter(|time| !time.is_zero()).collect();
+    times.sort_unstable();
+    times.get(times.len().saturating_sub(1) / 2).copied()
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
+fn percent(ratio: f64) -> u32 {
+    (ratio * 100.0).round() as u32
+}
+
+#[cfg(test)]
+mod tests;

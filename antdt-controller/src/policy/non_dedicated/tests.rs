@@ -1,0 +1,259 @@
+use antdt_core::{ActionId, DeviceClass};
+
+use super::*;
+use crate::budget::BudgetConfig;
+use crate::testing::quiet_view;
+
+const NOW: JobTime = JobTime(1_000_000_000);
+const WORKER_3: NodeId = NodeId::worker(3);
+
+fn decide(view: &ClusterView) -> Decision {
+    NonDedicated::default().decide(NOW, view, &RestartBudget::default())
+}
+
+/// Four workers, worker 3 four times slower all the time, with 1 000 s to go and 10 s to start a node.
+fn persistent(sync: SyncMode) -> ClusterView {
+    let mut view = quiet_view(sync, &[1000, 1000, 1000, 4000]);
+    make_persistent(&mut view, 3);
+    view
+}
+
+fn make_persistent(view: &mut ClusterView, index: usize) {
+    view.workers[index].pace = Pace::Straggler(StragglerKind::Persistent);
+    view.workers[index].slow_fraction_long = 1.0;
+}
+
+fn sizes(decision: &Decision) -> Option<Vec<u32>> {
+    decision.batch_sizes.as_ref().map(|sizes| sizes.values().copied().collect())
+}
+
+#[test]
+fn a_transient_straggler_gets_smaller_batches_in_synchronous_modes() {
+    for sync in [SyncMode::AllReduce, SyncMode::PsBsp] {
+        let decision = decide(&quiet_view(sync, &[1000, 1000, 1000, 4000]));
+        assert_eq!(sizes(&decision), Some(vec![79, 79, 79, 19]), "{sync:?}");
+        let gain_percent = 69; // 256 ms to 79 ms
+        let expected = Reason::Rebalance { slowest: WORKER_3, slowness_percent: 400, gain_percent };
+        assert_eq!(decision.reasons, [expected]);
+        assert!(decision.node_actions.is_empty());
+    }
+}
+
+#[test]
+fn a_transient_straggler_is_left_to_the_shards_in_asynchronous_mode() {
+    let decision = decide(&quiet_view(SyncMode::PsAsp, &[1000, 1000, 1000, 4000]));
+    assert_eq!(decision, Decision::nothing(Reason::Balanced));
+}
+
+#[test]
+fn of_two_workers_the_slow_one_gets_less() {
+    assert_eq!(sizes(&decide(&quiet_view(SyncMode::AllReduce, &[1000, 3000]))), Some(vec![96, 32]));
+}
+
+#[test]
+fn a_gain_below_five_percent_is_not_worth_a_plan() {
+    let small = decide(&quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 1050]));
+    assert_eq!(small, Decision::nothing(Reason::GainTooSmall { percent: 3 }));
+    assert_eq!(decide(&quiet_view(SyncMode::AllReduce, &[1000; 4])), Decision::nothing(Reason::Balanced));
+}
+
+#[test]
+fn a_straggler_that_recovered_gets_its_share_back() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    for (worker, size) in view.workers.iter_mut().zip([79, 79, 79, 19]) {
+        worker.batch_size = size;
+    }
+    assert_eq!(sizes(&decide(&view)), Some(vec![64; 4]));
+}
+
+#[test]
+fn equal_slowness_of_all_is_no_reason_to_act() {
+    assert_eq!(decide(&quiet_view(SyncMode::AllReduce, &[9000; 4])), Decision::nothing(Reason::Balanced));
+}
+
+#[test]
+fn nothing_is_decided_in_motion_or_without_numbers() {
+    let base = quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000]);
+    let pending = ClusterView { plan_pending: true, ..base.clone() };
+    assert_eq!(decide(&pending), Decision::nothing(Reason::Unsettled));
+    let changed = ClusterView { membership_changed: true, ..base.clone() };
+    assert_eq!(decide(&changed), Decision::nothing(Reason::Unsettled));
+    let mut unknown = base;
+    unknown.workers[0].sample_time_short = None;
+    assert_eq!(decide(&unknown), Decision::nothing(Reason::NotEnoughData { known: 3, needed: 4 }));
+    let empty = quiet_view(SyncMode::AllReduce, &[]);
+    assert_eq!(decide(&empty), Decision::nothing(Reason::NotEnoughData { known: 0, needed: 1 }));
+}
+
+#[test]
+fn of_many_workers_one_in_ten_may_be_unknown_and_counts_as_typical() {
+    let mut view =
+        quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000, 1000, 1000, 1000, 1000, 1000, 1000]);
+    view.workers[9].sample_time_short = None;
+    view.workers[9].sample_time_long = None;
+    let sizes = sizes(&decide(&view)).expect("a plan");
+    assert_eq!(sizes.iter().sum::<u32>(), 640);
+    assert!(sizes[9].abs_diff(sizes[8]) <= 1 && sizes[3] < 20, "{sizes:?}");
+}
+
+#[test]
+fn a_persistent_straggler_is_restarted_when_that_pays() {
+    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+        let decision = decide(&persistent(sync));
+        let expected = ProposedAction {
+            target: Holder::new(WORKER_3, Incarnation(0)),
+            kind: NodeActionKind::KillRestart { drain: Duration::from_secs(30) },
+            reason: Reason::PersistentStraggler { node: WORKER_3, slowness_percent: 400 },
+        };
+        assert_eq!(decision.node_actions, [expected], "{sync:?}");
+        assert_eq!(decision.batch_sizes, None, "the membership changes first");
+    }
+}
+
+/// Break-even time for 10 s of starting: speeds are 1000 and 250 samples/s, the others make 3000.
+#[test]
+fn the_break_even_time_follows_the_table() {
+    let cases = [
+        (SyncMode::PsAsp, true, 10.0 * 1000.0 / 750.0),
+        (SyncMode::AllReduce, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
+        (SyncMode::PsBsp, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
+        (SyncMode::AllReduce, false, 10.0 * 4000.0 / 750.0),
+    ];
+    for (sync, elastic, seconds) in cases {
+        for (left, pays) in [(1.49, false), (1.51, true)] {
+            let mut view = ClusterView { elastic, ..persistent(sync) };
+            view.progress.samples_per_second = 1000.0;
+            view.progress.committed = view.progress.expected - (left * seconds * 1000.0) as u64;
+            let decision = decide(&view);
+            assert_eq!(!decision.node_actions.is_empty(), pays, "{sync:?} {elastic} {left}");
+            if !pays {
+                let Reason::RestartNotWorthIt { node, break_even } = decision.reasons[0] else {
+                    panic!("{decision:?}")
+                };
+                assert_eq!(node, WORKER_3);
+                assert!((break_even.as_secs_f64() - seconds).abs() < 1e-6);
+                assert_eq!(decision.batch_sizes.is_some(), sync.is_synchronous(), "batch sizes instead");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_busy_cluster_or_an_unknown_rate_means_batch_sizes_instead() {
+    let mut busy = persistent(SyncMode::AllReduce);
+    busy.scheduler.busy = true;
+    assert!(decide(&busy).node_actions.is_empty() && decide(&busy).batch_sizes.is_some());
+    let mut unknown = persistent(SyncMode::AllReduce);
+    unknown.progress.samples_per_second = 0.0;
+    assert!(decide(&unknown).node_actions.is_empty() && decide(&unknown).batch_sizes.is_some());
+}
+
+#[test]
+fn the_chief_is_restarted_only_with_the_users_word() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[4000, 1000, 1000, 1000]);
+    make_persistent(&mut view, 0);
+    let decision = decide(&view);
+    assert!(decision.node_actions.is_empty() && decision.batch_sizes.is_some());
+    assert!(decision.reasons[0].to_string().contains("worker-0 is the chief"));
+    let allowed = RestartBudget::new(BudgetConfig { chief_allowed: true, ..BudgetConfig::default() });
+    assert_eq!(NonDedicated::default().decide(NOW, &view, &allowed).node_actions.len(), 1);
+}
+
+/// What is done about worker 3 after a restart that left it at `ratio`, having been at 4.
+fn after_restart(ratio: f64) -> Decision {
+    let mut policy = NonDedicated::default();
+    let mut view = persistent(SyncMode::AllReduce);
+    assert_eq!(policy.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
+    view.workers[3].incarnation = Incarnation(1);
+    view.workers[3].slowness_ratio = Some(ratio);
+    view.workers[3].sample_time_short = Some(Duration::from_micros(1000).mul_f64(ratio));
+    policy.decide(NOW, &view, &RestartBudget::default())
+}
+
+#[test]
+fn a_node_that_came_back_as_slow_is_not_restarted_again() {
+    let decision = after_restart(3.9);
+    assert_eq!(decision.reasons[0], Reason::RestartDidNotHelp { node: WORKER_3 });
+    assert!(decision.node_actions.is_empty() && decision.batch_sizes.is_some());
+    assert_eq!(after_restart(3.1).node_actions.len(), 1, "it became a fifth faster: another try");
+}
+
+#[test]
+fn a_proposal_that_was_not_carried_out_is_no_strike() {
+    let mut policy = NonDedicated::default();
+    let view = persistent(SyncMode::AllReduce);
+    for _ in 0..3 {
+        assert_eq!(policy.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
+    }
+}
+
+#[test]
+fn restarts_keep_to_the_budget() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000, 5000, 1000]);
+    make_persistent(&mut view, 3);
+    make_persistent(&mut view, 4);
+    let decision = decide(&view);
+    assert_eq!(decision.node_actions.len(), 1, "one at once in a small job");
+    assert_eq!(decision.node_actions[0].target.node, NodeId::worker(4), "the slowest first");
+
+    let mut budget = RestartBudget::default();
+    budget.started(JobTime(0), ActionId(1), Holder::new(WORKER_3, Incarnation(0)));
+    budget.ended(JobTime(0), ActionId(1));
+    let none = BudgetConfig { per_node: 0, ..BudgetConfig::default() };
+    let decision =
+        NonDedicated::default().decide(NOW, &persistent(SyncMode::AllReduce), &RestartBudget::new(none));
+    assert_eq!(decision.reasons[0], Reason::BudgetExhausted { node: WORKER_3 });
+    assert!(decision.batch_sizes.is_some());
+}
+
+#[test]
+fn slow_hardware_is_never_restarted() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 1000, 4000, 4000]);
+    for worker in &mut view.workers[2..] {
+        worker.device = DeviceClass("old".to_owned());
+        worker.pace = Pace::Straggler(StragglerKind::Deterministic);
+    }
+    let decision = decide(&view);
+    assert!(decision.node_actions.is_empty());
+    assert_eq!(sizes(&decision), Some(vec![103, 103, 25, 25]));
+}
+
+#[test]
+fn a_slow_server_is_named_and_kept() {
+    let mut view = quiet_view(SyncMode::PsBsp, &[1000; 4]);
+    let mut server = view.workers[3].clone();
+    server.id = NodeId::server(0);
+    server.pace = Pace::Straggler(StragglerKind::Persistent);
+    view.servers.push(server);
+    let decision = decide(&view);
+    assert!(decision.node_actions.is_empty());
+    assert!(decision.reasons[0].to_string().starts_with("server-0 is slow"));
+}
+
+#[test]
+fn a_global_batch_that_no_longer_fits_changes_nothing_and_says_so() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 4000]);
+    view.global_batch_size = 1;
+    let decision = decide(&view);
+    assert_eq!(decision.batch_sizes, None);
+    assert!(decision.reasons[0].to_string().contains("below 2"), "{:?}", decision.reasons);
+}
+
+#[test]
+fn after_a_loss_the_survivors_keep_their_proportions() {
+    let seat = |index, us: Option<u64>| Seat {
+        id: NodeId::worker(index),
+        batch_size_min: 1,
+        batch_size_max: 1000,
+        sample_time: us.map(Duration::from_micros),
+    };
+    let policy = NonDedicated::default();
+    let split = |seats: &[Seat]| policy.split(90, seats).unwrap().into_values().collect::<Vec<_>>();
+    assert_eq!(split(&[seat(0, Some(1000)), seat(3, Some(2000))]), [60, 30]);
+    assert_eq!(
+        split(&[seat(0, Some(1000)), seat(1, None), seat(3, Some(2000))]),
+        [36, 36, 18],
+        "unknown is typical"
+    );
+    assert_eq!(split(&[seat(0, None), seat(1, None), seat(3, None)]), [30, 30, 30]);
+}

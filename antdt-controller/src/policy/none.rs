@@ -1,0 +1,24 @@
+//! The policy that does nothing: what every other one is compared with.
+
+use antdt_core::{ClusterView, JobTime, Reason};
+
+use super::{Decision, Policy};
+use crate::budget::RestartBudget;
+
+/// Leaves stragglers alone. After a change of the membership the samples are shared out evenly.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unmanaged;
+
+impl Policy for Unmanaged {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn decide(&mut self, _now: JobTime, _view: &ClusterView, _budget: &RestartBudget) -> Decision {
+        Decision::nothing(Reason::Other("the policy is to do nothing".to_owned()))
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+}

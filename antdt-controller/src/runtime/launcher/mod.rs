@@ -1,0 +1,5 @@
+//! Launchers.
+
+mod process;
+
+pub use process::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};

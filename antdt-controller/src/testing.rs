@@ -1,0 +1,250 @@
+//! A conformance suite for policies: run [`check_policy`] over yours.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::{
+    ActionOutcome, ClusterView, DetRng, DeviceClass, Incarnation, JobTime, MembershipVersion, NodeId,
+    NodeStatus, NodeView, Pace, PlanVersion, Progress, SchedulerView, Seed, StragglerKind, SyncMode,
+};
+
+use crate::budget::{BudgetConfig, RestartBudget};
+use crate::policy::{Decision, Policy, Seat};
+use crate::validate::validate;
+
+/// A property that a policy does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the policy is not {property}, in case {case}: {detail}")]
+pub struct Violation {
+    /// What it should be.
+    pub property: &'static str,
+    /// Number of the case that shows it; the same seed gives the same cases.
+    pub case: u32,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// Shows the policy `cases` random jobs and checks that it is
+///
+/// * *total*: every job gets a decision, with a reason if it is to do nothing;
+/// * *valid*: no decision is refused (bounds and sums kept, only live workers, budget, chief);
+/// * *deterministic*: a clone decides the same;
+/// * *indifferent to order*: the order of nodes in the view does not matter;
+/// * *sum-preserving*: [`Policy::split`] keeps the total and the bounds, and fails only if that is impossible.
+///
+/// # Errors
+/// The first violation.
+pub fn check_policy(policy: &dyn Policy, cases: u32, seed: Seed) -> Result<(), Violation> {
+    let mut policy = policy.clone_box();
+    let mut rng = seed.derive("policy suite").rng();
+    for case in 0..cases {
+        let now = JobTime::from_duration(Duration::from_secs(u64::from(case)));
+        let view = random_view(&mut rng, u64::from(case));
+        let budget = RestartBudget::new(BudgetConfig {
+            per_hour_least: u32::try_from(rng.below(4)).unwrap_or(0),
+            at_once_percent: if rng.below(2) == 0 { 5 } else { 100 },
+            chief_allowed: rng.below(4) == 0,
+            ..BudgetConfig::default()
+        });
+        let violation = |property, detail| Violation { property, case, detail };
+
+        let mut shuffled = view.clone();
+        shuffled.workers.sort_by_cached_key(|_| rng.next_u64());
+        shuffled.servers.sort_by_cached_key(|_| rng.next_u64());
+        let (mut twin, mut other) = (policy.clone_box(), policy.clone_box());
+        let decision = policy.decide(now, &view, &budget);
+        let again = twin.decide(now, &view, &budget);
+        let reordered = other.decide(now, &shuffled, &budget);
+
+        if decision.reasons.is_empty() && decision.batch_sizes.is_none() && decision.node_actions.is_empty() {
+            return Err(violation("total", format!("neither an action nor a reason for {view:?}")));
+        }
+        if let Err(refusal) = validate(now, &decision, &view, &budget) {
+            return Err(violation("valid", format!("{refusal}; {decision:?} for {view:?}")));
+        }
+        if decision != again {
+            return Err(violation("deterministic", format!("{decision:?}, then {again:?} for {view:?}")));
+        }
+        if in_order(&decision) != in_order(&reordered) {
+            return Err(violation(
+                "indifferent to order",
+                format!("{decision:?}, then {reordered:?} for {view:?}"),
+            ));
+        }
+        check_split(policy.as_ref(), &mut rng).map_err(|detail| violation("sum-preserving", detail))?;
+        policy.on_outcome(now, &ActionOutcome::PlanApplied { version: PlanVersion(u64::from(case)) });
+    }
+    Ok(())
+}
+
+/// A decision without the order of its node actions.
+fn in_order(decision: &Decision) -> Decision {
+    let mut decision = decision.clone();
+    decision.node_actions.sort_by_key(|action| action.target);
+    decision
+}
+
+fn check_split(policy: &dyn Policy, rng: &mut DetRng) -> Result<(), String> {
+    let seats: Vec<Seat> = (0..number(rng, 9))
+        .map(|index| {
+            let batch_size_min = number(rng, 10);
+            Seat {
+                id: NodeId::worker(index),
+                batch_size_min,
+                batch_size_max: batch_size_min + number(rng, 100),
+                sample_time: (rng.below(3) > 0).then(|| Duration::from_nanos(rng.below(1_000_000))),
+            }
+        })
+        .collect();
+    let total = number(rng, 300);
+    let least: u32 = seats.iter().map(|seat| seat.batch_size_min).sum();
+    let most: u32 = seats.iter().map(|seat| seat.batch_size_max).sum();
+    let possible = !seats.is_empty() && total > 0 && (least..=most).contains(&total);
+    match policy.split(total, &seats) {
+        Err(_) if !possible => Ok(()),
+        Err(e) => Err(format!("{e} for {total} among {seats:?}")),
+        Ok(sizes) => {
+            let fits = |seat: &Seat| {
+                sizes
+                    .get(&seat.id)
+                    .is_some_and(|size| (seat.batch_size_min..=seat.batch_size_max).contains(size))
+            };
+            let kept =
+                sizes.values().sum::<u32>() == total && sizes.len() == seats.len() && seats.iter().all(fits);
+            if kept { Ok(()) } else { Err(format!("{sizes:?} for {total} among {seats:?}")) }
+        }
+    }
+}
+
+fn number(rng: &mut DetRng, below: u32) -> u32 {
+    u32::try_from(rng.below(u64::from(below))).unwrap_or(0)
+}
+
+/// A job in any state, likely and unlikely.
+pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
+    let sync = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp][number(rng, 3) as usize];
+    // Mostly quiet jobs: otherwise a policy would hardly ever get to decide something.
+    let noisy = rng.below(4) == 0;
+    let workers: Vec<NodeView> =
+        (0..number(rng, 9)).map(|index| random_node(rng, NodeId::worker(index), noisy)).collect();
+    let servers = if sync.has_servers() { number(rng, 3) } else { 0 };
+    let servers = (0..servers).map(|index| random_node(rng, NodeId::server(index), noisy)).collect();
+    let in_use: u32 =
+        workers.iter().filter(|node| node.status == NodeStatus::Running).map(|node| node.batch_size).sum();
+    ClusterView {
+        tick,
+        sync,
+        elastic: rng.below(4) > 0,
+        membership: MembershipVersion(1),
+        membership_changed: noisy && rng.below(4) == 0,
+        plan: PlanVersion(1),
+        plan_pending: noisy && rng.below(4) == 0,
+        global_batch_size: if noisy { number(rng, 500) } else { in_use },
+        workers,
+        servers,
+        progress: Progress {
+            committed: rng.below(1_000_000),
+            expected: rng.below(100_000_000),
+            samples_per_second: if rng.below(8) == 0 { 0.0 } else { rng.unit() * 1e4 },
+        },
+        scheduler: SchedulerView {
+            start_delay: Duration::from_millis(rng.below(200_000)),
+            busy: rng.below(4) == 0,
+        },
+    }
+}
+
+fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
+    let batch_size_min = number(rng, 4);
+    let batch_size_max = 64 + number(rng, 1000);
+    let mut slowness = if rng.below(3) == 0 { 1.0 + rng.unit() * 9.0 } else { 0.9 + rng.unit() * 0.2 };
+    if noisy && rng.below(8) == 0 {
+        slowness = [0.0, 1e-9, 1e12][number(rng, 3) as usize];
+    }
+    let pace = match number(rng, 8) {
+        0 => Pace::Unknown,
+        1 => Pace::Leader,
+        2 => Pace::Straggler(StragglerKind::Deterministic),
+        3 => Pace::Straggler(StragglerKind::Transient),
+        _ if slowness > 1.5 => Pace::Straggler(StragglerKind::Persistent),
+        _ => Pace::Normal,
+    };
+    let status = match number(rng, if noisy { 8 } else { 40 }) {
+        0 => NodeStatus::Pending,
+        1 => NodeStatus::Draining,
+        2 => NodeStatus::Finished,
+        3 => NodeStatus::Lost,
+        _ => NodeStatus::Running,
+    };
+    let unknown = noisy && rng.below(4) == 0;
+    let time = Duration::from_micros(100).mul_f64(slowness);
+    let incarnation = number(rng, 4);
+    NodeView {
+        id,
+        incarnation: Incarnation(incarnation),
+        device: DeviceClass::default(),
+        status,
+        batch_size: batch_size_min + number(rng, batch_size_max - batch_size_min + 1),
+        batch_size_min,
+        batch_size_max,
+        pace,
+        sample_time_short: (!unknown).then_some(time),
+        sample_time_long: (rng.below(2) == 0).then_some(time),
+        slowness_ratio: (!unknown).then_some(slowness),
+        slow_fraction_long: rng.unit(),
+        last_report_age: Some(Duration::from_millis(rng.below(10_000))),
+        restarts: incarnation,
+        chief: id == NodeId::worker(0),
+    }
+}
+
+/// A quiet synchronous job of workers with these times per sample, in microseconds, and equal batches of 64.
+pub fn quiet_view(sync: SyncMode, sample_times_us: &[u64]) -> ClusterView {
+    let workers: BTreeMap<NodeId, u64> =
+        (0..).map(NodeId::worker).zip(sample_times_us.iter().copied()).collect();
+    let mut sorted = sample_times_us.to_vec();
+    sorted.sort_unstable();
+    let typical = sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(1);
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
+    let ratio = |time: u64| time as f64 / typical as f64;
+    ClusterView {
+        tick: 1,
+        sync,
+        elastic: true,
+        membership: MembershipVersion(1),
+        membership_changed: false,
+        plan: PlanVersion(1),
+        plan_pending: false,
+        global_batch_size: 64 * u32::try_from(workers.len()).unwrap_or(0),
+        workers: workers
+            .into_iter()
+            .map(|(id, time)| NodeView {
+                id,
+                incarnation: Incarnation(0),
+                device: DeviceClass::default(),
+                status: NodeStatus::Running,
+                batch_size: 64,
+                batch_size_min: 1,
+                batch_size_max: 1024,
+                pace: if ratio(time) >= 1.3 {
+                    Pace::Straggler(StragglerKind::Transient)
+                } else {
+                    Pace::Normal
+                },
+                sample_time_short: Some(Duration::from_micros(time)),
+                sample_time_long: Some(Duration::from_micros(time)),
+                slowness_ratio: Some(ratio(time)),
+                slow_fraction_long: 0.0,
+                last_report_age: Some(Duration::ZERO),
+                restarts: 0,
+                chief: id == NodeId::worker(0),
+            })
+            .collect(),
+        servers: Vec::new(),
+        progress: Progress { committed: 0, expected: 1_000_000, samples_per_second: 1000.0 },
+        scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: false },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! No policy can break an invariant: a decision that would is refused whole, and says why.
+
+use std::collections::BTreeSet;
+
+use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role};
+
+use crate::budget::{BudgetRefusal, RestartBudget};
+use crate::policy::Decision;
+
+/// What is wrong with a decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Batch sizes for somebody who is not a live worker.
+    #[error("batch size for {node}, which is not a live worker")]
+    NotAWorker {
+        /// Who.
+        node: NodeId,
+    },
+    /// A live worker is left out.
+    #[error("no batch size for {node}, a live worker")]
+    WorkerLeftOut {
+        /// Who.
+        node: NodeId,
+    },
+    /// A batch size the worker does not accept.
+    #[error("batch size {samples} for {node}, which takes {min} to {max}")]
+    OutOfBounds {
+        /// Who.
+        node: NodeId,
+        /// The batch size.
+        samples: u32,
+        /// Fewest samples it takes.
+        min: u32,
+        /// Most samples it takes.
+        max: u32,
+    },
+    /// In synchronous training the batch sizes must add up to the global batch.
+    #[error("the batch sizes add up to {sum}, the global batch is {global}")]
+    WrongSum {
+        /// What they add up to.
+        sum: u64,
+        /// What they must add up to.
+        global: u32,
+    },
+    /// The target of a node action is not a running node.
+    #[error("{target} is not running")]
+    NotRunning {
+        /// The target.
+        target: Holder,
+    },
+    /// The target of a node action is an earlier or later life than the one that runs.
+    #[error("{target} is not the life that runs, which is {running}")]
+    OtherLife {
+        /// The target.
+        target: Holder,
+        /// The life that runs.
+        running: Holder,
+    },
+    /// A server cannot be restarted.
+    #[error("{node} is a server; its partition of the parameters would be lost")]
+    Server {
+        /// Which.
+        node: NodeId,
+    },
+    /// The chief may not be restarted.
+    #[error("{node} is the chief; restarting it needs the user's word")]
+    Chief {
+        /// Which.
+        node: NodeId,
+    },
+    /// Two actions on one node.
+    #[error("two actions on {node}")]
+    Twice {
+        /// Which.
+        node: NodeId,
+    },
+    /// More restarts at once than allowed.
+    #[error("{asked} restarts, {free} more are allowed at once")]
+    TooManyAtOnce {
+        /// Restarts asked for.
+        asked: usize,
+        /// Restarts allowed.
+        free: usize,
+    },
+    /// The budget forbids it.
+    #[error(transparent)]
+    Budget(#[from] BudgetRefusal),
+}
+
+/// Checks a decision against the view it was made from.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn validate(
+    now: JobTime,
+    decision: &Decision,
+    view: &ClusterView,
+    budget: &RestartBudget,
+) -> Result<(), Refusal> {
+    let live: Vec<&NodeView> = view.live_workers().collect();
+    if let Some(sizes) = &decision.batch_sizes {
+        let ids: BTreeSet<NodeId> = live.iter().map(|worker| worker.id).collect();
+        if let Some(node) = sizes.keys().find(|node| !ids.contains(node)) {
+            return Err(Refusal::NotAWorker { node: *node });
+        }
+        for worker in &live {
+            let node = worker.id;
+            let samples = *sizes.get(&node).ok_or(Refusal::WorkerLeftOut { node })?;
+            let (min, max) = (worker.batch_size_min, worker.batch_size_max);
+            if samples < min || samples > max {
+                return Err(Refusal::OutOfBounds { node, samples, min, max });
+            }
+        }
+        let sum: u64 = sizes.values().map(|samples| u64::from(*samples)).sum();
+        if view.sync.is_synchronous() && sum != u64::from(view.global_batch_size) {
+            return Err(Refusal::WrongSum { sum, global: view.global_batch_size });
+        }
+    }
+
+    let mut targets = BTreeSet::new();
+    for action in &decision.node_actions {
+        let target = action.target;
+        let node = target.node;
+        if !targets.insert(node) {
+            return Err(Refusal::Twice { node });
+        }
+        if node.role == Role::Server {
+            return Err(Refusal::Server { node });
+        }
+        let worker = live.iter().find(|worker| worker.id == node).ok_or(Refusal::NotRunning { target })?;
+        if worker.incarnation != target.incarnation {
+            return Err(Refusal::OtherLife { target, running: Holder::new(node, worker.incarnation) });
+        }
+        if worker.chief && !budget.config().chief_allowed {
+            return Err(Refusal::Chief { node });
+        }
+        budget.allows(now, node, live.len())?;
+    }
+    let (asked, free) = (targets.len(), budget.free_at_once(live.len()));
+    if asked > free {
+        return Err(Refusal::TooManyAtOnce { asked, free });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

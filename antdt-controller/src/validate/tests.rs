@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use antdt_core::{Incarnation, NodeActionKind, NodeStatus, Reason, SyncMode};
+
+use super::*;
+use crate::budget::BudgetConfig;
+use crate::policy::ProposedAction;
+use crate::testing::quiet_view;
+
+const NOW: JobTime = JobTime::ZERO;
+
+fn check(view: &ClusterView, sizes: Option<Vec<(u32, u32)>>, targets: &[Holder]) -> Result<(), Refusal> {
+    let decision = Decision {
+        batch_sizes: sizes
+            .map(|sizes| sizes.into_iter().map(|(index, size)| (NodeId::worker(index), size)).collect()),
+        node_actions: targets
+            .iter()
+            .map(|target| ProposedAction {
+                target: *target,
+                kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
+                reason: Reason::Balanced,
+            })
+            .collect(),
+        reasons: vec![],
+    };
+    validate(NOW, &decision, view, &RestartBudget::default())
+}
+
+fn life(node: NodeId, incarnation: u32) -> Holder {
+    Holder::new(node, Incarnation(incarnation))
+}
+
+#[test]
+fn every_broken_plan_is_refused() {
+    let view = quiet_view(SyncMode::AllReduce, &[1000, 1000]);
+    let node = NodeId::worker;
+    let cases = [
+        (vec![(0, 64), (1, 64)], Ok(())),
+        (vec![(0, 128), (1, 0)], Err(Refusal::OutOfBounds { node: node(1), samples: 0, min: 1, max: 1024 })),
+        (vec![(0, 64), (1, 65)], Err(Refusal::WrongSum { sum: 129, global: 128 })),
+        (vec![(0, 128)], Err(Refusal::WorkerLeftOut { node: node(1) })),
+        (vec![(0, 64), (1, 63), (2, 1)], Err(Refusal::NotAWorker { node: node(2) })),
+    ];
+    for (sizes, expected) in cases {
+        assert_eq!(check(&view, Some(sizes), &[]), expected);
+    }
+    let asynchronous = quiet_view(SyncMode::PsAsp, &[1000, 1000]);
+    assert_eq!(check(&asynchronous, Some(vec![(0, 10), (1, 10)]), &[]), Ok(()), "no sum to keep");
+}
+
+#[test]
+fn every_broken_action_is_refused() {
+    let mut view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    view.workers[2].status = NodeStatus::Draining;
+    view.workers[3].incarnation = Incarnation(2);
+    let node = NodeId::worker;
+    let cases = [
+        (vec![life(node(1), 0)], Ok(())),
+        (vec![life(node(0), 0)], Err(Refusal::Chief { node: node(0) })),
+        (vec![life(node(2), 0)], Err(Refusal::NotRunning { target: life(node(2), 0) })),
+        (vec![life(node(9), 0)], Err(Refusal::NotRunning { target: life(node(9), 0) })),
+        (
+            vec![life(node(3), 1)],
+            Err(Refusal::OtherLife { target: life(node(3), 1), running: life(node(3), 2) }),
+        ),
+        (
+            vec![life(node(3), 3)],
+            Err(Refusal::OtherLife { target: life(node(3), 3), running: life(node(3), 2) }),
+        ),
+        (vec![life(NodeId::server(0), 0)], Err(Refusal::Server { node: NodeId::server(0) })),
+        (vec![life(node(1), 0); 2], Err(Refusal::Twice { node: node(1) })),
+        (vec![life(node(1), 0), life(node(3), 2)], Err(Refusal::TooManyAtOnce { asked: 2, free: 1 })),
+    ];
+    for (targets, expected) in cases {
+        assert_eq!(check(&view, None, &targets), expected);
+    }
+}
+
+#[test]
+fn a_node_over_its_budget_is_refused() {
+    let view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    let none = RestartBudget::new(BudgetConfig { per_node: 0, ..BudgetConfig::default() });
+    let target = life(NodeId::worker(1), 0);
+    let kind = NodeActionKind::KillRestart { drain: Duration::ZERO };
+    let action = ProposedAction { target, kind, reason: Reason::Balanced };
+    let decision = Decision { node_actions: vec![action], ..Decision::default() };
+    let expected = BudgetRefusal::Node { node: target.node, times: 0 };
+    assert_eq!(validate(NOW, &decision, &view, &none), Err(Refusal::Budget(expected)));
+}

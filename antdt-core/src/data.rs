@@ -1,0 +1,167 @@
+//! What is being handed out: shards, leases on them, and fragments of them in a batch.
+
+use std::time::Duration;
+
+use crate::id::{Epoch, LeaseId};
+use crate::seed::{Permutation, Seed};
+
+/// Samples `start..end` of a data set: end exclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SampleRange {
+    /// First sample.
+    pub start: u64,
+    /// One past the last sample.
+    pub end: u64,
+}
+
+impl SampleRange {
+    /// Number of samples.
+    pub const fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether it holds no sample.
+    pub const fn is_empty(&self) -> bool {
+        self.end <= self.start
+    }
+}
+
+/// Which shard: the `index`-th piece of the data set, in one pass over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardKey {
+    /// The pass.
+    pub epoch: Epoch,
+    /// The piece, in the order of the data set: samples `[index * shard_len, …)`.
+    pub index: u64,
+}
+
+/// When samples count as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// Acknowledged after their update was committed: a crash may repeat them.
+    #[default]
+    AtLeastOnce,
+    /// Acknowledged when handed to the trainer: a crash may skip them.
+    AtMostOnce,
+}
+
+/// A lease on a shard, as granted.
+///
+/// The shard covers samples `start..start + len` of the data set. Offsets count in the *permuted* order of the
+/// shard, which is a pure function of `seed` (already derived for this shard), never of the holder: a second
+/// holder resumes at `resume_at` and sees exactly the samples that the first one did not commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The right to train it.
+    pub lease: LeaseId,
+    /// Which shard.
+    pub key: ShardKey,
+    /// First sample of the shard in the data set.
+    pub start: u64,
+    /// Samples in the shard.
+    pub len: u64,
+    /// Samples `0..resume_at` of the permuted order are done already.
+    pub resume_at: u64,
+    /// Order within the shard; `None` is the order of the data set.
+    pub seed: Option<Seed>,
+}
+
+impl Grant {
+    /// The order of the samples within the shard; build it once per shard, then ask [`sample`](Self::sample).
+    pub fn order(&self) -> Option<Permutation> {
+        self.seed.map(|seed| Permutation::new(seed, self.len))
+    }
+
+    /// The number, in the data set, of the sample at `offset` of this shard.
+    ///
+    /// # Panics
+    /// If `offset` is not below `len`.
+    pub fn sample(&self, order: Option<&Permutation>, offset: u64) -> u64 {
+        assert!(offset < self.len, "offset {offset} is outside a shard of {}", self.len);
+        self.start + order.map_or(offset, |order| order.at(offset))
+    }
+}
+
+/// What a fetch is answered with. `Wait`, `EndOfData` and an unreachable service are three different things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchOutcome {
+    /// A shard to train.
+    Granted(Grant),
+    /// Nothing now, but a peer's shard may still come back or the next epoch may open.
+    Wait {
+        /// When to ask again at the latest.
+        retry_after: Duration,
+    },
+    /// Every sample of every epoch is accounted for. Final within a generation.
+    EndOfData,
+    /// The holder has as many leases as it may have.
+    AtLimit,
+}
+
+/// Samples `0..offset` (permuted order) of a leased shard are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ack {
+    /// The lease they were trained under.
+    pub lease: LeaseId,
+    /// One past the last sample that is done.
+    pub offset: u64,
+}
+
+/// What an ack was answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// Counted.
+    Accepted,
+    /// The lease ended: the holder must drop it and not count the samples.
+    StaleLease,
+}
+
+/// A piece of one leased shard inside a batch: offsets `from..to` of the permuted order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment {
+    /// The lease.
+    pub lease: LeaseId,
+    /// First offset, inclusive.
+    pub from: u64,
+    /// Last offset, exclusive.
+    pub to: u64,
+}
+
+impl Fragment {
+    /// Number of samples.
+    pub const fn len(&self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+
+    /// Whether it holds no sample.
+    pub const fn is_empty(&self) -> bool {
+        self.to <= self.from
+    }
+
+    /// The ack that is due once the batch is committed.
+    pub const fn ack(&self) -> Ack {
+        Ack { lease: self.lease, offset: self.to }
+    }
+}
+
+/// Sample accounting. In every state `acked + todo + doing + quarantined == total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Samples of all epochs of a finite job: rows times epochs. Of the opened epochs when there is no end.
+    pub total: u64,
+    /// Committed.
+    pub acked: u64,
+    /// Waiting for a holder, unopened epochs included.
+    pub todo: u64,
+    /// Leased and not yet acknowledged.
+    pub doing: u64,
+    /// Given up after too many data faults.
+    pub quarantined: u64,
+}
+
+impl Counts {
+    /// Whether the identity holds.
+    pub const fn balance(&self) -> bool {
+        self.acked + self.todo + self.doing + self.quarantined == self.total
+    }
+}

@@ -1,0 +1,187 @@
+//! Identities. Each is its own type, so that a function taking two of them cannot be called wrongly.
+//!
+//! Three are never mixed: [`NodeId`] is a place in the job and survives restarts, [`Incarnation`] is which
+//! life of that place, [`Rank`] is a position in one group of one collective.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::InvalidValue;
+
+macro_rules! number_id {
+    ($(#[$meta:meta])* $name:ident($inner:ty)) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The one that follows. Saturates at the largest number.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0.saturating_add(1))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+number_id! {
+    /// Which life of a node. A restart in place has a higher number; lower ones are fenced.
+    Incarnation(u32)
+}
+number_id! {
+    /// A life of the master. Leases of an earlier one are void.
+    Generation(u64)
+}
+number_id! {
+    /// Version of the set of live nodes; grows with every join and leave.
+    MembershipVersion(u64)
+}
+number_id! {
+    /// Version of a [`Plan`](crate::Plan); the newest wins, none is used twice.
+    PlanVersion(u64)
+}
+number_id! {
+    /// Position in one group: `0..world`. Not a node: a node's rank changes with the membership.
+    Rank(u32)
+}
+number_id! {
+    /// One [`NodeAction`](crate::NodeAction), for idempotence.
+    ActionId(u64)
+}
+number_id! {
+    /// A pass over the data, from 0.
+    Epoch(u32)
+}
+number_id! {
+    /// A global step of training, from 0. Under ASP each worker counts its own.
+    Iteration(u64)
+}
+number_id! {
+    /// A holder's running number of fetches; a repeated one gets the same answer.
+    RequestId(u64)
+}
+
+/// What a node does in the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Computes gradients.
+    Worker,
+    /// Holds a partition of the parameters.
+    Server,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Worker => "worker",
+            Self::Server => "server",
+        })
+    }
+}
+
+/// A place in the job: the second worker, the first server. Stable over restarts.
+///
+/// Written `worker-1`, `server-0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId {
+    /// What the node does.
+    pub role: Role,
+    /// Its number among the nodes of that role, from 0.
+    pub index: u32,
+}
+
+impl NodeId {
+    /// The worker with this index.
+    pub const fn worker(index: u32) -> Self {
+        Self { role: Role::Worker, index }
+    }
+
+    /// The parameter server with this index.
+    pub const fn server(index: u32) -> Self {
+        Self { role: Role::Server, index }
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.role, self.index)
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let refused = || InvalidValue::new("node", text, "`worker-N` or `server-N`");
+        let (role, index) = text.split_once('-').ok_or_else(refused)?;
+        let index = index.parse().map_err(|_| refused())?;
+        match role {
+            "worker" => Ok(Self::worker(index)),
+            "server" => Ok(Self::server(index)),
+            _ => Err(refused()),
+        }
+    }
+}
+
+/// One life of one node: whoever may hold a lease or push a gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder {
+    /// The place.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}
+
+impl Holder {
+    /// The given life of the given node.
+    pub const fn new(node: NodeId, incarnation: Incarnation) -> Self {
+        Self { node, incarnation }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.node, self.incarnation)
+    }
+}
+
+/// The right to train one shard. Never reused: a new master counts in a new generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId {
+    /// Life of the master that granted it.
+    pub generation: Generation,
+    /// Running number within that life.
+    pub sequence: u64,
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.generation, self.sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_reads_back_as_it_is_written() {
+        for node in [NodeId::worker(0), NodeId::server(17)] {
+            assert_eq!(node.to_string().parse::<NodeId>().unwrap(), node);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_node_is_refused_with_the_form_that_is_accepted() {
+        for text in ["", "worker", "worker-", "worker--1", "boss-1", "worker-1x"] {
+            let e = text.parse::<NodeId>().unwrap_err();
+            assert!(e.to_string().contains("worker-N"), "{e}");
+        }
+    }
+}

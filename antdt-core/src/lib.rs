@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod id;
+pub mod time;
+
+pub mod machine;
+pub mod seed;
+
+pub mod data;
+pub mod param;
+
+pub mod node;
+pub mod report;
+pub mod view;
+
+pub mod action;
+pub mod group;
+pub mod port;
+
+pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
+pub use data::{Ack, AckOutcome, Counts, Delivery, FetchOutcome, Fragment, Grant, SampleRange, ShardKey};
+pub use error::{InvalidValue, Retry};
+pub use group::{Contribution, Joined, Readiness, Standing, StepCommit, StepResult};
+pub use id::{
+    ActionId, Epoch, Generation, Holder, Incarnation, Iteration, LeaseId, MembershipVersion, NodeId,
+    PlanVersion, Rank, RequestId, Role,
+};
+pub use machine::Machine;
+pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};
+pub use param::{OptimizerSpec, ParamLayout, TableSpec};
+pub use report::{BatchReport, Phase};
+pub use seed::{DetRng, Permutation, Seed};
+pub use time::JobTime;
+pub use view::{ClusterView, NodeView, Pace, Progress, SchedulerView, StragglerKind, SyncMode};

@@ -1,0 +1,106 @@
+//! What is known of a node besides its pace.
+
+use std::fmt;
+
+use crate::id::Holder;
+
+/// Hardware class: nodes are compared with their own class only.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceClass(pub String);
+
+impl Default for DeviceClass {
+    fn default() -> Self {
+        Self("cpu".to_owned())
+    }
+}
+
+impl fmt::Display for DeviceClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a node says of itself when it registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Which life of which node.
+    pub holder: Holder,
+    /// Where it runs, for anti-affinity.
+    pub host: String,
+    /// Its hardware.
+    pub device: DeviceClass,
+    /// Smallest batch it can be given, in samples.
+    pub batch_size_min: u32,
+    /// Largest batch that fits, in samples.
+    pub batch_size_max: u32,
+}
+
+/// Where a node is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeStatus {
+    /// Asked for, not yet heard of.
+    Pending,
+    /// Registered and working.
+    Running,
+    /// Finishing its batch before it leaves.
+    Draining,
+    /// Left after the end of the data.
+    Finished,
+    /// Died, was killed, or fell silent.
+    Lost,
+}
+
+/// How a process ended, and whether starting it again can help.
+///
+/// Source: our table, `DLRover`'s mapping considered (master/watcher, read).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Code 0.
+    Finished,
+    /// Ended by a signal nobody of us sent.
+    Killed {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Out of memory.
+    OutOfMemory,
+    /// The user's code failed in a way that will repeat.
+    Unretryable {
+        /// Exit code.
+        code: i32,
+    },
+    /// Asked to be started again, or failed in an unknown way.
+    Retryable {
+        /// Exit code.
+        code: i32,
+    },
+    /// Fell silent: no heartbeat within the limit.
+    Silent,
+}
+
+impl Exit {
+    /// Exit code by which a process of ours says that its master was lost or that it was fenced: start it again.
+    pub const CODE_RETRY: i32 = 75; // EX_TEMPFAIL of sysexits.h
+    /// Exit code by which a process says that starting it again cannot help (bad input, bad configuration).
+    pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
+
+    /// Whether a new process may do better.
+    pub const fn retryable(&self) -> bool {
+        match self {
+            Self::Killed { .. } | Self::OutOfMemory | Self::Retryable { .. } | Self::Silent => true,
+            Self::Finished | Self::Unretryable { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished => f.write_str("finished"),
+            Self::Killed { signal } => write!(f, "killed by signal {signal}"),
+            Self::OutOfMemory => f.write_str("out of memory"),
+            Self::Unretryable { code } | Self::Retryable { code } => write!(f, "exit code {code}"),
+            Self::Silent => f.write_str("no heartbeat"),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What agents say about the work they did.
+
+use std::time::Duration;
+
+use crate::id::{Holder, Iteration, PlanVersion};
+
+/// What a node was doing; only [`Phase::Train`] is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Ordinary training.
+    #[default]
+    Train,
+    /// Evaluating.
+    Evaluate,
+    /// Writing or reading a checkpoint.
+    Checkpoint,
+    /// Measuring itself.
+    Profile,
+}
+
+/// One batch of a worker, or one period of service of a server.
+///
+/// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall time.
+/// Only `compute` says something about the node itself: under BSP all nodes have the same total.
+#[doc(alias = "BPT")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchReport {
+    /// Who.
+    pub holder: Holder,
+    /// Running number of the holder's reports; repeated or older ones are dropped.
+    pub sequence: u64,
+    /// The step the batch belonged to.
+    pub iteration: Iteration,
+    /// Plan in force while it was computed.
+    pub plan: PlanVersion,
+    /// What the node was doing.
+    pub phase: Phase,
+    /// Samples in the batch; for a server, bytes served.
+    pub samples: u64,
+    /// Waiting for shards and reading rows.
+    pub data_wait: Duration,
+    /// From "batch in memory" to "gradient ready"; for a server, time spent serving.
+    pub compute: Duration,
+    /// Sending and receiving parameters and gradients.
+    pub communicate: Duration,
+    /// Waiting for peers where that can be told from sending.
+    pub barrier_wait: Duration,
+}
+
+impl BatchReport {
+    /// Local compute time per sample, the only thing pace is judged on; `None` for an empty batch.
+    #[doc(alias = "tau")]
+    pub fn sample_time(&self) -> Option<Duration> {
+        let samples = u32::try_from(self.samples.max(1)).unwrap_or(u32::MAX);
+        (self.samples > 0).then(|| self.compute / samples)
+    }
+}

@@ -1,0 +1,59 @@
+//! Time as a number: nanoseconds since the job began.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A moment of the job: nanoseconds since its start, on the master's monotonic clock.
+///
+/// There is no `now()`. Machines are told the time, so that a test, a simulator and a recording can tell it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct JobTime(pub u64);
+
+impl JobTime {
+    /// The start of the job.
+    pub const ZERO: Self = Self(0);
+    /// Later than any moment a job reaches.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `since_start` after the job began.
+    pub fn from_duration(since_start: Duration) -> Self {
+        Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Seconds since the job began.
+    #[allow(clippy::cast_precision_loss, reason = "for display and reports; 2^53 ns are 104 days")]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// Time since the job began.
+    pub const fn since_start(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for JobTime {
+    type Output = Self;
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(Self::from_duration(by).0))
+    }
+}
+
+impl Sub<Duration> for JobTime {
+    type Output = Self;
+    fn sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(Self::from_duration(by).0))
+    }
+}
+
+impl fmt::Display for JobTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}s", self.as_secs_f64())
+    }
+}

@@ -1,0 +1,179 @@
+//! What a policy sees: an immutable picture of the job, so that a decision is a pure function of it.
+
+use std::time::Duration;
+
+use crate::id::{Incarnation, MembershipVersion, NodeId, PlanVersion};
+use crate::node::{DeviceClass, NodeStatus};
+
+/// How gradients are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SyncMode {
+    /// Every worker's gradient in every step, over a ring.
+    AllReduce,
+    /// Parameter server, all workers in step.
+    #[doc(alias = "BSP")]
+    PsBsp,
+    /// Parameter server, each worker at its own pace.
+    #[doc(alias = "ASP")]
+    PsAsp,
+}
+
+impl SyncMode {
+    /// As written on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "allreduce",
+            Self::PsBsp => "ps-bsp",
+            Self::PsAsp => "ps-asp",
+        }
+    }
+
+    /// Whether the workers' batches of one step must add up to the global batch size.
+    pub const fn is_synchronous(self) -> bool {
+        match self {
+            Self::AllReduce | Self::PsBsp => true,
+            Self::PsAsp => false,
+        }
+    }
+
+    /// Whether parameters live on servers.
+    pub const fn has_servers(self) -> bool {
+        match self {
+            Self::PsBsp | Self::PsAsp => true,
+            Self::AllReduce => false,
+        }
+    }
+}
+
+/// How long a straggler has been one, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StragglerKind {
+    /// Slower hardware: constant, never a reason to restart.
+    Deterministic,
+    /// Slow in the short window.
+    Transient,
+    /// Slow through the long window.
+    Persistent,
+}
+
+/// A node's speed against its peers of the same role and device class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Pace {
+    /// Too little is known: warm-up, too few batches or too few peers.
+    #[default]
+    Unknown,
+    /// Like its peers.
+    Normal,
+    /// Faster than its peers.
+    Leader,
+    /// Slower than its peers.
+    Straggler(StragglerKind),
+}
+
+impl Pace {
+    /// Whether the node is slower than its peers.
+    pub const fn is_straggler(self) -> bool {
+        matches!(self, Self::Straggler(_))
+    }
+}
+
+/// One node, as a policy sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeView {
+    /// Which node.
+    pub id: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Its hardware.
+    pub device: DeviceClass,
+    /// Where it is in its life.
+    pub status: NodeStatus,
+    /// Samples per batch in the plan in force; 0 for a server.
+    pub batch_size: u32,
+    /// Smallest batch it accepts.
+    pub batch_size_min: u32,
+    /// Largest batch it accepts.
+    pub batch_size_max: u32,
+    /// Verdict of the monitor.
+    pub pace: Pace,
+    /// Median compute time per sample over the short window; `None` while too little is known.
+    pub sample_time_short: Option<Duration>,
+    /// The same over the long window.
+    pub sample_time_long: Option<Duration>,
+    /// Short-window time per sample against the median of the peers, 1 = like them; `None` while unknown.
+    pub slowness_ratio: Option<f64>,
+    /// Share of the long window in which the node was slow, 0 to 1.
+    pub slow_fraction_long: f64,
+    /// Age of the newest report; `None` before the first.
+    pub last_report_age: Option<Duration>,
+    /// Lives before this one.
+    pub restarts: u32,
+    /// Whether it is the node that must not be restarted without the user's word.
+    pub chief: bool,
+}
+
+/// How far the job is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Progress {
+    /// Samples committed.
+    pub committed: u64,
+    /// Samples to commit in all: rows times epochs.
+    pub expected: u64,
+    /// Samples per second over the short window.
+    pub samples_per_second: f64,
+}
+
+impl Progress {
+    /// Time to the end at the present rate; `None` while the rate is unknown.
+    pub fn remaining(&self) -> Option<Duration> {
+        #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+        let left = self.expected.saturating_sub(self.committed) as f64;
+        (self.samples_per_second > 0.0)
+            .then(|| Duration::try_from_secs_f64(left / self.samples_per_second).unwrap_or(Duration::MAX))
+    }
+}
+
+/// What the cluster scheduler is like, from the job's own history of starts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SchedulerView {
+    /// Expected time from asking for a node to its first batch.
+    pub start_delay: Duration,
+    /// Whether nodes are hard to get now.
+    pub busy: bool,
+}
+
+/// The job as a policy sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterView {
+    /// Running number of the control tick.
+    pub tick: u64,
+    /// How gradients are combined.
+    pub sync: SyncMode,
+    /// Whether the job goes on while a node is away.
+    pub elastic: bool,
+    /// The set of live nodes.
+    pub membership: MembershipVersion,
+    /// Whether nodes joined or left since the last tick.
+    pub membership_changed: bool,
+    /// Newest plan in force.
+    pub plan: PlanVersion,
+    /// Whether a plan is on its way.
+    pub plan_pending: bool,
+    /// Samples per synchronous step; the sum of all batch sizes.
+    pub global_batch_size: u32,
+    /// Workers by id.
+    pub workers: Vec<NodeView>,
+    /// Servers by id.
+    pub servers: Vec<NodeView>,
+    /// How far the job is.
+    pub progress: Progress,
+    /// What the scheduler is like.
+    pub scheduler: SchedulerView,
+}
+
+impl ClusterView {
+    /// The running workers.
+    pub fn live_workers(&self) -> impl Iterator<Item = &NodeView> {
+        self.workers.iter().filter(|node| node.status == NodeStatus::Running)
+    }
+}

@@ -1,0 +1,85 @@
+//! Which slowness is the hardware's: a device class that is slower than the fastest one, all the time.
+//!
+//! Nodes are compared with their own class only, so a slow class has no stragglers by that measure. Its slowness
+//! is constant and no restart cures it; a policy for mixed hardware wants to know it all the same.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use antdt_core::DeviceClass;
+
+use crate::window::SampleTime;
+
+/// How the device classes of one role compared at each of the last verdicts.
+#[derive(Debug, Clone)]
+pub struct ClassContention {
+    most: usize,
+    slow: BTreeMap<DeviceClass, VecDeque<bool>>,
+}
+
+impl ClassContention {
+    /// Share of the long window in which a class must have been slow: like a persistent straggler.
+    const SHARE_PERCENT: usize = 80;
+
+    /// Remembers `most` verdicts.
+    pub const fn new(most: usize) -> Self {
+        Self { most, slow: BTreeMap::new() }
+    }
+
+    /// Takes in the median time per sample of each class that is known now. `is_slow` is told how many times
+    /// slower than the fastest class one is. Classes that are not in `medians` are forgotten.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn push(&mut self, medians: &BTreeMap<DeviceClass, SampleTime>, is_slow: impl Fn(f64) -> bool) {
+        self.slow.retain(|class, _| medians.contains_key(class));
+        let Some(fastest) = medians.values().min().filter(|fastest| fastest.0 > 0) else { return };
+        for (class, median) in medians {
+            let history = self.slow.entry(class.clone()).or_default();
+            if history.len() == self.most {
+                history.pop_front();
+            }
+            history.push_back(is_slow(median.0 as f64 / fastest.0 as f64));
+        }
+    }
+
+    /// Whether the class was slow through the long window.
+    pub fn is_slow_class(&self, class: &DeviceClass) -> bool {
+        self.slow.get(class).is_some_and(|history| {
+            history.iter().filter(|slow| **slow).count() * 100 >= self.most * Self::SHARE_PERCENT
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn medians(cpu: u64, gpu: u64) -> BTreeMap<DeviceClass, SampleTime> {
+        [("cpu", cpu), ("gpu", gpu)]
+            .map(|(name, time)| (DeviceClass(name.to_owned()), SampleTime(time)))
+            .into()
+    }
+
+    #[test]
+    fn a_class_that_is_slow_most_of_the_time_is_slow_hardware() {
+        let mut contention = ClassContention::new(10);
+        let (cpu, gpu) = (DeviceClass("cpu".to_owned()), DeviceClass("gpu".to_owned()));
+        for beat in 0..10 {
+            assert_eq!(contention.is_slow_class(&cpu), beat >= 8, "after {beat} verdicts");
+            contention.push(&medians(40, 10), |ratio| ratio >= 1.3);
+        }
+        assert!(!contention.is_slow_class(&gpu));
+        for _ in 0..3 {
+            contention.push(&medians(10, 10), |ratio| ratio >= 1.3);
+        }
+        assert!(!contention.is_slow_class(&cpu), "three of ten were alike");
+    }
+
+    #[test]
+    fn one_class_alone_is_never_slow() {
+        let mut contention = ClassContention::new(2);
+        let only = BTreeMap::from([(DeviceClass::default(), SampleTime(99))]);
+        for _ in 0..5 {
+            contention.push(&only, |ratio| ratio >= 1.3);
+        }
+        assert!(!contention.is_slow_class(&DeviceClass::default()));
+    }
+}

@@ -1,0 +1,418 @@
+//! [`StragglerDetector`]: from reports to verdicts.
+//!
+//! Pace is judged on local compute time **per sample**. Two traps make anything else useless:
+//! * *the barrier hides stragglers*: in synchronous training every node has the same step time;
+//! * *new batch sizes hide stragglers*: after a rebalancing every node has the same batch time.
+//!
+//! A node's ratio is its time per sample over the lower median of all live nodes of its role and device class,
+//! itself included. With two nodes that compares the slower with the faster one; with three or four it finds one
+//! slow node; with half of them slow it finds that half. If all are equally slow nobody is: the ratio is 1. A node
+//! without peers gets no verdict.
+//!
+//! Verdicts are given once for every [`beat_batches`](crate::WindowConfig::beat_batches) batches of the mean node
+//! of a role. The reaction lag to a change is therefore half a short window plus a quarter: 15 batches.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use antdt_core::{
+    BatchReport, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId, NodeInfo, Pace,
+    Phase, PlanVersion, Role, StragglerKind,
+};
+
+use crate::config::MonitorConfig;
+use crate::contention::ClassContention;
+use crate::liveness::{Liveness, LivenessTracker};
+use crate::stats::lower_median;
+use crate::window::{LongWindow, SampleTime, ShortWindow};
+
+pub mod rule;
+
+use rule::{Evidence, PaceRule};
+
+/// A part of a batch longer than this is a broken clock, not a batch.
+const PART_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Nodes of one role and class that must be known for a reference, the judged node included.
+const PEERS_MIN: usize = 2;
+
+/// What can happen to a [`StragglerDetector`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DetectorEvent {
+    /// A life of a node registered.
+    Joined(NodeInfo),
+    /// A life of a node ended, in whatever way.
+    Left(Holder),
+    /// A life of a node was heard of.
+    Heartbeat(Holder),
+    /// A batch was done.
+    Report(BatchReport),
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportAnswer {
+    /// Taken in.
+    Accepted,
+    /// Nobody by that name is watched, or a later life is.
+    UnknownHolder,
+    /// This report or a later one was taken in before.
+    Repeated,
+    /// The numbers cannot be true; the text says which.
+    Malformed(&'static str),
+}
+
+/// What the outside must do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum MonitorEffect {
+    /// The verdict on a node changed.
+    PaceChanged {
+        /// Who.
+        holder: Holder,
+        /// The verdict so far.
+        from: Pace,
+        /// The verdict now.
+        to: Pace,
+        /// Time per sample against the peers, over the short window; `None` while unknown.
+        slowness_ratio: Option<f64>,
+    },
+    /// A node has missed heartbeats. Nothing needs to be done yet.
+    Late(Holder),
+    /// A node fell silent: fence it, then replace it.
+    Silent(Holder),
+}
+
+/// What is known of a node's pace: the monitor's part of a [`NodeView`](antdt_core::NodeView).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Observation {
+    /// Which life of the node.
+    pub incarnation: Incarnation,
+    /// The verdict.
+    pub pace: Pace,
+    /// Median compute time per sample over the short window, from batches under the newest plan only; `None` until
+    /// they fill half of it (the warm-up of a new life counts towards the half).
+    pub sample_time_short: Option<Duration>,
+    /// Median over the long window; of the short one while there is no verdict yet; `None` before that.
+    pub sample_time_long: Option<Duration>,
+    /// Short-window time per sample against the median of the peers at the last verdict; `None` while unknown.
+    pub slowness_ratio: Option<f64>,
+    /// Share of the long window in which the node was slow, 0 to 1.
+    pub slow_fraction_long: f64,
+    /// Age of the newest report of any phase; `None` before the first.
+    pub last_report_age: Option<Duration>,
+    /// Whether it is being heard of.
+    pub liveness: Liveness,
+}
+
+#[derive(Debug)]
+struct Watched {
+    info: NodeInfo,
+    short: ShortWindow,
+    long: LongWindow,
+    last_sequence: Option<u64>,
+    last_report: Option<JobTime>,
+    /// Against its peers: never `Straggler(Deterministic)`.
+    pace_peers: Pace,
+    /// As told.
+    pace: Pace,
+    slowness_ratio: Option<f64>,
+}
+
+#[derive(Debug)]
+struct RoleState {
+    live: u64,
+    reports_since_beat: u64,
+    plan: PlanVersion,
+    step_median: Option<Duration>,
+    classes: ClassContention,
+}
+
+/// Judges the pace of every node and notices who falls silent. Judges; never acts.
+///
+/// Memory is bounded per node: 80 batches and 40 verdicts by default.
+#[derive(Debug)]
+pub struct StragglerDetector {
+    config: MonitorConfig,
+    rule: Box<dyn PaceRule>,
+    nodes: BTreeMap<NodeId, Watched>,
+    roles: BTreeMap<Role, RoleState>,
+    liveness: LivenessTracker,
+    effects: VecDeque<MonitorEffect>,
+}
+
+impl StragglerDetector {
+    /// A detector that judges by [`MonitorConfig::rule`].
+    ///
+    /// # Errors
+    /// If a setting cannot work.
+    pub fn new(config: MonitorConfig) -> Result<Self, InvalidValue> {
+        Self::with_rule(config, Box::new(config.rule))
+    }
+
+    /// A detector that judges by a rule of the caller's own.
+    ///
+    /// # Errors
+    /// If a setting cannot work.
+    pub fn with_rule(config: MonitorConfig, rule: Box<dyn PaceRule>) -> Result<Self, InvalidValue> {
+        config.validate()?;
+        Ok(Self {
+            config,
+            rule,
+            nodes: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            liveness: LivenessTracker::new(config.liveness),
+            effects: VecDeque::new(),
+        })
+    }
+
+    /// A life of a node registered. Everything known of earlier lives is forgotten; a registration of the same or
+    /// an earlier life changes nothing.
+    pub fn node_joined(&mut self, now: JobTime, info: &NodeInfo) -> ReportAnswer {
+        let Holder { node, incarnation } = info.holder;
+        if let Some(watched) = self.nodes.get(&node) {
+            let known = watched.info.holder;
+            if incarnation < known.incarnation {
+                return ReportAnswer::UnknownHolder;
+            }
+            if incarnation == known.incarnation {
+                return ReportAnswer::Repeated;
+            }
+            self.node_left(now, known);
+        }
+        let config = &self.config.window;
+        let role = self.roles.entry(node.role).or_insert_with(|| RoleState {
+            live: 0,
+            reports_since_beat: 0,
+            plan: PlanVersion(0),
+            step_median: None,
+            classes: ClassContention::new(config.long_beats()),
+        });
+        role.live += 1;
+        self.nodes.insert(
+            node,
+            Watched {
+                info: info.clone(),
+                short: ShortWindow::new(*config),
+                long: LongWindow::new(config),
+                last_sequence: None,
+                last_report: None,
+                pace_peers: Pace::Unknown,
+                pace: Pace::Unknown,
+                slowness_ratio: None,
+            },
+        );
+        self.liveness.watch(now, info.holder);
+        ReportAnswer::Accepted
+    }
+
+    /// A life of a node ended. A later life of the same node is not affected.
+    pub fn node_left(&mut self, _now: JobTime, holder: Holder) -> ReportAnswer {
+        match self.nodes.get(&holder.node) {
+            Some(watched) if watched.info.holder == holder => {
+                self.nodes.remove(&holder.node);
+                self.liveness.forget(holder);
+                self.roles
+                    .get_mut(&holder.node.role)
+                    .expect("a role is entered before its first node")
+                    .live -= 1;
+                ReportAnswer::Accepted
+            }
+            _ => ReportAnswer::UnknownHolder,
+        }
+    }
+
+    /// A life of a node was heard of.
+    pub fn heartbeat(&mut self, now: JobTime, holder: Holder) -> ReportAnswer {
+        match self.liveness.heard(now, holder) {
+            Some(_) => ReportAnswer::Accepted,
+            None => ReportAnswer::UnknownHolder,
+        }
+    }
+
+    /// A batch was done. Counts as a sign of life; only [`Phase::Train`] is judged.
+    pub fn report(&mut self, now: JobTime, report: &BatchReport) -> ReportAnswer {
+        let node = report.holder.node;
+        let Some(watched) = self.nodes.get_mut(&node).filter(|watched| watched.info.holder == report.holder)
+        else {
+            return ReportAnswer::UnknownHolder;
+        };
+        if let Some(what) = malformed(report) {
+            return ReportAnswer::Malformed(what);
+        }
+        if watched.last_sequence.is_some_and(|last| report.sequence <= last) {
+            return ReportAnswer::Repeated;
+        }
+        watched.last_sequence = Some(report.sequence);
+        watched.last_report = Some(now);
+        self.liveness.heard(now, report.holder);
+        if report.phase != Phase::Train {
+            return ReportAnswer::Accepted;
+        }
+        watched.short.push(report);
+
+        let role = self.roles.get_mut(&node.role).expect("a role is entered before its first node");
+        role.plan = role.plan.max(report.plan);
+        role.reports_since_beat += 1;
+        if role.reports_since_beat >= role.live * u64::from(self.config.window.beat_batches()) {
+            role.reports_since_beat = 0;
+            self.beat(node.role);
+        }
+        ReportAnswer::Accepted
+    }
+
+    /// What is known of a node; `None` if it is not watched.
+    pub fn observe(&self, now: JobTime, node: NodeId) -> Option<Observation> {
+        let watched = self.nodes.get(&node)?;
+        let role = &self.roles[&node.role];
+        let step = role.step_median.or_else(|| watched.short.step_time()).unwrap_or_default();
+        let short = watched.short.sample_time_under(role.plan, step);
+        Some(Observation {
+            incarnation: watched.info.holder.incarnation,
+            pace: watched.pace,
+            sample_time_short: short.map(SampleTime::duration),
+            sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
+            slowness_ratio: watched.slowness_ratio,
+            slow_fraction_long: watched.long.slow_fraction(),
+            last_report_age: watched.last_report.map(|last| now.since(last)),
+            liveness: self.liveness.state(watched.info.holder)?,
+        })
+    }
+
+    /// Samples per second of all workers together, over the short window. Waiting included.
+    pub fn samples_per_second(&self) -> f64 {
+        let step = self.roles.get(&Role::Worker).and_then(|role| role.step_median);
+        self.nodes
+            .iter()
+            .filter(|(id, _)| id.role == Role::Worker)
+            .map(|(_, watched)| {
+                let step = step.or_else(|| watched.short.step_time()).unwrap_or_default();
+                watched.short.samples_per_second(step)
+            })
+            .sum()
+    }
+
+    /// The stragglers of all kinds, by id.
+    pub fn stragglers(&self) -> impl Iterator<Item = (NodeId, StragglerKind)> + '_ {
+        self.nodes.iter().filter_map(|(id, watched)| match watched.pace {
+            Pace::Straggler(kind) => Some((*id, kind)),
+            Pace::Unknown | Pace::Normal | Pace::Leader => None,
+        })
+    }
+
+    /// Judges every node of a role.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
+    fn beat(&mut self, role: Role) {
+        let mut steps: Vec<Duration> = Vec::new();
+        let mut live: BTreeMap<DeviceClass, usize> = BTreeMap::new();
+        for (_, watched) in self.nodes.iter().filter(|(id, _)| id.role == role) {
+            steps.extend(watched.short.step_time());
+            *live.entry(watched.info.device.clone()).or_default() += 1;
+        }
+        let state = self.roles.get_mut(&role).expect("a role is entered before its first node");
+        state.step_median = lower_median(&mut steps);
+        let Some(step) = state.step_median else { return };
+
+        let mut known: BTreeMap<DeviceClass, Vec<SampleTime>> = BTreeMap::new();
+        for (_, watched) in self.nodes.iter().filter(|(id, _)| id.role == role) {
+            if let Some(time) = watched.short.sample_time(step) {
+                known.entry(watched.info.device.clone()).or_default().push(time);
+            }
+        }
+        let peers: BTreeMap<DeviceClass, usize> =
+            known.iter().map(|(class, times)| (class.clone(), times.len())).collect();
+        let medians: BTreeMap<DeviceClass, SampleTime> = known
+            .into_iter()
+            .filter_map(|(class, mut times)| lower_median(&mut times).map(|median| (class, median)))
+            .collect();
+        state.classes.push(&medians, |ratio| self.rule.is_slow(ratio));
+
+        for (_, watched) in self.nodes.iter_mut().filter(|(id, _)| id.role == role) {
+            let class = &watched.info.device;
+            let enough =
+                peers.get(class).is_some_and(|known| *known >= PEERS_MIN && known * 2 >= live[class]);
+            let reference = medians.get(class).filter(|median| enough && median.0 > 0);
+            let time = watched.short.sample_time(step);
+            if let (Some(time), Some(reference)) = (time, reference) {
+                let ratio = time.0 as f64 / reference.0 as f64;
+                watched.long.push(time, ratio, self.rule.is_slow(ratio));
+                watched.slowness_ratio = Some(ratio);
+                let evidence = Evidence {
+                    ratio_short: ratio,
+                    ratio_long: watched.long.slowness_ratio().unwrap_or(ratio),
+                    slow_fraction_long: watched.long.slow_fraction(),
+                };
+                watched.pace_peers = self.rule.judge(&evidence, watched.pace_peers);
+            } else {
+                watched.slowness_ratio = None;
+                watched.pace_peers = Pace::Unknown;
+            }
+            let pace = match watched.pace_peers {
+                Pace::Normal | Pace::Unknown if time.is_some() && state.classes.is_slow_class(class) => {
+                    Pace::Straggler(StragglerKind::Deterministic)
+                }
+                pace => pace,
+            };
+            if pace != watched.pace {
+                self.effects.push_back(MonitorEffect::PaceChanged {
+                    holder: watched.info.holder,
+                    from: watched.pace,
+                    to: pace,
+                    slowness_ratio: watched.slowness_ratio,
+                });
+                watched.pace = pace;
+            }
+        }
+    }
+}
+
+/// Which numbers of a report cannot be true.
+fn malformed(report: &BatchReport) -> Option<&'static str> {
+    if [report.data_wait, report.compute, report.communicate, report.barrier_wait]
+        .iter()
+        .any(|part| *part > PART_MAX)
+    {
+        return Some("a part of the batch took longer than a day");
+    }
+    if report.samples == 0 && !report.compute.is_zero() {
+        return Some("compute time without samples");
+    }
+    if report.samples > 0 && report.compute.is_zero() && report.phase == Phase::Train {
+        return Some("samples without compute time");
+    }
+    None
+}
+
+impl Machine for StragglerDetector {
+    type Event = DetectorEvent;
+    type Answer = ReportAnswer;
+    type Effect = MonitorEffect;
+
+    fn handle(&mut self, now: JobTime, event: DetectorEvent) -> ReportAnswer {
+        match event {
+            DetectorEvent::Joined(info) => self.node_joined(now, &info),
+            DetectorEvent::Left(holder) => self.node_left(now, holder),
+            DetectorEvent::Heartbeat(holder) => self.heartbeat(now, holder),
+            DetectorEvent::Report(report) => self.report(now, &report),
+        }
+    }
+
+    fn poll_effect(&mut self) -> Option<MonitorEffect> {
+        self.effects.pop_front()
+    }
+
+    /// When the next node becomes late or lost.
+    fn deadline(&self) -> Option<JobTime> {
+        self.liveness.deadline()
+    }
+
+    fn on_deadline(&mut self, now: JobTime) {
+        self.effects.extend(self.liveness.check(now).into_iter().map(|(holder, state)| match state {
+            Liveness::OnTime | Liveness::Late => MonitorEffect::Late(holder),
+            Liveness::Lost => MonitorEffect::Silent(holder),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,547 @@
+use std::io::Read;
+use std::path::PathBuf;
+
+use antdt_core::{Iteration, PlanVersion, Seed};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::SyntheticJob;
+
+const TRANSIENT: Pace = Pace::Straggler(StragglerKind::Transient);
+const PERSISTENT: Pace = Pace::Straggler(StragglerKind::Persistent);
+const HEALTHY: Duration = Duration::from_micros(1250);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn at(time: Duration) -> JobTime {
+    JobTime::from_duration(time)
+}
+
+fn detector() -> StragglerDetector {
+    StragglerDetector::new(MonitorConfig::default()).unwrap()
+}
+
+/// A registered job of workers with 64 samples per batch: steps of 80 ms.
+fn job(synchronous: bool, workers: usize) -> (SyntheticJob, StragglerDetector) {
+    let job = SyntheticJob::new(synchronous, 64, &vec![HEALTHY; workers]);
+    let mut detector = detector();
+    job.join_all(&mut detector);
+    (job, detector)
+}
+
+/// Feeds the reports of so many steps.
+fn steps(
+    job: &mut SyntheticJob,
+    detector: &mut StragglerDetector,
+    count: u32,
+    slowdown: impl Fn(usize, JobTime) -> f64,
+) {
+    for _ in 0..count {
+        for report in job.next(&slowdown) {
+            assert_eq!(detector.report(job.now, &report), ReportAnswer::Accepted);
+        }
+    }
+}
+
+fn slow(index: usize, factor: f64) -> impl Fn(usize, JobTime) -> f64 + Copy {
+    move |worker, _| if worker == index { factor } else { 1.0 }
+}
+
+fn healthy(_: usize, _: JobTime) -> f64 {
+    1.0
+}
+
+fn paces(detector: &StragglerDetector) -> Vec<Pace> {
+    detector.nodes.values().map(|watched| watched.pace).collect()
+}
+
+fn see(detector: &StragglerDetector, index: u32) -> Observation {
+    detector.observe(JobTime::NEVER, NodeId::worker(index)).unwrap()
+}
+
+#[test]
+fn one_slow_worker_of_two_three_or_four_is_found() {
+    for workers in 2..=4 {
+        let (mut job, mut detector) = job(true, workers);
+        steps(&mut job, &mut detector, 30, slow(workers - 1, 4.0));
+        let mut expected = vec![Pace::Normal; workers];
+        expected[workers - 1] = TRANSIENT;
+        assert_eq!(paces(&detector), expected, "of {workers}");
+        assert_eq!(see(&detector, workers as u32 - 1).slowness_ratio, Some(4.0));
+    }
+}
+
+#[test]
+fn half_of_the_workers_slow_are_all_found() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 30, |worker, _| if worker < 2 { 4.0 } else { 1.0 });
+    assert_eq!(paces(&detector), [TRANSIENT, TRANSIENT, Pace::Normal, Pace::Normal]);
+}
+
+#[test]
+fn one_fast_worker_of_three_is_a_leader() {
+    let (mut job, mut detector) = job(true, 3);
+    steps(&mut job, &mut detector, 30, slow(1, 0.5));
+    assert_eq!(paces(&detector), [Pace::Normal, Pace::Leader, Pace::Normal]);
+}
+
+#[test]
+fn a_worker_without_peers_gets_no_verdict_but_a_time() {
+    let (mut job, mut detector) = job(true, 1);
+    steps(&mut job, &mut detector, 300, healthy);
+    assert_eq!(paces(&detector), [Pace::Unknown]);
+    assert_eq!(see(&detector, 0).sample_time_short, Some(HEALTHY));
+    assert_eq!(see(&detector, 0).slowness_ratio, None);
+}
+
+/// Trap: in step, all have the same batch time.
+#[test]
+fn the_barrier_hides_no_straggler() {
+    let (mut job, mut detector) = job(true, 4);
+    let mut walls = Vec::new();
+    for _ in 0..30 {
+        for report in job.next(slow(2, 3.0)) {
+            walls.push(report.compute + report.barrier_wait);
+            detector.report(job.now, &report);
+        }
+    }
+    assert!(walls.iter().all(|wall| *wall == walls[0]), "nobody looks slow by batch time");
+    assert_eq!(paces(&detector), [Pace::Normal, Pace::Normal, TRANSIENT, Pace::Normal]);
+}
+
+/// Trap: after a rebalancing all compute for the same time.
+#[test]
+fn new_batch_sizes_hide_no_straggler() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 30, slow(3, 4.0));
+    job.plan = PlanVersion(2);
+    for (worker, size) in job.workers.iter_mut().zip([80, 80, 80, 20]) {
+        worker.batch_size = size;
+    }
+    for _ in 0..30 {
+        let reports = job.next(slow(3, 4.0));
+        assert!(reports.iter().all(|report| report.compute == reports[0].compute));
+        for report in reports {
+            detector.report(job.now, &report);
+        }
+    }
+    assert_eq!(paces(&detector), [Pace::Normal, Pace::Normal, Pace::Normal, TRANSIENT]);
+    assert_eq!(see(&detector, 3).sample_time_short, Some(HEALTHY * 4));
+}
+
+#[test]
+fn a_plan_may_rest_on_numbers_from_after_the_last_plan_only() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 9, slow(3, 4.0));
+    assert_eq!(see(&detector, 3).sample_time_short, None, "5 of warm-up and 4");
+    steps(&mut job, &mut detector, 1, slow(3, 4.0));
+    assert_eq!(see(&detector, 3).sample_time_short, Some(HEALTHY * 4), "10 batches into the job");
+    steps(&mut job, &mut detector, 20, slow(3, 4.0));
+    job.plan = PlanVersion(2);
+    steps(&mut job, &mut detector, 9, slow(3, 4.0));
+    assert_eq!(see(&detector, 3).sample_time_short, None);
+    assert_eq!(see(&detector, 3).sample_time_long, Some(HEALTHY * 4), "the long window goes on");
+    assert_eq!(see(&detector, 3).pace, TRANSIENT, "and so does the verdict");
+    steps(&mut job, &mut detector, 1, slow(3, 4.0));
+    assert_eq!(see(&detector, 3).sample_time_short, Some(HEALTHY * 4));
+}
+
+#[test]
+fn a_change_is_noticed_within_fifteen_batches_and_told_once() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 50, healthy);
+    while detector.poll_effect().is_some() {}
+    steps(&mut job, &mut detector, 16, slow(1, 4.0));
+    let holder = job.holder(1);
+    let changed =
+        |from, to, ratio| MonitorEffect::PaceChanged { holder, from, to, slowness_ratio: Some(ratio) };
+    assert_eq!(detector.poll_effect(), Some(changed(Pace::Normal, TRANSIENT, 4.0)));
+    assert_eq!(detector.poll_effect(), None);
+    steps(&mut job, &mut detector, 100, slow(1, 4.0));
+    assert_eq!(detector.poll_effect(), None);
+    steps(&mut job, &mut detector, 16, healthy);
+    assert_eq!(detector.poll_effect(), Some(changed(TRANSIENT, Pace::Normal, 1.0)));
+}
+
+#[test]
+fn slow_through_the_long_window_is_persistent_until_it_recovers() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 170, slow(3, 2.0));
+    assert_eq!(see(&detector, 3).pace, TRANSIENT, "not yet four fifths of 200 batches");
+    steps(&mut job, &mut detector, 30, slow(3, 2.0));
+    assert_eq!(see(&detector, 3).pace, PERSISTENT);
+    assert!(see(&detector, 3).slow_fraction_long >= 0.8);
+    // It recovers: the long window must not keep it on the list of those to be restarted.
+    steps(&mut job, &mut detector, 16, healthy);
+    assert_eq!(see(&detector, 3).pace, Pace::Normal);
+}
+
+#[test]
+fn a_burst_of_half_the_long_window_is_not_persistent() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 300, healthy);
+    steps(&mut job, &mut detector, 100, slow(3, 10.0));
+    assert_eq!(see(&detector, 3).pace, TRANSIENT, "half of the long window");
+}
+
+#[test]
+fn the_same_job_with_steps_of_30_s_is_judged_alike() {
+    let run = |sample_time: Duration| {
+        let mut job = SyntheticJob::new(true, 64, &[sample_time; 4]);
+        let mut detector = detector();
+        job.join_all(&mut detector);
+        let mut history = Vec::new();
+        for step in 0..400 {
+            steps(&mut job, &mut detector, 1, slow(3, if step < 300 { 2.0 } else { 1.0 }));
+            history.push(paces(&detector));
+        }
+        history
+    };
+    assert_eq!(run(HEALTHY), run(Duration::from_millis(470)));
+}
+
+#[test]
+fn asynchronous_workers_are_judged_over_the_same_time() {
+    let (mut job, mut detector) = job(false, 4);
+    job.run(&mut detector, at(Duration::from_secs(4)), slow(3, 4.0));
+    assert_eq!(paces(&detector), [Pace::Normal, Pace::Normal, Pace::Normal, TRANSIENT]);
+    job.run(&mut detector, at(Duration::from_secs(24)), slow(3, 4.0));
+    assert_eq!(see(&detector, 3).pace, PERSISTENT);
+    // 3 of 800 samples a second, and one of a quarter of it.
+    let rate = detector.samples_per_second();
+    assert!((rate - 2600.0).abs() < 1.0, "{rate}");
+}
+
+#[test]
+fn the_rate_of_a_synchronous_job_is_its_global_batch_over_its_step() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 50, slow(0, 2.0));
+    let rate = detector.samples_per_second();
+    assert!((rate - 256.0 / 0.160).abs() < 1e-6, "{rate}");
+}
+
+#[test]
+fn a_slow_device_class_is_slow_hardware_and_judged_within_itself() {
+    let mut job = SyntheticJob::new(true, 64, &[HEALTHY, HEALTHY, HEALTHY * 3, HEALTHY * 3, HEALTHY * 9]);
+    for worker in &mut job.workers[2..] {
+        worker.device = DeviceClass("old".to_owned());
+    }
+    let mut detector = detector();
+    job.join_all(&mut detector);
+    steps(&mut job, &mut detector, 250, healthy);
+    let hardware = Pace::Straggler(StragglerKind::Deterministic);
+    assert_eq!(paces(&detector), [Pace::Normal, Pace::Normal, hardware, hardware, PERSISTENT]);
+    assert_eq!(see(&detector, 2).slowness_ratio, Some(1.0), "like its own class");
+    assert_eq!(see(&detector, 4).slowness_ratio, Some(3.0));
+}
+
+#[test]
+fn a_new_life_starts_from_nothing() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 250, slow(3, 4.0));
+    assert_eq!(see(&detector, 3).pace, PERSISTENT);
+    job.workers[3].incarnation = Incarnation(1);
+    job.join(&mut detector, 3);
+    let seen = see(&detector, 3);
+    assert_eq!((seen.incarnation, seen.pace, seen.sample_time_long), (Incarnation(1), Pace::Unknown, None));
+    assert_eq!(seen.slow_fraction_long, 0.0);
+    steps(&mut job, &mut detector, 30, healthy);
+    assert_eq!(see(&detector, 3).pace, Pace::Normal);
+}
+
+fn report(holder: Holder, sequence: u64) -> BatchReport {
+    BatchReport {
+        holder,
+        sequence,
+        iteration: Iteration(sequence),
+        plan: PlanVersion(1),
+        phase: Phase::Train,
+        samples: 64,
+        data_wait: Duration::ZERO,
+        compute: ms(80),
+        communicate: Duration::ZERO,
+        barrier_wait: Duration::ZERO,
+    }
+}
+
+#[test]
+fn repeated_stale_and_false_reports_change_nothing() {
+    let (mut job, mut detector) = job(true, 2);
+    job.workers[1].incarnation = Incarnation(3);
+    job.join(&mut detector, 1);
+    let life = |incarnation| Holder::new(NodeId::worker(1), Incarnation(incarnation));
+    let day = Duration::from_secs(25 * 3600);
+    let cases = [
+        (report(life(3), 5), ReportAnswer::Accepted),
+        (report(life(3), 5), ReportAnswer::Repeated),
+        (report(life(3), 4), ReportAnswer::Repeated),
+        (report(life(2), 6), ReportAnswer::UnknownHolder),
+        (report(life(4), 6), ReportAnswer::UnknownHolder),
+        (report(Holder::new(NodeId::worker(9), Incarnation(0)), 1), ReportAnswer::UnknownHolder),
+        (
+            BatchReport { samples: 0, ..report(life(3), 6) },
+            ReportAnswer::Malformed("compute time without samples"),
+        ),
+        (
+            BatchReport { compute: Duration::ZERO, ..report(life(3), 6) },
+            ReportAnswer::Malformed("samples without compute time"),
+        ),
+        (
+            BatchReport { data_wait: day, ..report(life(3), 6) },
+            ReportAnswer::Malformed("a part of the batch took longer than a day"),
+        ),
+        (BatchReport { samples: 0, compute: Duration::ZERO, ..report(life(3), 6) }, ReportAnswer::Accepted),
+    ];
+    for (report, expected) in cases {
+        assert_eq!(detector.report(at(ms(1)), &report), expected, "{report:?}");
+    }
+}
+
+#[test]
+fn only_training_is_judged() {
+    let (mut job, mut detector) = job(true, 3);
+    for _ in 0..40 {
+        for mut report in job.next(slow(2, 9.0)) {
+            report.phase = Phase::Evaluate;
+            detector.report(job.now, &report);
+        }
+    }
+    assert_eq!(see(&detector, 2).sample_time_short, None);
+    assert!(see(&detector, 2).last_report_age.is_some(), "but it was heard of");
+    steps(&mut job, &mut detector, 30, healthy);
+    assert_eq!(paces(&detector), [Pace::Normal; 3]);
+}
+
+#[test]
+fn a_late_registration_of_an_old_life_and_its_end_change_nothing() {
+    let (mut job, mut detector) = job(true, 2);
+    job.workers[1].incarnation = Incarnation(2);
+    job.join(&mut detector, 1);
+    let old = Holder::new(NodeId::worker(1), Incarnation(1));
+    let info = NodeInfo { holder: old, ..detector.nodes[&NodeId::worker(1)].info.clone() };
+    assert_eq!(detector.node_joined(JobTime::ZERO, &info), ReportAnswer::UnknownHolder);
+    assert_eq!(detector.node_left(JobTime::ZERO, old), ReportAnswer::UnknownHolder);
+    assert_eq!(see(&detector, 1).incarnation, Incarnation(2));
+    assert_eq!(detector.node_left(JobTime::ZERO, job.holder(1)), ReportAnswer::Accepted);
+    assert_eq!(detector.observe(JobTime::ZERO, NodeId::worker(1)), None);
+}
+
+#[test]
+fn survivors_are_judged_on_after_a_loss() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 30, healthy);
+    detector.node_left(job.now, job.holder(3));
+    job.workers.pop();
+    steps(&mut job, &mut detector, 30, slow(0, 2.0));
+    assert_eq!(paces(&detector), [TRANSIENT, Pace::Normal, Pace::Normal]);
+}
+
+#[test]
+fn a_silent_node_is_late_and_then_silent_and_reports_are_signs_of_life() {
+    let (job, mut detector) = job(true, 2);
+    let second = Duration::from_secs(1);
+    for t in 1..=30_u64 {
+        detector.report(at(second * t as u32), &report(job.holder(1), t));
+        while detector.deadline().is_some_and(|deadline| deadline <= at(second * t as u32)) {
+            detector.on_deadline(at(second * t as u32));
+        }
+    }
+    let effects: Vec<MonitorEffect> = std::iter::from_fn(|| detector.poll_effect()).collect();
+    assert_eq!(effects, [MonitorEffect::Late(job.holder(0)), MonitorEffect::Silent(job.holder(0))]);
+    assert_eq!(detector.heartbeat(at(second * 31), job.holder(1)), ReportAnswer::Accepted);
+    assert_eq!(see(&detector, 0).liveness, Liveness::Lost);
+}
+
+#[test]
+fn the_same_events_give_the_same_effects_through_the_machine() {
+    let (mut job, mut direct) = job(true, 4);
+    let mut machine = detector();
+    for index in 0..4 {
+        let info = direct.nodes[&NodeId::worker(index)].info.clone();
+        machine.handle(JobTime::ZERO, DetectorEvent::Joined(info));
+    }
+    for _ in 0..100 {
+        for report in job.next(slow(2, 3.0)) {
+            assert_eq!(
+                direct.report(job.now, &report),
+                machine.handle(job.now, DetectorEvent::Report(report))
+            );
+            assert_eq!(direct.poll_effect(), machine.poll_effect());
+        }
+    }
+    assert_eq!(paces(&direct), paces(&machine));
+}
+
+/// A rule that finds everybody slow.
+#[derive(Debug)]
+struct Strict;
+
+impl PaceRule for Strict {
+    fn is_slow(&self, _ratio: f64) -> bool {
+        true
+    }
+    fn judge(&self, _evidence: &Evidence, _current: Pace) -> Pace {
+        TRANSIENT
+    }
+}
+
+#[test]
+fn another_rule_can_be_put_in() {
+    let (mut job, _) = job(true, 2);
+    let mut detector = StragglerDetector::with_rule(MonitorConfig::default(), Box::new(Strict)).unwrap();
+    job.join_all(&mut detector);
+    steps(&mut job, &mut detector, 30, healthy);
+    assert_eq!(paces(&detector), [TRANSIENT; 2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Invariant 31: if all are equally slow, at any moment, nobody is a straggler.
+    #[test]
+    fn a_slowdown_of_everybody_makes_no_straggler(
+        workers in 2_usize..9, factors in prop::collection::vec(1.0_f64..20.0, 10), synchronous in any::<bool>()
+    ) {
+        let (mut job, mut detector) = job(synchronous, workers);
+        for factor in factors {
+            steps(&mut job, &mut detector, 40, |_, _| factor);
+            // In their own pace they meet a change at slightly different moments: judge what is in step.
+            prop_assert!(!synchronous || detector.stragglers().next().is_none());
+        }
+        steps(&mut job, &mut detector, 40 * workers as u32, healthy);
+        prop_assert!(detector.stragglers().next().is_none());
+    }
+
+    /// Invariant 31: the verdict does not depend on the batch sizes.
+    #[test]
+    fn batch_sizes_do_not_change_the_verdict(
+        sizes in prop::collection::vec(1_u32..500, 4), factors in prop::collection::vec(0.5_f64..5.0, 4)
+    ) {
+        let run = |sizes: &[u32]| {
+            let (mut job, mut detector) = job(true, 4);
+            for (worker, size) in job.workers.iter_mut().zip(sizes) {
+                worker.batch_size = *size;
+            }
+            steps(&mut job, &mut detector, 220, |worker, _| factors[worker]);
+            paces(&detector)
+        };
+        prop_assert_eq!(run(&sizes), run(&[64; 4]));
+    }
+
+    /// Invariant 31: one burst shorter than half the short window is not even transient, however slow.
+    #[test]
+    fn a_burst_shorter_than_half_the_window_is_not_seen(
+        before in 25_u32..80, length in 0_u32..=10, factor in 1.0_f64..100.0
+    ) {
+        let (mut job, mut detector) = job(true, 4);
+        steps(&mut job, &mut detector, before, healthy);
+        steps(&mut job, &mut detector, length, slow(1, factor));
+        for _ in 0..60 {
+            steps(&mut job, &mut detector, 1, healthy);
+            prop_assert_eq!(detector.stragglers().next(), None);
+        }
+    }
+
+    /// Invariant 31: a persistent node was slow in four fifths of the long window; one burst that is shorter, or two
+    /// that are together, are not enough, wherever they are.
+    #[test]
+    fn persistent_needs_four_fifths_of_the_long_window(
+        before in 0_u32..250, first in 0_u32..=150, share in 0.0_f64..1.0, gap in 20_u32..50
+    ) {
+        let second = ((150 - first) as f64 * share) as u32;
+        let (mut job, mut detector) = job(true, 4);
+        let parts = [(before, 1.0), (first, 6.0), (gap, 1.0), (second, 6.0), (50, 1.0)];
+        for (count, factor) in parts {
+            for _ in 0..count {
+                steps(&mut job, &mut detector, 1, slow(2, factor));
+                prop_assert!(see(&detector, 2).pace != PERSISTENT);
+            }
+        }
+    }
+
+    /// Which worker is where does not matter.
+    #[test]
+    fn a_permutation_of_the_workers_permutes_the_verdicts(
+        factors in prop::collection::vec(0.5_f64..5.0, 2..8), seed in any::<u64>()
+    ) {
+        let run = |factors: &[f64]| {
+            let (mut job, mut detector) = job(true, factors.len());
+            steps(&mut job, &mut detector, 220, |worker, _| factors[worker]);
+            paces(&detector)
+        };
+        let mut order: Vec<usize> = (0..factors.len()).collect();
+        let mut rng = Seed(seed).rng();
+        order.sort_by_cached_key(|_| rng.next_u64());
+        let permuted: Vec<f64> = order.iter().map(|index| factors[*index]).collect();
+        let verdicts = run(&factors);
+        let expected: Vec<Pace> = order.iter().map(|index| verdicts[*index]).collect();
+        prop_assert_eq!(run(&permuted), expected);
+    }
+}
+
+/// Replays a public series: `t_s,worker,slowdown`, constant between samples. Calls `check` after every step.
+/// `None` if the data are not there.
+fn replay(name: &str, step: Duration, mut check: impl FnMut(&StragglerDetector, &[f64])) -> Option<()> {
+    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let data = std::env::var_os("ANTDT_DATA").map_or_else(|| workspace.join("../shared/data"), PathBuf::from);
+    let path = data.join("slowdown_series").join(name);
+    let Ok(file) = std::fs::File::open(&path) else {
+        println!("skipped: no {}; set ANTDT_DATA to the folder that has slowdown_series", path.display());
+        return None;
+    };
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).unwrap();
+    let mut series: BTreeMap<u64, BTreeMap<usize, f64>> = BTreeMap::new();
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let milliseconds = (fields[0].parse::<f64>().unwrap() * 1000.0) as u64;
+        series
+            .entry(milliseconds)
+            .or_default()
+            .insert(fields[1].parse().unwrap(), fields[2].parse().unwrap());
+    }
+    let workers = series.values().next().unwrap().len();
+    let end = at(ms(*series.keys().next_back().unwrap()));
+    let mut job = SyntheticJob::new(true, 64, &vec![step / 64; workers]);
+    let mut detector = detector();
+    job.join_all(&mut detector);
+    let mut now = vec![1.0; workers];
+    while job.now < end {
+        let elapsed = u64::try_from(job.now.since_start().as_millis()).unwrap();
+        if let Some((_, row)) = series.range(..=elapsed).next_back() {
+            for (worker, slowdown) in row {
+                now[*worker] = *slowdown;
+            }
+        }
+        steps(&mut job, &mut detector, 1, |worker, _| now[worker]);
+        check(&detector, &now);
+    }
+    Some(())
+}
+
+#[test]
+fn of_a_public_job_only_the_worker_with_the_burst_is_found_and_never_as_persistent() {
+    let mut found: BTreeMap<NodeId, u32> = BTreeMap::new();
+    let mut worst = (0, 0.0_f64);
+    let replayed = replay("alibaba_job1.csv.gz", ms(500), |detector, now| {
+        for (node, kind) in detector.stragglers() {
+            assert_eq!(kind, StragglerKind::Transient);
+            *found.entry(node).or_default() += 1;
+        }
+        for (worker, slowdown) in now.iter().enumerate() {
+            if *slowdown > worst.1 {
+                worst = (worker as u32, *slowdown);
+            }
+        }
+    });
+    if replayed.is_some() {
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [NodeId::worker(worst.0)], "{found:?}");
+    }
+}
+
+#[test]
+fn in_a_public_job_without_stragglers_none_is_found() {
+    replay("bytedance_ST.csv.gz", ms(200), |detector, _| assert_eq!(detector.stragglers().next(), None));
+}

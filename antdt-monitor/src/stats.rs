@@ -1,0 +1,23 @@
+//! The one statistic that pace rests on.
+
+/// The lower median: of an even count, the smaller of the two values in the middle. `None` of nothing.
+///
+/// Why the lower one: it is a value that really occurred, it needs no division (so integer times stay exact), and
+/// as a reference it takes the side of the fast: of two nodes the slower one is measured against the faster one,
+/// of four nodes with two slow ones both are found.
+///
+/// Expected cost O(n). The order of `values` is changed.
+///
+/// ```
+/// use antdt_monitor::stats::lower_median;
+/// assert_eq!(lower_median(&mut [4, 1, 1]), Some(1));
+/// assert_eq!(lower_median(&mut [4, 1]), Some(1));
+/// assert_eq!(lower_median::<u64>(&mut []), None);
+/// ```
+pub fn lower_median<T: Ord + Copy>(values: &mut [T]) -> Option<T> {
+    if values.is_empty() {
+        return None;
+    }
+    let middle = (values.len() - 1) / 2;
+    Some(*values.select_nth_unstable(middle).1)
+}

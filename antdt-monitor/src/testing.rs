@@ -1,0 +1,150 @@
+//! Synthetic jobs: batch reports from a table of speeds, for trying rules and policies without a cluster.
+
+use std::time::Duration;
+
+use antdt_core::{
+    BatchReport, DeviceClass, Holder, Incarnation, Iteration, JobTime, NodeId, NodeInfo, Phase, PlanVersion,
+};
+
+use crate::detector::StragglerDetector;
+
+/// A worker of a [`SyntheticJob`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyntheticWorker {
+    /// Its hardware.
+    pub device: DeviceClass,
+    /// Compute time of one sample when nothing disturbs it.
+    pub sample_time: Duration,
+    /// Samples in each of its batches.
+    pub batch_size: u32,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    sequence: u64,
+    free_at: JobTime,
+}
+
+impl SyntheticWorker {
+    /// A healthy worker.
+    pub fn new(sample_time: Duration, batch_size: u32) -> Self {
+        Self {
+            device: DeviceClass::default(),
+            sample_time,
+            batch_size,
+            incarnation: Incarnation(0),
+            sequence: 0,
+            free_at: JobTime::ZERO,
+        }
+    }
+}
+
+/// Workers that make batches, in step or each at its own pace. Time advances only by the batches themselves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyntheticJob {
+    /// The workers; the position is the index of the node.
+    pub workers: Vec<SyntheticWorker>,
+    /// Whether each step ends when the slowest is done.
+    pub synchronous: bool,
+    /// The plan that the reports name.
+    pub plan: PlanVersion,
+    /// The moment of the last report.
+    pub now: JobTime,
+    iteration: u64,
+}
+
+impl SyntheticJob {
+    /// A job whose workers have these times per sample and all the same batch size.
+    pub fn new(synchronous: bool, batch_size: u32, sample_times: &[Duration]) -> Self {
+        Self {
+            workers: sample_times.iter().map(|time| SyntheticWorker::new(*time, batch_size)).collect(),
+            synchronous,
+            plan: PlanVersion(1),
+            now: JobTime::ZERO,
+            iteration: 0,
+        }
+    }
+
+    /// Which life of which node a worker is.
+    pub fn holder(&self, index: usize) -> Holder {
+        let node = NodeId::worker(u32::try_from(index).expect("a test has few workers"));
+        Holder::new(node, self.workers[index].incarnation)
+    }
+
+    /// Registers a worker, as it does when it starts.
+    pub fn join(&self, detector: &mut StragglerDetector, index: usize) {
+        let info = NodeInfo {
+            holder: self.holder(index),
+            host: "localhost".to_owned(),
+            device: self.workers[index].device.clone(),
+            batch_size_min: 1,
+            batch_size_max: u32::MAX,
+        };
+        detector.node_joined(self.now, &info);
+    }
+
+    /// Registers all workers.
+    pub fn join_all(&self, detector: &mut StragglerDetector) {
+        for index in 0..self.workers.len() {
+            self.join(detector, index);
+        }
+    }
+
+    /// The next reports. `slowdown` says how many times slower a worker is at a moment, 1 = healthy.
+    ///
+    /// In step: one report of each worker. Each at its own pace: the one report that is due next.
+    pub fn next(&mut self, slowdown: impl Fn(usize, JobTime) -> f64) -> Vec<BatchReport> {
+        let compute = |job: &Self, index: usize, at: JobTime| {
+            let worker = &job.workers[index];
+            worker.sample_time.mul_f64(slowdown(index, at)) * worker.batch_size
+        };
+        if self.synchronous {
+            let times: Vec<Duration> = (0..self.workers.len()).map(|i| compute(self, i, self.now)).collect();
+            let step = times.iter().max().copied().unwrap_or_default();
+            self.now = self.now + step;
+            self.iteration += 1;
+            times.iter().enumerate().map(|(index, time)| self.report(index, *time, step - *time)).collect()
+        } else {
+            // Whoever started its batch at `free_at` and is done first reports next.
+            let done = |index: usize| {
+                let start = self.workers[index].free_at;
+                (start + compute(self, index, start), index)
+            };
+            let Some((at, index)) = (0..self.workers.len()).map(done).min() else { return Vec::new() };
+            let time = at.since(self.workers[index].free_at);
+            self.workers[index].free_at = at;
+            self.now = self.now.max(at);
+            vec![self.report(index, time, Duration::ZERO)]
+        }
+    }
+
+    /// Feeds a detector with reports until the job's time is `until`.
+    pub fn run(
+        &mut self,
+        detector: &mut StragglerDetector,
+        until: JobTime,
+        slowdown: impl Fn(usize, JobTime) -> f64,
+    ) {
+        while self.now < until && !self.workers.is_empty() {
+            for report in self.next(&slowdown) {
+                detector.report(self.now, &report);
+            }
+        }
+    }
+
+    fn report(&mut self, index: usize, compute: Duration, barrier_wait: Duration) -> BatchReport {
+        let holder = self.holder(index);
+        let worker = &mut self.workers[index];
+        worker.sequence += 1;
+        BatchReport {
+            holder,
+            sequence: worker.sequence,
+            iteration: Iteration(if self.synchronous { self.iteration } else { worker.sequence }),
+            plan: self.plan,
+            phase: Phase::Train,
+            samples: u64::from(worker.batch_size),
+            data_wait: Duration::ZERO,
+            compute,
+            communicate: Duration::ZERO,
+            barrier_wait,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Plans and reports.
+
+use std::time::Duration;
+
+use antdt_core as core;
+
+use super::to_ns;
+use crate::v1;
+
+impl From<&core::Plan> for v1::Plan {
+    fn from(plan: &core::Plan) -> Self {
+        Self {
+            version: plan.version.0,
+            membership: plan.membership.0,
+            batch_sizes: plan
+                .batch_sizes
+                .iter()
+                .map(|(node, samples)| v1::BatchSize { worker: node.index, samples: *samples })
+                .collect(),
+        }
+    }
+}
+
+impl From<v1::Plan> for core::Plan {
+    fn from(wire: v1::Plan) -> Self {
+        Self::new(
+            core::PlanVersion(wire.version),
+            core::MembershipVersion(wire.membership),
+            wire.batch_sizes.into_iter().map(|b| (core::NodeId::worker(b.worker), b.samples)).collect(),
+        )
+    }
+}
+
+impl v1::BatchReport {
+    /// The report of one batch, with the sum of its samples' losses.
+    pub fn from_core(report: &core::BatchReport, loss_sum: f64) -> Self {
+        let phase = match report.phase {
+            core::Phase::Train => v1::Phase::Train,
+            core::Phase::Evaluate => v1::Phase::Evaluate,
+            core::Phase::Checkpoint => v1::Phase::Checkpoint,
+            core::Phase::Profile => v1::Phase::Profile,
+        };
+        Self {
+            sequence: report.sequence,
+            iteration: report.iteration.0,
+            plan: report.plan.0,
+            phase: phase.into(),
+            samples: report.samples,
+            data_wait_ns: to_ns(report.data_wait),
+            compute_ns: to_ns(report.compute),
+            communicate_ns: to_ns(report.communicate),
+            barrier_wait_ns: to_ns(report.barrier_wait),
+            loss_sum,
+        }
+    }
+
+    /// The report as `holder`'s; an unknown phase counts as one that is not judged.
+    pub fn to_core(&self, holder: core::Holder) -> core::BatchReport {
+        core::BatchReport {
+            holder,
+            sequence: self.sequence,
+            iteration: core::Iteration(self.iteration),
+            plan: core::PlanVersion(self.plan),
+            phase: match v1::Phase::try_from(self.phase) {
+                Ok(v1::Phase::Train) => core::Phase::Train,
+                Ok(v1::Phase::Evaluate) => core::Phase::Evaluate,
+                Ok(v1::Phase::Checkpoint) => core::Phase::Checkpoint,
+                Ok(v1::Phase::Profile) | Err(_) => core::Phase::Profile,
+            },
+            samples: self.samples,
+            data_wait: Duration::from_nanos(self.data_wait_ns),
+            compute: Duration::from_nanos(self.compute_ns),
+            communicate: Duration::from_nanos(self.communicate_ns),
+            barrier_wait: Duration::from_nanos(self.barrier_wait_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Holder, Incarnation, NodeId};
+
+    use crate::v1;
+
+    #[test]
+    fn a_plan_and_a_report_survive_the_wire() {
+        let sizes = [(NodeId::worker(0), 3), (NodeId::worker(4), 9)].into_iter().collect();
+        let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes);
+        assert_eq!(antdt_core::Plan::from(v1::Plan::from(&plan)), plan);
+
+        let holder = Holder::new(NodeId::worker(1), Incarnation(3));
+        let wire = v1::BatchReport { sequence: 4, samples: 64, compute_ns: 5_000, ..Default::default() };
+        let report = wire.to_core(holder);
+        assert_eq!(v1::BatchReport::from_core(&report, 0.0), wire);
+    }
+
+    #[test]
+    fn an_unknown_role_is_refused_by_name() {
+        let error = Holder::try_from(v1::Holder { role: 9, index: 0, incarnation: 0 }).unwrap_err();
+        assert_eq!(error.to_string(), "field `holder.role` has the unknown value 9");
+    }
+}

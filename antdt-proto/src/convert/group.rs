@@ -1,0 +1,211 @@
+//! Steps that all take together.
+
+use antdt_core as core;
+
+use super::{WireError, required};
+use crate::v1;
+
+fn acks_in(wire: Vec<v1::Ack>) -> Result<Vec<core::Ack>, WireError> {
+    wire.into_iter().map(core::Ack::try_from).collect()
+}
+
+fn acks_out(acks: &[core::Ack]) -> Vec<v1::Ack> {
+    acks.iter().map(|ack| (*ack).into()).collect()
+}
+
+impl From<&core::Contribution> for v1::Contribution {
+    fn from(contribution: &core::Contribution) -> Self {
+        Self { holder: Some(contribution.holder.into()), acks: acks_out(&contribution.acks) }
+    }
+}
+
+impl TryFrom<v1::Contribution> for core::Contribution {
+    type Error = WireError;
+
+    fn try_from(wire: v1::Contribution) -> Result<Self, WireError> {
+        let holder = required("contribution.holder", wire.holder)?.try_into()?;
+        Ok(Self { holder, acks: acks_in(wire.acks)? })
+    }
+}
+
+impl From<&core::StepResult> for v1::StepResult {
+    fn from(result: &core::StepResult) -> Self {
+        Self { step: result.step, contributions: result.contributions.iter().map(Into::into).collect() }
+    }
+}
+
+impl TryFrom<v1::StepResult> for core::StepResult {
+    type Error = WireError;
+
+    fn try_from(wire: v1::StepResult) -> Result<Self, WireError> {
+        let contributions =
+            wire.contributions.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        Ok(Self { step: wire.step, contributions })
+    }
+}
+
+impl v1::JoinRequest {
+    /// The request of a worker that stands where it says.
+    pub fn new(holder: core::Holder, standing: &core::Standing) -> Self {
+        Self {
+            holder: Some(holder.into()),
+            applied: standing.applied.as_ref().map(Into::into),
+            prepared: standing.prepared.as_ref().map(Into::into),
+        }
+    }
+
+    /// Who asks, and where it stands.
+    ///
+    /// # Errors
+    /// If a required field is absent or unknown.
+    pub fn into_core(self) -> Result<(core::Holder, core::Standing), WireError> {
+        let holder = required("join.holder", self.holder)?.try_into()?;
+        let applied = self.applied.map(TryInto::try_into).transpose()?;
+        let prepared = self.prepared.map(TryInto::try_into).transpose()?;
+        Ok((holder, core::Standing { applied, prepared }))
+    }
+}
+
+impl v1::ReadyRequest {
+    /// A worker's word that its push of `step` is on all servers.
+    pub fn new(holder: core::Holder, step: u64, readiness: &core::Readiness) -> Self {
+        Self {
+            holder: Some(holder.into()),
+            step,
+            samples: readiness.samples,
+            end_of_data: readiness.end_of_data,
+            plan_ready: readiness.plan.0,
+            acks: acks_out(&readiness.acks),
+        }
+    }
+
+    /// Who is ready, for which step, with what.
+    ///
+    /// # Errors
+    /// If a required field is absent or unknown.
+    pub fn into_core(self) -> Result<(core::Holder, u64, core::Readiness), WireError> {
+        let holder = required("ready.holder", self.holder)?.try_into()?;
+        let readiness = core::Readiness {
+            samples: self.samples,
+            end_of_data: self.end_of_data,
+            plan: core::PlanVersion(self.plan_ready),
+            acks: acks_in(self.acks)?,
+        };
+        Ok((holder, self.step, readiness))
+    }
+}
+
+impl From<&core::StepCommit> for v1::StepCommit {
+    fn from(commit: &core::StepCommit) -> Self {
+        let contributors = commit
+            .contributors
+            .iter()
+            .map(|(holder, acks)| v1::Contribution { holder: Some((*holder).into()), acks: acks_out(acks) })
+            .collect();
+        Self {
+            contributors,
+            samples: commit.samples,
+            apply_plan: commit.apply.map_or(0, |version| version.0),
+            end: commit.end,
+            step: commit.step,
+        }
+    }
+}
+
+impl TryFrom<v1::StepCommit> for core::StepCommit {
+    type Error = WireError;
+
+    fn try_from(wire: v1::StepCommit) -> Result<Self, WireError> {
+        let mut contributors = std::collections::BTreeMap::new();
+        for contribution in wire.contributors {
+            let core::Contribution { holder, acks } = contribution.try_into()?;
+            contributors.insert(holder, acks);
+        }
+        Ok(Self {
+            step: wire.step,
+            contributors,
+            samples: wire.samples,
+            apply: (wire.apply_plan != 0).then_some(core::PlanVersion(wire.apply_plan)),
+            end: wire.end,
+        })
+    }
+}
+
+impl From<&core::Joined> for v1::JoinReply {
+    fn from(joined: &core::Joined) -> Self {
+        let members = joined
+            .members
+            .iter()
+            .map(|(holder, address)| v1::Member {
+                holder: Some((*holder).into()),
+                data_address: address.clone(),
+            })
+            .collect();
+        Self {
+            membership: joined.membership.0,
+            members,
+            commit_prepared: joined.commit_prepared,
+            source: joined.source.map(|rank| rank.0),
+            next_step: joined.next_step,
+            plan: Some((&joined.plan).into()),
+            finished: joined.finished,
+            last_commit: joined.last_commit.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<v1::JoinReply> for core::Joined {
+    type Error = WireError;
+
+    fn try_from(wire: v1::JoinReply) -> Result<Self, WireError> {
+        let mut members = Vec::with_capacity(wire.members.len());
+        for member in wire.members {
+            members.push((required("member.holder", member.holder)?.try_into()?, member.data_address));
+        }
+        Ok(Self {
+            membership: core::MembershipVersion(wire.membership),
+            members,
+            commit_prepared: wire.commit_prepared,
+            source: wire.source.map(core::Rank),
+            next_step: wire.next_step,
+            plan: required("join.plan", wire.plan)?.into(),
+            last_commit: wire.last_commit.map(TryInto::try_into).transpose()?,
+            finished: wire.finished,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Ack, Contribution, Generation, Holder, Incarnation, LeaseId, NodeId, StepResult};
+
+    use crate::v1;
+
+    #[test]
+    fn what_is_said_about_a_step_survives_the_wire() {
+        let holder = Holder::new(NodeId::worker(2), Incarnation(1));
+        let ack = Ack { lease: LeaseId { generation: Generation(3), sequence: 9 }, offset: 7 };
+        let result = StepResult { step: 5, contributions: vec![Contribution { holder, acks: vec![ack] }] };
+        let standing = antdt_core::Standing { applied: Some(result), prepared: None };
+        let back = v1::JoinRequest::new(holder, &standing).into_core().unwrap();
+        assert_eq!(back, (holder, standing));
+
+        let readiness = antdt_core::Readiness {
+            samples: 4,
+            end_of_data: true,
+            plan: antdt_core::PlanVersion(2),
+            acks: vec![ack],
+        };
+        let back = v1::ReadyRequest::new(holder, 8, &readiness).into_core().unwrap();
+        assert_eq!(back, (holder, 8, readiness));
+
+        let commit = antdt_core::StepCommit {
+            step: 8,
+            contributors: [(holder, vec![ack])].into_iter().collect(),
+            samples: 4,
+            apply: Some(antdt_core::PlanVersion(2)),
+            end: false,
+        };
+        assert_eq!(antdt_core::StepCommit::try_from(v1::StepCommit::from(&commit)).unwrap(), commit);
+    }
+}

@@ -1,0 +1,155 @@
+//! The loop of one machine. The only place where a machine meets a clock.
+
+use std::future::Future;
+
+use antdt_core::{JobTime, Machine};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::JobClock;
+use crate::inbox::{Inbox, Letter};
+
+/// Events taken in one round at most: bounds how long an answer can wait for others' effects.
+const ROUND_MAX: usize = 256;
+
+/// Carries out what a machine asks for.
+pub trait Runner<M: Machine>: Send {
+    /// Carries out the effects of one round, in order, and drains the vector.
+    /// The round's answers are released when this returns.
+    fn carry_out(&mut self, now: JobTime, effects: &mut Vec<M::Effect>) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs `machine` until `shutdown` is cancelled or every mailbox is dropped, then returns it.
+///
+/// Everything queued is handled in one round; the effects of the round are carried out together, so that a store
+/// pays one flush for many events; then the answers go out.
+pub async fn drive<M, R>(
+    mut machine: M,
+    mut inbox: Inbox<M>,
+    mut runner: R,
+    clock: JobClock,
+    shutdown: CancellationToken,
+) -> M
+where
+    M: Machine,
+    R: Runner<M>,
+{
+    let mut letters = Vec::new();
+    let mut effects = Vec::new();
+    let mut answers = Vec::new();
+    loop {
+        let deadline = machine.deadline().and_then(|at| clock.instant(at));
+        tokio::select! {
+            () = shutdown.cancelled() => return machine,
+            taken = inbox.receiver.recv_many(&mut letters, ROUND_MAX) => {
+                if taken == 0 {
+                    return machine;
+                }
+                for Letter { event, reply } in letters.drain(..) {
+                    let answer = machine.handle(clock.now(), event);
+                    while let Some(effect) = machine.poll_effect() {
+                        effects.push(effect);
+                    }
+                    answers.extend(reply.map(|reply| (reply, answer)));
+                }
+            }
+            () = sleep_until(deadline) => {
+                machine.on_deadline(clock.now());
+                while let Some(effect) = machine.poll_effect() {
+                    effects.push(effect);
+                }
+            }
+        }
+        if !effects.is_empty() {
+            runner.carry_out(clock.now(), &mut effects).await;
+            effects.clear();
+        }
+        for (reply, answer) in answers.drain(..) {
+            // The asker may have gone away; the event stands all the same.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::inbox::mailbox;
+
+    /// Counts; each event asks for one effect; a deadline one second after the first event adds 100.
+    #[derive(Default)]
+    struct Counter {
+        count: u64,
+        due: Option<JobTime>,
+        effects: Vec<u64>,
+    }
+
+    impl Machine for Counter {
+        type Event = u64;
+        type Answer = u64;
+        type Effect = u64;
+
+        fn handle(&mut self, now: JobTime, event: u64) -> u64 {
+            self.count += event;
+            self.due.get_or_insert(now + Duration::from_secs(1));
+            self.effects.push(self.count);
+            self.count
+        }
+        fn poll_effect(&mut self) -> Option<u64> {
+            (!self.effects.is_empty()).then(|| self.effects.remove(0))
+        }
+        fn deadline(&self) -> Option<JobTime> {
+            self.due
+        }
+        fn on_deadline(&mut self, _now: JobTime) {
+            self.due = None;
+            self.count += 100;
+            self.effects.push(self.count);
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u64>>>);
+
+    impl Runner<Counter> for Log {
+        async fn carry_out(&mut self, _now: JobTime, effects: &mut Vec<u64>) {
+            self.0.lock().unwrap().append(effects);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_come_after_their_effects_and_deadlines_fire() {
+        let (sender, inbox) = mailbox(4);
+        let log = Log::default();
+        let shutdown = CancellationToken::new();
+        let task =
+            tokio::spawn(drive(Counter::default(), inbox, log.clone(), JobClock::start(), shutdown.clone()));
+        assert_eq!(sender.call(1).await, Ok(1));
+        assert_eq!(*log.0.lock().unwrap(), [1], "the effect was carried out before the answer");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(*log.0.lock().unwrap(), [1, 101]);
+        shutdown.cancel();
+        assert_eq!(task.await.unwrap().count, 101);
+        assert_eq!(sender.call(1).await, Err(crate::Closed));
+    }
+
+    #[tokio::test]
+    async fn the_loop_ends_when_nobody_can_send_any_more() {
+        let (sender, inbox) = mailbox(4);
+        sender.send(5).await.unwrap();
+        drop(sender);
+        let machine =
+            drive(Counter::default(), inbox, Log::default(), JobClock::start(), CancellationToken::new())
+                .await;
+        assert_eq!(machine.count, 5);
+    }
+}

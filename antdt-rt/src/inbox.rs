@@ -1,0 +1,71 @@
+//! A bounded inbox in front of a machine.
+
+use antdt_core::Machine;
+use tokio::sync::{mpsc, oneshot};
+
+/// The task that owned the machine has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the service has shut down")]
+pub struct Closed;
+
+pub(crate) struct Letter<M: Machine> {
+    pub(crate) event: M::Event,
+    pub(crate) reply: Option<oneshot::Sender<M::Answer>>,
+}
+
+/// Where events of a machine are sent. Cheap to clone.
+pub struct Mailbox<M: Machine> {
+    sender: mpsc::Sender<Letter<M>>,
+}
+
+impl<M: Machine> Clone for Mailbox<M> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone() }
+    }
+}
+
+impl<M: Machine> std::fmt::Debug for Mailbox<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox").field("free", &self.sender.capacity()).finish()
+    }
+}
+
+/// The receiving end, owned by [`drive`](crate::drive).
+pub struct Inbox<M: Machine> {
+    pub(crate) receiver: mpsc::Receiver<Letter<M>>,
+}
+
+impl<M: Machine> std::fmt::Debug for Inbox<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("queued", &self.receiver.len()).finish()
+    }
+}
+
+/// A mailbox and its inbox. `bound` events wait at most; a sender beyond that waits its turn.
+pub fn mailbox<M: Machine>(bound: usize) -> (Mailbox<M>, Inbox<M>) {
+    let (sender, receiver) = mpsc::channel(bound);
+    (Mailbox { sender }, Inbox { receiver })
+}
+
+impl<M: Machine> Mailbox<M> {
+    /// Sends an event and waits for its answer, which comes after its effects were carried out.
+    ///
+    /// # Errors
+    /// If the task that owned the machine has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future after the event was queued does not take the event back.
+    pub async fn call(&self, event: M::Event) -> Result<M::Answer, Closed> {
+        let (reply, answer) = oneshot::channel();
+        self.sender.send(Letter { event, reply: Some(reply) }).await.map_err(|_| Closed)?;
+        answer.await.map_err(|_| Closed)
+    }
+
+    /// Sends an event whose answer nobody needs.
+    ///
+    /// # Errors
+    /// If the task that owned the machine has ended.
+    pub async fn send(&self, event: M::Event) -> Result<(), Closed> {
+        self.sender.send(Letter { event, reply: None }).await.map_err(|_| Closed)
+    }
+}

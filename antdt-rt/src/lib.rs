@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod drive;
+pub mod inbox;
+pub mod retry;
+
+pub use clock::JobClock;
+pub use drive::{Runner, drive};
+pub use inbox::{Closed, Inbox, Mailbox, mailbox};
+pub use retry::Backoff;
+pub use tokio_util::sync::CancellationToken;

@@ -1,0 +1,223 @@
+//! What can go wrong, one enum for each operation. None of these ever means "end of data".
+
+use std::time::Duration;
+
+use antdt_core::port::SeamError;
+use antdt_core::{
+    Generation, Holder, Incarnation, InvalidValue, LeaseId, NodeId, RequestId, Retry, ShardKey,
+};
+
+/// Why a life of a node may not take part.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// This life, or a later one, has ended: exit.
+    #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
+    Fenced {
+        /// Who asked.
+        holder: Holder,
+        /// The newest life that has ended.
+        through: Incarnation,
+    },
+    /// Only workers train.
+    #[error("{node} is not a worker; only workers take shards")]
+    NotAWorker {
+        /// Who asked.
+        node: NodeId,
+    },
+    /// The assignment is static and has no share for this worker.
+    #[error("{node} has no share: the static assignment is for {workers} workers")]
+    NoShare {
+        /// Who asked.
+        node: NodeId,
+        /// Shares there are.
+        workers: u32,
+    },
+}
+
+/// Why a fetch was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The service was restarted since the holder registered: drop all leases and register again.
+    #[error("generation {given} is over, {current} is current; drop all leases and register again")]
+    WrongGeneration {
+        /// What the request said.
+        given: Generation,
+        /// What is true.
+        current: Generation,
+    },
+    /// The holder never registered in this generation.
+    #[error("{holder} is not registered; register first")]
+    UnknownHolder {
+        /// Who asked.
+        holder: Holder,
+    },
+    /// This life has ended: exit.
+    #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
+    Fenced {
+        /// Who asked.
+        holder: Holder,
+        /// The newest life that has ended.
+        through: Incarnation,
+    },
+    /// A later request was answered before: a delayed message, or a defect of the caller.
+    #[error(
+        "request {request} of {holder} is older than its request {last}, which was granted; count upwards"
+    )]
+    OldRequest {
+        /// Who asked.
+        holder: Holder,
+        /// What the request said.
+        request: RequestId,
+        /// The newest one that was answered with a grant.
+        last: RequestId,
+    },
+    /// Too many samples were given up after data faults; the job must not go on as if they were trained.
+    #[error(
+        "{samples} samples could not be read and at most {limit} may be given up, shard {} of epoch {} among them; \
+         mend the data, or let the job continue without them (on_quarantine)",
+        key.index, key.epoch
+    )]
+    Quarantined {
+        /// One of the shards.
+        key: ShardKey,
+        /// Samples given up.
+        samples: u64,
+        /// Samples that may be.
+        limit: u64,
+    },
+}
+
+/// Why an ack, a release or a report of a data fault was refused: a defect of the caller. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AckError {
+    /// Less than was acknowledged before.
+    #[error("offset {offset} of lease {lease} goes back: {have} samples are done already")]
+    OffsetRegression {
+        /// The lease.
+        lease: LeaseId,
+        /// What the request said.
+        offset: u64,
+        /// What is done.
+        have: u64,
+    },
+    /// More than the shard has; or, with a data fault, nothing that could be unreadable.
+    #[error("offset {offset} of lease {lease} is outside its shard of {len} samples")]
+    OffsetOutOfRange {
+        /// The lease.
+        lease: LeaseId,
+        /// What the request said.
+        offset: u64,
+        /// Samples of the shard.
+        len: u64,
+    },
+    /// A request without any entry.
+    #[error("the request names no lease; send at least one")]
+    Empty,
+}
+
+/// Why a ledger could not be recovered or set back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The data set cannot be registered.
+    #[error(transparent)]
+    Spec(#[from] InvalidValue),
+    /// The snapshot was made with other settings.
+    #[error(
+        "the snapshot is of a data set with other settings than {name:?} has now; restore with the settings it was made with"
+    )]
+    SpecMismatch {
+        /// The data set.
+        name: String,
+    },
+    /// Leases of that generation may still be about.
+    #[error("generation {given} is not newer than {last}, which was used before; take a higher one")]
+    GenerationNotNewer {
+        /// The one that was asked for.
+        given: Generation,
+        /// The newest that was used.
+        last: Generation,
+    },
+    /// A record does not follow from those before it: the log is of another data set, or damaged.
+    #[error("record {record} does not fit: {why}; the log is damaged or belongs to another data set")]
+    Unfit {
+        /// The record.
+        record: String,
+        /// What contradicts it.
+        why: &'static str,
+    },
+}
+
+/// Why a [`ShardSource`](antdt_core::port::ShardSource) failed, by what the caller has to do.
+///
+/// | variant | what happened | the caller |
+/// |---|---|---|
+/// | `Unavailable` | unreachable, shutting down, or its store is | backs off and sends the same request |
+/// | `Reregister` | a new generation, or never registered | drops its leases and registers |
+/// | `Fenced` | this life has ended | exits |
+/// | `DataLost` | too many unreadable samples | exits; starting again cannot help |
+/// | `Rejected` | the request is wrong | aborts with the error |
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The service did not answer in time, or said that it cannot now.
+    #[error("the shard service is unavailable for {after:?}: {why}")]
+    Unavailable {
+        /// What the last try ended with.
+        why: String,
+        /// How long it was tried; zero if once.
+        after: Duration,
+    },
+    /// The service does not know this life of the node in its present generation.
+    #[error("{0}")]
+    Reregister(String),
+    /// This life of the node has ended.
+    #[error("{0}")]
+    Fenced(String),
+    /// Too many samples cannot be read.
+    #[error("{0}")]
+    DataLost(String),
+    /// The request is wrong; sending it again cannot help.
+    #[error("{0}")]
+    Rejected(String),
+}
+
+impl SeamError for SourceError {
+    fn retry(&self) -> Retry {
+        match self {
+            Self::Unavailable { .. } => Retry::Later,
+            Self::Reregister(_) | Self::Fenced(_) | Self::DataLost(_) | Self::Rejected(_) => Retry::Never,
+        }
+    }
+}
+
+impl From<RegisterError> for SourceError {
+    fn from(e: RegisterError) -> Self {
+        match e {
+            RegisterError::Fenced { .. } => Self::Fenced(e.to_string()),
+            RegisterError::NotAWorker { .. } | RegisterError::NoShare { .. } => Self::Rejected(e.to_string()),
+        }
+    }
+}
+
+impl From<FetchError> for SourceError {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::WrongGeneration { .. } | FetchError::UnknownHolder { .. } => {
+                Self::Reregister(e.to_string())
+            }
+            FetchError::Fenced { .. } => Self::Fenced(e.to_string()),
+            FetchError::OldRequest { .. } => Self::Rejected(e.to_string()),
+            FetchError::Quarantined { .. } => Self::DataLost(e.to_string()),
+        }
+    }
+}
+
+impl From<AckError> for SourceError {
+    fn from(e: AckError) -> Self {
+        Self::Rejected(e.to_string())
+    }
+}

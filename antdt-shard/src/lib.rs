@@ -1,0 +1,28 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod spec;
+
+pub mod ledger;
+
+pub mod order;
+
+pub mod error;
+pub mod store;
+
+#[cfg(feature = "runtime")]
+pub mod runtime;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use error::{AckError, FetchError, RecoverError, RegisterError, SourceError};
+pub use ledger::{
+    Answer, Effect, Event, LedgerSnapshot, LedgerStatus, Outstanding, Quarantined, Record, Recovery,
+    ShardLedger,
+};
+pub use order::ShardOrder;
+pub use spec::{
+    Assignment, DatasetSpec, Epochs, OnQuarantine, Shuffle, max_leases_default, shard_len_default,
+};
+pub use store::{LedgerStore, MemStore, NullStore};

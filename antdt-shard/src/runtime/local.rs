@@ -1,0 +1,58 @@
+//! A source in the same process as the service.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use antdt_core::port::ShardSource;
+use antdt_core::{Ack, AckOutcome, FetchOutcome, Generation, Holder, RequestId};
+
+use crate::error::SourceError;
+use crate::runtime::service::ShardHandle;
+
+/// A [`ShardSource`] over a [`ShardHandle`]. Clones are one source.
+#[derive(Debug, Clone)]
+pub struct LocalSource {
+    handle: ShardHandle,
+    /// The generation of the last registration; 0, which no service has, before the first.
+    generation: Arc<AtomicU64>,
+}
+
+impl LocalSource {
+    /// A source that nobody has registered at yet.
+    pub fn new(handle: ShardHandle) -> Self {
+        Self { handle, generation: Arc::default() }
+    }
+}
+
+impl ShardSource for LocalSource {
+    type Error = SourceError;
+
+    async fn register(&self, holder: Holder) -> Result<(), SourceError> {
+        let generation = self.handle.register(holder).await?;
+        self.generation.store(generation.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn fetch(
+        &self,
+        holder: Holder,
+        request: RequestId,
+        wait: Duration,
+    ) -> Result<FetchOutcome, SourceError> {
+        let generation = Generation(self.generation.load(Ordering::Relaxed));
+        self.handle.fetch(holder, generation, request, wait).await
+    }
+
+    async fn ack(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
+        self.handle.ack(holder, acks.to_vec()).await
+    }
+
+    async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
+        self.handle.release(holder, acks.to_vec()).await
+    }
+
+    async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {
+        self.handle.fail(holder, ack, why).await
+    }
+}

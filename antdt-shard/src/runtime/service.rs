@@ -1,0 +1,367 @@
+//! The task that owns one ledger: events in, records to the store, answers out.
+
+use std::time::Duration;
+
+use antdt_core::{
+    Ack, AckOutcome, Counts, Epoch, FetchOutcome, Generation, Holder, JobTime, Machine, RequestId,
+};
+use antdt_rt::{CancellationToken, JobClock, Mailbox, Runner, drive, mailbox};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{RecoverError, SourceError};
+use crate::ledger::{
+    Answer, Effect, Event, LedgerSnapshot, LedgerStatus, Outstanding, Quarantined, Record, Recovery,
+    ShardLedger,
+};
+use crate::spec::DatasetSpec;
+use crate::store::LedgerStore;
+
+use super::watch::{Tap, Watched};
+
+/// Why a service could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError<E: std::error::Error + 'static> {
+    /// The log does not give a ledger.
+    #[error("the ledger of {dataset:?} cannot be recovered")]
+    Recover {
+        /// The data set.
+        dataset: String,
+        /// Why.
+        #[source]
+        source: RecoverError,
+    },
+    /// The store failed: what was not stored was not answered either.
+    #[error("the store of data set {dataset:?} failed; free or replace it and start the service again")]
+    Store {
+        /// The data set.
+        dataset: String,
+        /// Why.
+        #[source]
+        source: E,
+    },
+    /// The task panicked, which is a defect.
+    #[error("the task of data set {dataset:?} panicked")]
+    Panicked {
+        /// The data set.
+        dataset: String,
+    },
+}
+
+/// The running service of one data set.
+///
+/// The task ends when `shutdown` is cancelled, when every handle is dropped, or when the store fails; callers then get
+/// [`SourceError::Unavailable`].
+#[derive(Debug)]
+pub struct ShardService<E: std::error::Error + 'static> {
+    handle: ShardHandle,
+    task: JoinHandle<Result<ShardLedger, E>>,
+}
+
+/// Events that may wait for the task; a caller beyond that waits its turn. More would only move the queue from the
+/// network into memory.
+const INBOX_BOUND: usize = 1024;
+
+/// The longest a fetch is held. Holding is cheap, but the caller's deadline must be longer.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
+    /// Reads the store, begins the generation after the last one in it, and serves.
+    ///
+    /// # Errors
+    /// If the store fails, or its records are damaged or of another data set.
+    pub async fn start<S: LedgerStore<Error = E>>(
+        spec: DatasetSpec,
+        store: S,
+        clock: JobClock,
+        shutdown: CancellationToken,
+    ) -> Result<Self, ServiceError<E>> {
+        Self::run(spec, store, clock, shutdown, None).await
+    }
+
+    /// [`start`](Self::start), with somebody who sees every event and its answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_watched<S: LedgerStore<Error = E>>(
+        spec: DatasetSpec,
+        store: S,
+        clock: JobClock,
+        shutdown: CancellationToken,
+        tap: impl FnMut(JobTime, &Event, &Answer) + Send + 'static,
+    ) -> Result<Self, ServiceError<E>> {
+        Self::run(spec, store, clock, shutdown, Some(Box::new(tap))).await
+    }
+
+    async fn run<S: LedgerStore<Error = E>>(
+        spec: DatasetSpec,
+        mut store: S,
+        clock: JobClock,
+        shutdown: CancellationToken,
+        tap: Option<Tap>,
+    ) -> Result<Self, ServiceError<E>> {
+        let dataset = spec.name.clone();
+        let failed = |source| ServiceError::Store { dataset: dataset.clone(), source };
+        let refused = |source| ServiceError::Recover { dataset: dataset.clone(), source };
+
+        let mut recovery = Recovery::new(spec).map_err(refused)?;
+        for record in store.load().await.map_err(failed)? {
+            recovery.apply(&record).map_err(refused)?;
+        }
+        let generation = recovery.snapshot().generation().unwrap_or_default().next();
+        let mut ledger = recovery.finish(generation).map_err(refused)?;
+        // The generation must be on record before anybody can hold a lease of it.
+        store.append(&take_records(&mut ledger)).await.map_err(failed)?;
+
+        let (mailbox, inbox) = mailbox(INBOX_BOUND);
+        let (wake, woken) = watch::channel(());
+        let handle = ShardHandle { dataset, mailbox, woken };
+        let task = tokio::spawn(async move {
+            let (failure, failed) = tokio::sync::oneshot::channel();
+            let runner = LedgerRunner { store, wake, failure: Some(failure), records: Vec::new() };
+            tokio::select! {
+                biased;
+                // The loop is dropped with its unreleased answers: what was not stored is not answered.
+                Ok(error) = failed => Err(error),
+                watched = drive(Watched { ledger, tap }, inbox, runner, clock, shutdown) => Ok(watched.ledger),
+            }
+        });
+        Ok(Self { handle, task })
+    }
+
+    /// A way to reach it.
+    pub fn handle(&self) -> ShardHandle {
+        self.handle.clone()
+    }
+
+    /// Waits for the end of the task and returns the ledger as it was then. Cancel its `shutdown` before, or drop all
+    /// other handles, or this waits for as long as the service lives.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub async fn join(self) -> Result<ShardLedger, ServiceError<E>> {
+        let Self { handle: ShardHandle { dataset, mailbox, .. }, task } = self;
+        drop(mailbox);
+        match task.await {
+            Ok(Ok(ledger)) => Ok(ledger),
+            Ok(Err(source)) => Err(ServiceError::Store { dataset, source }),
+            Err(_) => Err(ServiceError::Panicked { dataset }),
+        }
+    }
+}
+
+fn take_records(ledger: &mut ShardLedger) -> Vec<Record> {
+    let effects = std::iter::from_fn(|| ledger.poll_effect());
+    let record = |effect| match effect {
+        Effect::Record(record) => Some(record),
+        Effect::Wake => None,
+    };
+    effects.filter_map(record).collect()
+}
+
+struct LedgerRunner<S: LedgerStore> {
+    store: S,
+    wake: watch::Sender<()>,
+    failure: Option<tokio::sync::oneshot::Sender<S::Error>>,
+    records: Vec<Record>,
+}
+
+impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
+    async fn carry_out(&mut self, _now: JobTime, effects: &mut Vec<Effect>) {
+        let mut wake = false;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Record(record) => self.records.push(record),
+                Effect::Wake => wake = true,
+            }
+        }
+        if !self.records.is_empty() {
+            if let Err(error) = self.store.append(&self.records).await {
+                tracing::error!(%error, "the ledger store failed; the shard service stops");
+                if let Some(failure) = self.failure.take() {
+                    let _ = failure.send(error);
+                }
+                // The task ends by the failure; returning would release answers that were not stored.
+                std::future::pending::<()>().await;
+            }
+            self.records.clear();
+        }
+        if wake {
+            self.wake.send_replace(());
+        }
+    }
+}
+
+/// A way to reach the service of one data set from the same process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ShardHandle {
+    dataset: String,
+    mailbox: Mailbox<Watched>,
+    woken: watch::Receiver<()>,
+}
+
+/// The answer of the variant that belongs to the event.
+macro_rules! ask {
+    ($handle:expr, $event:expr, $answer:pat => $value:expr) => {
+        match $handle.call($event).await? {
+            $answer => $value,
+            answer => unreachable!("an event is answered by the variant of its name, not by {answer:?}"),
+        }
+    };
+}
+
+impl ShardHandle {
+    /// Name of the data set.
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    async fn call(&self, event: Event) -> Result<Answer, SourceError> {
+        self.mailbox.call(event).await.map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> SourceError {
+        let why = format!("the service of data set {:?} has shut down", self.dataset);
+        SourceError::Unavailable { why, after: Duration::ZERO }
+    }
+
+    /// [`ShardLedger::register`].
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn register(&self, holder: Holder) -> Result<Generation, SourceError> {
+        ask!(self, Event::Register { holder }, Answer::Register(result) => Ok(result?))
+    }
+
+    /// [`ShardLedger::fetch`], held up to `wait` (at most 30 s) while there is nothing to grant.
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    ///
+    /// # Cancel safety
+    /// A dropped call may have been granted a shard; repeat the request to get it.
+    pub async fn fetch(
+        &self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+        wait: Duration,
+    ) -> Result<FetchOutcome, SourceError> {
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
+        let mut woken = self.woken.clone();
+        loop {
+            // What happens from here on is noticed below, even if it happens before the answer arrives.
+            woken.mark_unchanged();
+            let event = Event::Fetch { holder, generation, request };
+            let outcome = ask!(self, event, Answer::Fetch(result) => result?);
+            if !matches!(outcome, FetchOutcome::Wait { .. }) {
+                return Ok(outcome);
+            }
+            match timeout_at(deadline, woken.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(self.gone()),
+                Err(_) => return Ok(outcome),
+            }
+        }
+    }
+
+    /// [`ShardLedger::ack_all`].
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn ack(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
+        ask!(self, Event::Ack { holder, acks }, Answer::Ack(result) => Ok(result?))
+    }
+
+    /// [`ShardLedger::settle`]: the master's word for a holder that cannot speak. Before [`worker_lost`](Self::worker_lost).
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn settle(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
+        self.ack(holder, acks).await
+    }
+
+    /// [`ShardLedger::release`].
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn release(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
+        ask!(self, Event::Release { holder, acks }, Answer::Ack(result) => Ok(result?))
+    }
+
+    /// [`ShardLedger::fail`]; `why` goes to the log.
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {
+        let outcome = ask!(self, Event::Fail { holder, ack }, Answer::Fail(result) => result?);
+        if outcome == AckOutcome::Accepted {
+            let dataset = &self.dataset;
+            tracing::warn!(%dataset, %holder, lease = %ack.lease, offset = ack.offset, why, "data fault");
+        }
+        Ok(outcome)
+    }
+
+    /// [`ShardLedger::worker_lost`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn worker_lost(&self, holder: Holder) -> Result<(), SourceError> {
+        ask!(self, Event::WorkerLost { holder }, Answer::WorkerLost => Ok(()))
+    }
+
+    /// [`ShardLedger::status`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn status(&self) -> Result<LedgerStatus, SourceError> {
+        ask!(self, Event::Status, Answer::Status(status) => Ok(status))
+    }
+
+    /// [`ShardLedger::epoch_counts`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn epoch_counts(&self, epoch: Epoch) -> Result<Option<Counts>, SourceError> {
+        ask!(self, Event::EpochCounts { epoch }, Answer::EpochCounts(counts) => Ok(counts))
+    }
+
+    /// [`ShardLedger::outstanding`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn outstanding(&self) -> Result<Vec<Outstanding>, SourceError> {
+        ask!(self, Event::Outstanding, Answer::Outstanding(leases) => Ok(leases))
+    }
+
+    /// [`ShardLedger::quarantined`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn quarantined(&self) -> Result<Vec<Quarantined>, SourceError> {
+        ask!(self, Event::Quarantined, Answer::Quarantined(shards) => Ok(shards))
+    }
+
+    /// [`ShardLedger::snapshot`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn snapshot(&self) -> Result<LedgerSnapshot, SourceError> {
+        ask!(self, Event::Snapshot, Answer::Snapshot(snapshot) => Ok(*snapshot))
+    }
+
+    /// [`ShardLedger::restore`], in the generation that follows.
+    ///
+    /// # Errors
+    /// If the snapshot is of another data set, or the service has ended.
+    pub async fn restore(&self, snapshot: LedgerSnapshot) -> Result<Generation, SourceError> {
+        let current = self.status().await?.generation;
+        let generation = current.max(snapshot.generation().unwrap_or_default()).next();
+        let event = Event::Restore { snapshot: Box::new(snapshot), generation };
+        ask!(self, event, Answer::Restore(result) => {
+            result.map(|()| generation).map_err(|e| SourceError::Rejected(e.to_string()))
+        })
+    }
+}

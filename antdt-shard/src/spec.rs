@@ -1,0 +1,282 @@
+//! What is to be trained on, how it is cut, and in which order it is handed out.
+
+use antdt_core::{Delivery, Epoch, InvalidValue, NodeId, Role, SampleRange, Seed, ShardKey};
+
+use crate::order::ShardOrder;
+
+/// How many passes over the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Epochs {
+    /// This many.
+    Finite(u32),
+    /// Until the job is stopped: there is no end of the data.
+    Infinite,
+}
+
+/// What is shuffled anew in each epoch. Every order is a pure function of (seed, epoch, index).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shuffle {
+    /// Nothing: the order of the data set.
+    None,
+    /// The shards; samples within a shard keep their order.
+    Shards,
+    /// The shards, and the samples within each shard.
+    ShardsAndSamples,
+}
+
+/// What happens when a shard has had too many data faults and is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnQuarantine {
+    /// No more shards are granted: somebody must look at the data.
+    FailJob,
+    /// The job goes on without these samples, as long as there are no more than `max_samples` of them in all.
+    Continue {
+        /// Samples that may be given up over the whole job.
+        max_samples: u64,
+    },
+}
+
+/// Who may train which shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assignment {
+    /// Whoever asks gets the next shard: a fast worker trains more.
+    #[doc(alias = "DDS")]
+    Dynamic,
+    /// Worker `i` of `workers` owns the `i`-th contiguous part of the order of each epoch, and nothing else.
+    ///
+    /// What people run without stateful sharding; kept as the baseline. Nobody steals, each worker passes through
+    /// its epochs at its own pace, and another life of the same node continues where the last one was.
+    Static {
+        /// Number of parts.
+        workers: u32,
+    },
+}
+
+/// A data set and the rules of its ledger. Check it with [`validate`](Self::validate); a ledger does so.
+///
+/// ```
+/// use antdt_shard::{DatasetSpec, Epochs};
+///
+/// let spec = DatasetSpec { epochs: Epochs::Finite(3), ..DatasetSpec::new("clicks", 1_000_000, 2_560) };
+/// assert_eq!(spec.shard_count(), 391);
+/// let refused = DatasetSpec { num_samples: 0, ..spec }.validate().unwrap_err();
+/// assert_eq!(refused.to_string(), "num_samples = 0: must be at least 1");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatasetSpec {
+    /// 1 to 255 bytes.
+    pub name: String,
+    /// Samples of one epoch.
+    pub num_samples: u64,
+    /// Samples of a shard; the last one may be shorter. At most 2³². It must not follow a batch size that changes
+    /// while the job runs: see [`shard_len_default`].
+    pub shard_len: u64,
+    /// Passes over the data.
+    pub epochs: Epochs,
+    /// What is shuffled.
+    pub shuffle: Shuffle,
+    /// Where the orders come from.
+    pub seed: Seed,
+    /// How many earlier epochs may still be unclosed when the next one opens: 0 is a strict barrier. At most 8.
+    pub epoch_overlap: u32,
+    /// When the agents acknowledge. The ledger is the same for both.
+    pub delivery: Delivery,
+    /// The data faults after which a shard is given up. The loss of a node is never one.
+    pub max_data_faults: u32,
+    /// What happens then.
+    pub on_quarantine: OnQuarantine,
+    /// Leases a holder may have at a time: see [`max_leases_default`].
+    pub max_leases_per_holder: u32,
+    /// Who may train which shard.
+    pub assignment: Assignment,
+}
+
+impl DatasetSpec {
+    /// Most shares of a static assignment: each costs the ledger some hundred bytes.
+    const SHARES_MAX: u32 = 1 << 16;
+    /// Longest shard: one grant of more is no sharding, and offsets within a shard fit 32 bits on the way to a reader.
+    const SHARD_LEN_MAX: u64 = 1 << 32;
+    /// More unclosed epochs than this make "epoch" meaningless for the learning rate.
+    const EPOCH_OVERLAP_MAX: u32 = 8;
+
+    /// One epoch, shards and samples shuffled by seed 0, handed out dynamically with a strict epoch barrier, at least
+    /// once, at most two leases for each holder, and the job fails after three data faults of one shard.
+    pub fn new(name: impl Into<String>, num_samples: u64, shard_len: u64) -> Self {
+        Self {
+            name: name.into(),
+            num_samples,
+            shard_len,
+            epochs: Epochs::Finite(1),
+            shuffle: Shuffle::ShardsAndSamples,
+            seed: Seed(0),
+            epoch_overlap: 0,
+            delivery: Delivery::AtLeastOnce,
+            max_data_faults: 3,
+            on_quarantine: OnQuarantine::FailJob,
+            max_leases_per_holder: 2,
+            assignment: Assignment::Dynamic,
+        }
+    }
+
+    /// Whether a ledger can be made of it.
+    ///
+    /// # Errors
+    /// With the first field that is refused, and what it must be.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        let at_least_1 = |field: &str, value: u64| {
+            if value == 0 { Err(InvalidValue::new(field, value, "at least 1")) } else { Ok(()) }
+        };
+        if self.name.is_empty() || self.name.len() > 255 {
+            return Err(InvalidValue::new("name", format!("{:?}", self.name), "1 to 255 bytes long"));
+        }
+        at_least_1("num_samples", self.num_samples)?;
+        at_least_1("shard_len", self.shard_len)?;
+        at_least_1("max_data_faults", self.max_data_faults.into())?;
+        at_least_1("max_leases_per_holder", self.max_leases_per_holder.into())?;
+        if self.shard_len > Self::SHARD_LEN_MAX {
+            return Err(InvalidValue::new("shard_len", self.shard_len, "at most 4294967296 (2^32)"));
+        }
+        if let Epochs::Finite(epochs) = self.epochs {
+            at_least_1("epochs", epochs.into())?;
+            if self.num_samples.checked_mul(epochs.into()).is_none() {
+                let most = u64::MAX / self.num_samples;
+                let expected = format!("at most {most} for {} samples", self.num_samples);
+                return Err(InvalidValue::new("epochs", epochs, expected));
+            }
+        }
+        if self.epoch_overlap > Self::EPOCH_OVERLAP_MAX {
+            return Err(InvalidValue::new("epoch_overlap", self.epoch_overlap, "at most 8"));
+        }
+        if let Assignment::Static { workers } = self.assignment {
+            at_least_1("workers", workers.into())?;
+            if workers > Self::SHARES_MAX {
+                return Err(InvalidValue::new("workers", workers, "at most 65536 with a static assignment"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Shards of one epoch: `ceil(num_samples / shard_len)`.
+    pub const fn shard_count(&self) -> u64 {
+        self.num_samples.div_ceil(self.shard_len)
+    }
+
+    /// The samples of the `index`-th shard; empty beyond the last.
+    pub const fn shard(&self, index: u64) -> SampleRange {
+        let start = index.saturating_mul(self.shard_len);
+        let start = if start < self.num_samples { start } else { self.num_samples };
+        let end = start.saturating_add(self.shard_len);
+        SampleRange { start, end: if end < self.num_samples { end } else { self.num_samples } }
+    }
+
+    /// In which order the shards of an epoch are handed out.
+    pub fn shard_order(&self, epoch: Epoch) -> ShardOrder {
+        let seed = match self.shuffle {
+            Shuffle::None => None,
+            Shuffle::Shards | Shuffle::ShardsAndSamples => {
+                Some(self.seed.derive("shards").derive_number(epoch.0.into()))
+            }
+        };
+        ShardOrder::new(seed, self.shard_count())
+    }
+
+    /// What the order of the samples within a shard comes from; `None` is the order of the data set.
+    pub fn sample_seed(&self, key: ShardKey) -> Option<Seed> {
+        self.epoch_sample_seed(key.epoch).map(|seed| seed.derive_number(key.index))
+    }
+
+    pub(crate) fn epoch_sample_seed(&self, epoch: Epoch) -> Option<Seed> {
+        match self.shuffle {
+            Shuffle::None | Shuffle::Shards => None,
+            Shuffle::ShardsAndSamples => Some(self.seed.derive("samples").derive_number(epoch.0.into())),
+        }
+    }
+
+    /// Number of shares the order of an epoch is cut into.
+    pub(crate) const fn share_count(&self) -> u32 {
+        match self.assignment {
+            Assignment::Dynamic => 1,
+            Assignment::Static { workers } => workers,
+        }
+    }
+
+    /// Positions, in the order of an epoch, that the given share covers: start inclusive, end exclusive.
+    pub(crate) fn share_bounds(&self, share: u32) -> (u64, u64) {
+        let bound = |i: u32| {
+            let scaled = u128::from(self.shard_count()) * u128::from(i) / u128::from(self.share_count());
+            u64::try_from(scaled).expect("i is at most share_count, so the result is at most shard_count")
+        };
+        (bound(share), bound(share + 1))
+    }
+
+    /// The share that a worker takes from; `None` if it has none.
+    pub(crate) fn share_of(&self, node: NodeId) -> Option<u32> {
+        match (node.role, self.assignment) {
+            (Role::Server, _) => None,
+            (Role::Worker, Assignment::Dynamic) => Some(0),
+            (Role::Worker, Assignment::Static { workers }) => (node.index < workers).then_some(node.index),
+        }
+    }
+
+    /// Epochs that can be opened.
+    pub(crate) fn epoch_limit(&self) -> u32 {
+        match self.epochs {
+            Epochs::Finite(epochs) => epochs,
+            // So many that no job gets there, so few that samples can be counted in 64 bits.
+            Epochs::Infinite => u32::try_from(u64::MAX / self.num_samples).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Samples that may be quarantined before nothing more is granted.
+    pub(crate) const fn quarantine_limit(&self) -> u64 {
+        match self.on_quarantine {
+            OnQuarantine::FailJob => 0,
+            OnQuarantine::Continue { max_samples } => max_samples,
+        }
+    }
+}
+
+/// A length of shards that keeps both the calls and the tail small, in samples.
+///
+/// Ten global batches, so that there is one fetch for many steps; but no longer than lets the slowest worker finish
+/// its last shard within 1 % of the epoch; but at least one worker's batch, below which every batch needs a call.
+///
+/// The bound: an epoch of `N` samples takes at most `N / Σv + P·S / v_min` seconds with shards of `S` samples and `P`
+/// leases started at a time, so a tail of `ε` needs `S ≤ ε·N·v_min / (P·Σv)`. Speeds are not known when the data set
+/// is registered. One worker is assumed to be four times slower than its `n - 1` equal peers, the straggler that
+/// this framework is measured with: `v_min / Σv = 1 / (4n - 3)`. `P` is 1, as agents fetch late.
+///
+/// Source: the bound is our design, checked by simulation of random speeds (`antdt.md` §2.7).
+///
+/// ```
+/// use antdt_shard::shard_len_default;
+/// assert_eq!(shard_len_default(10_000_000, 1_024, 4), 7_692); // 1 % of the epoch over 13
+/// assert_eq!(shard_len_default(1_000_000_000, 1_024, 4), 10_240); // ten batches
+/// assert_eq!(shard_len_default(3_000, 256, 4), 64); // one worker's batch
+/// assert_eq!(shard_len_default(10, 256, 4), 10); // never longer than the data set
+/// ```
+pub fn shard_len_default(num_samples: u64, global_batch: u32, workers: u32) -> u64 {
+    let workers = u64::from(workers.max(1));
+    let batch = u64::from(global_batch.max(1));
+    let tail_bound = num_samples / 100 / (4 * workers - 3);
+    (10 * batch).min(tail_bound).max(batch.div_ceil(workers)).min(num_samples).max(1)
+}
+
+/// As many leases as a holder may need at once.
+///
+/// A batch longer than a shard spans several leases that are all uncommitted until its update is, so a smaller cap
+/// would starve it: `ceil((1 + p)·x / shard_len) + 1` with `p` = 1 batch read ahead, and the largest batch `x` that
+/// one worker can be given, which is the whole global batch. The one more is the shard in which the last batch ends.
+///
+/// ```
+/// use antdt_shard::max_leases_default;
+/// assert_eq!(max_leases_default(10_240, 1_024), 2);
+/// assert_eq!(max_leases_default(64, 256), 9);
+/// ```
+pub fn max_leases_default(shard_len: u64, global_batch: u32) -> u32 {
+    let leases = (2 * u64::from(global_batch)).div_ceil(shard_len.max(1)) + 1;
+    u32::try_from(leases).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The command line: text in, a [`Command`] out. Nothing is run here.
+//!
+//! [`parse`] is a function of the arguments, the environment and the job file, so that every rule can be tested without
+//! a process. Flags are spelt with dashes or underscores, as torchrun's. A setting is taken from the command line, else
+//! from `ANTDT_<SETTING>`, else from the job file, else it has its default.
+
+use std::path::PathBuf;
+
+use antdt_core::InvalidValue;
+
+use crate::job::JobSpec;
+
+mod flags;
+mod job_file;
+
+#[cfg(test)]
+mod tests;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Command {
+    /// `antdt run`: train.
+    Run(Box<JobSpec>),
+    /// `antdt data synth`: write generated clicks to a file.
+    DataSynth(DataSynth),
+    /// `antdt worker`: be a worker of a running job. Started by `antdt run` only, told everything in its environment.
+    Worker,
+    /// `antdt server`: be a parameter server of a running job. Started like a worker.
+    Server,
+    /// `--help`, `--version`: print this and exit with 0.
+    Print(String),
+}
+
+/// `antdt data synth`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataSynth {
+    /// Rows to write.
+    pub rows: u64,
+    /// What they are made from.
+    pub seed: u64,
+    /// The file; compressed if its name ends in `.gz`.
+    pub out: PathBuf,
+}
+
+/// Why a command line is refused: one line that names the flag and the remedy, after "error: ".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CliError {
+    /// The line.
+    pub message: String,
+}
+
+impl CliError {
+    /// The exit code of a refused command line.
+    pub const EXIT_CODE: u8 = 2;
+
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl From<InvalidValue> for CliError {
+    fn from(error: InvalidValue) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Reads a command line.
+///
+/// `args` are the arguments after the program's name. `env` is asked for variables by name. The only file that is read
+/// is the one that `--job` names. The settings of `run` are validated.
+///
+/// # Errors
+/// If anything is unknown, missing or impossible.
+pub fn parse<I, E>(args: I, env: E) -> Result<Command, CliError>
+where
+    I: IntoIterator<Item = String>,
+    E: Fn(&str) -> Option<String>,
+{
+    let matches = match flags::matches(args) {
+        Ok(matches) => matches,
+        Err(error) => return flags::explain(&error),
+    };
+    match matches.subcommand() {
+        Some(("run", run)) => {
+            let spec = flags::run_settings(run, &env)?;
+            spec.validate()?;
+            Ok(Command::Run(Box::new(spec)))
+        }
+        Some(("data", data)) => match data.subcommand() {
+            Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
+            _ => Err(CliError::new("data: what about it? try `antdt data synth --help`")),
+        },
+        Some(("worker", _)) => Ok(Command::Worker),
+        Some(("server", _)) => Ok(Command::Server),
+        _ => Err(CliError::new("no command given; try `antdt --help`")),
+    }
+}

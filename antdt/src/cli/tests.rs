@@ -1,0 +1,146 @@
+//! Command lines as users write them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::SyncMode;
+
+use super::*;
+use crate::job::DataSource;
+
+fn parse_with(line: &str, env: &[(&str, &str)]) -> Result<Command, CliError> {
+    let env: BTreeMap<&str, &str> = env.iter().copied().collect();
+    parse(line.split_whitespace().map(str::to_owned), |name| env.get(name).map(|v| (*v).to_owned()))
+}
+
+fn run(line: &str) -> JobSpec {
+    run_with(line, &[])
+}
+
+fn run_with(line: &str, env: &[(&str, &str)]) -> JobSpec {
+    match parse_with(line, env) {
+        Ok(Command::Run(spec)) => *spec,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn refused(line: &str) -> String {
+    match parse_with(line, &[]) {
+        Err(error) => error.to_string(),
+        Ok(command) => panic!("{line}: accepted as {command:?}"),
+    }
+}
+
+#[test]
+fn the_command_line_of_the_readme_is_understood() {
+    let spec = run(
+        "run --nproc-per-node 4 --servers 2 --sync ps-bsp --policy nd --workload xdeepfm --data synthetic:1000 \
+         --epochs 3 --global-batch-size 256 --seed 7 --sharding static --emulate-speed 500 --eval-fraction 0.2 \
+         --straggler worker=1,slow=4,from=10s,to=60s --straggler worker=2,slow=2 --report-dir r --quiet",
+    );
+    assert_eq!((spec.workers, spec.servers, spec.sync), (4, 2, SyncMode::PsBsp));
+    assert_eq!(spec.data, Some(DataSource::Synthetic { rows: 1000 }));
+    assert_eq!((spec.stragglers.len(), spec.stragglers[0].to), (2, Some(Duration::from_secs(60))));
+    assert!(spec.quiet && spec.program.is_none());
+}
+
+#[test]
+fn underscores_in_flags_are_dashes_and_in_values_stay() {
+    let spec = run("run --nproc_per_node=2 --global_batch_size 8 --data a_b/c_d.tsv --report_dir=x_y");
+    assert_eq!((spec.workers, spec.global_batch_size), (2, 8));
+    assert_eq!(spec.data, Some(DataSource::Path("a_b/c_d.tsv".into())));
+    assert_eq!(spec.report_dir.unwrap(), PathBuf::from("x_y"));
+}
+
+#[test]
+fn what_stands_after_two_dashes_is_the_users_program_untouched() {
+    let spec = run("run --nproc-per-node 2 -- python3 train.py --learning_rate=1 -- --sync x");
+    assert_eq!(spec.program.unwrap(), ["python3", "train.py", "--learning_rate=1", "--", "--sync", "x"]);
+    assert_eq!(spec.sync, SyncMode::AllReduce);
+}
+
+#[test]
+fn command_line_beats_environment_beats_file_beats_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.toml");
+    std::fs::write(
+        &file,
+        "data = \"synthetic:9\"\nepochs = 2\nseed = 2\nnproc-per-node = 2\nstraggler = [\"worker=0,slow=2\"]\n",
+    )
+    .unwrap();
+    let env = [
+        ("ANTDT_SEED", "3"),
+        ("ANTDT_NPROC_PER_NODE", "3"),
+        ("ANTDT_STRAGGLER", "worker=1,slow=3;worker=2,slow=4"),
+    ];
+    let spec = run_with(&format!("run --job {} --nproc-per-node 4", file.display()), &env);
+    assert_eq!((spec.epochs, spec.seed, spec.workers, spec.global_batch_size), (2, 3, 4, 256));
+    assert_eq!(spec.stragglers.iter().map(|s| s.worker).collect::<Vec<_>>(), [1, 2]);
+    let with_env_file = [("ANTDT_JOB", file.to_str().unwrap())];
+    assert_eq!(run_with("run", &with_env_file).seed, 2);
+}
+
+#[test]
+fn a_flag_without_value_can_be_unset_over_the_environment() {
+    let env = [("ANTDT_QUIET", "1")];
+    assert!(run_with("run --data synthetic:9", &env).quiet);
+    assert!(!run_with("run --data synthetic:9 --quiet=false", &env).quiet);
+}
+
+#[test]
+fn a_wrong_variable_is_named() {
+    let error = parse_with("run --data synthetic:9", &[("ANTDT_EPOCHS", "many")]).unwrap_err().to_string();
+    assert!(error.starts_with("ANTDT_EPOCHS: --epochs = many: must be a whole number"), "{error}");
+}
+
+#[test]
+fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
+    for (line, says) in [
+        ("run --data synthetic:9 --global-batch-size 0", "--global-batch-size = 0: must be at least 1"),
+        ("run --data synthetic:9 --straggler worker=9,slow=2", "--straggler worker = 9: must be 0"),
+        ("run --data synthetic:9 --polcy nd", "--polcy is not a flag; did you mean --policy?"),
+        ("run --data synthetic:9 --policy best", "--policy = best: must be one of none, nd"),
+        ("run --data synthetic:9 --epochs", "--epochs <N> needs a value"),
+        ("run --data synthetic:9 --epochs 1 --epochs 2", "given more than once"),
+        ("run --data synthetic:9 --epochs -1", "--epochs = -1: must be a whole number"),
+        ("run --data synthetic:9 --master-port 70000", "--master-port = 70000: must be"),
+        ("run --data synthetic:9 --heartbeat 5", "did you mean 5s or 5ms?"),
+        (
+            "run --data synthetic:9 train.py",
+            "train.py was not expected; a program and its arguments stand after `--`",
+        ),
+        ("run --job no/such/file.toml", "--job = no/such/file.toml: "),
+        ("run", "--data = (nothing): must be given"),
+        ("rum", "rum is not a command; did you mean `run`?"),
+        ("data synth --rows 0 --out x", "--rows = 0: must be at least 1"),
+        ("data synth --rows x --out x", "--rows = x: must be a whole number"),
+        ("data synth --rows 1", "--out <FILE> is missing"),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(says), "{line}: {error}");
+        assert!(!error.contains('\n'), "{line}: {error}");
+    }
+}
+
+#[test]
+fn data_synth_takes_rows_seed_and_file() {
+    let command = parse_with("data synth --rows 1_000 --seed 3 --out a.tsv.gz", &[]).unwrap();
+    assert_eq!(command, Command::DataSynth(DataSynth { rows: 1000, seed: 3, out: "a.tsv.gz".into() }));
+}
+
+#[test]
+fn the_processes_of_a_job_take_no_flags() {
+    assert_eq!(parse_with("worker", &[]), Ok(Command::Worker));
+    assert_eq!(parse_with("server", &[]), Ok(Command::Server));
+    assert!(refused("worker --rank 1").contains("--rank is not a flag"));
+}
+
+#[test]
+fn help_and_version_are_printed_and_hide_the_inner_commands() {
+    for line in ["--help", "run --help", "data --help", "--version", "data synth --help", ""] {
+        let Ok(Command::Print(text)) = parse_with(line, &[]) else { panic!("{line}") };
+        assert!(!text.contains("worker  "), "{text}");
+    }
+    let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
+    assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&format!("--{setting}"))), "{text}");
+}

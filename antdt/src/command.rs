@@ -1,0 +1,300 @@
+//! What the `antdt` command does with each of its subcommands.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::process::ExitCode;
+
+use antdt_agent::Trainer;
+use antdt_burn::{ClickTrainer, ModelKind, WorkloadSpec, optimizer_default};
+use antdt_core::{Exit, InvalidValue, OptimizerSpec, ParamLayout, Seed, TableSpec};
+use antdt_rt::CancellationToken;
+
+use crate::cli::{CliError, Command, DataSynth};
+use crate::job::{DataFormat, DataSource, JobSpec, LogFormat, Workload};
+use crate::master::{self, Programs};
+use crate::node::NodeEnv;
+use crate::report::{self, Outcome, Report};
+use crate::worker::WorkerError;
+use crate::{server, worker};
+
+/// Exit code of a job that ended with samples missing.
+const EXIT_INCOMPLETE: u8 = 3;
+
+/// Variable with the shape of the parameters, for servers, which need not read the data: dense length, table rows,
+/// table columns, initial scale.
+const LAYOUT: &str = "ANTDT_LAYOUT";
+
+/// Reads the command line of this process and carries it out.
+pub fn main() -> ExitCode {
+    let args = std::env::args().skip(1);
+    let command = match crate::cli::parse(args, |name| std::env::var(name).ok()) {
+        Ok(command) => command,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(CliError::EXIT_CODE);
+        }
+    };
+    let done = match command {
+        Command::Print(text) => print(&text),
+        Command::DataSynth(synth) => data_synth(&synth),
+        Command::Run(spec) => return run(&spec),
+        Command::Worker => return node(run_worker),
+        Command::Server => return node(run_server),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes to standard output; a reader that went away (`| head`) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn data_synth(synth: &DataSynth) -> anyhow::Result<()> {
+    use anyhow::Context;
+    let name = || format!("--out = {}", synth.out.display());
+    // Written beside it and renamed: whoever reads the file sees all of it or nothing.
+    let part = synth.out.with_extension("part");
+    let file = File::create(&part).with_context(|| format!("{}: cannot be written", name()))?;
+    let written = write_rows(synth, file).and_then(|()| std::fs::rename(&part, &synth.out));
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&part);
+        return Err(error).with_context(name);
+    }
+    println!("{} rows in {}", synth.rows, synth.out.display());
+    Ok(())
+}
+
+fn write_rows(synth: &DataSynth, file: File) -> std::io::Result<()> {
+    let mut out = BufWriter::new(file);
+    if synth.out.extension().is_some_and(|extension| extension == "gz") {
+        let mut packed = flate2::write::GzEncoder::new(out, flate2::Compression::fast());
+        antdt_burn::write_tsv(synth.rows, Seed(synth.seed), &mut packed)?;
+        packed.finish()?.flush()
+    } else {
+        antdt_burn::write_tsv(synth.rows, Seed(synth.seed), &mut out)?;
+        out.flush()
+    }
+}
+
+fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&spec.log).map_err(|e| {
+        InvalidValue::new("--log", &spec.log, format!("a filter such as info or antdt_shard=debug: {e}"))
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second subscriber in one process changes nothing.
+    let _ = match spec.log_format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    Ok(())
+}
+
+/// The model and data of a job with a built-in workload.
+fn workload(spec: &JobSpec) -> Option<WorkloadSpec> {
+    let model = match spec.workload {
+        Workload::DeepFm => ModelKind::DeepFm,
+        Workload::XDeepFm => ModelKind::XDeepFm,
+    };
+    let data = match spec.data.as_ref()? {
+        DataSource::Path(path) => antdt_burn::DataSource::Path(path.clone()),
+        DataSource::Synthetic { rows } => antdt_burn::DataSource::Synthetic { rows: *rows },
+    };
+    let mut workload = WorkloadSpec::new(model, data);
+    workload.eval_fraction = spec.eval_fraction;
+    workload.format = spec.format.map(|format| match format {
+        DataFormat::Criteo => antdt_burn::Format::Criteo,
+        DataFormat::Adult => antdt_burn::Format::Adult,
+    });
+    Some(workload)
+}
+
+fn optimizer(spec: &JobSpec) -> OptimizerSpec {
+    let mut optimizer = optimizer_default();
+    if let Some(rate) = spec.learning_rate {
+        match &mut optimizer {
+            OptimizerSpec::Sgd { learning_rate } | OptimizerSpec::Adagrad { learning_rate, .. } => {
+                *learning_rate = rate;
+            }
+        }
+    }
+    optimizer
+}
+
+fn run(spec: &JobSpec) -> ExitCode {
+    match run_job(spec) {
+        Ok(report) => finish(spec, &report),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
+    init_logging(spec)?;
+    if let Some(folder) = &spec.report_dir {
+        report::write::prepare(folder)?;
+    }
+    let exe = std::env::current_exe()?;
+    let own = |name: &str| (exe.clone(), vec![OsString::from(name)]);
+    // Opening the data here finds every bad row before a process is started.
+    let trainer =
+        workload(spec).map(|workload| ClickTrainer::open(&workload, Seed(spec.seed))).transpose()?;
+    let samples = trainer.as_ref().map(Trainer::train_samples);
+    if samples == Some(0) {
+        let data = spec.data.as_ref().map(ToString::to_string).unwrap_or_default();
+        return Err(InvalidValue::new("--data", data, "at least one training sample").into());
+    }
+    let env = trainer
+        .as_ref()
+        .map(|trainer| (LAYOUT.to_owned(), layout_text(trainer.layout())))
+        .into_iter()
+        .collect();
+    drop(trainer);
+    let programs = match &spec.program {
+        Some(program) => {
+            let (name, args) = program.split_first().expect("validated: a program has a name");
+            let args = args.iter().map(OsString::from).collect();
+            Programs { worker: (name.into(), args), server: own("server"), env, foreign: true }
+        }
+        None => Programs { worker: own("worker"), server: own("server"), env, foreign: false },
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let report = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(stop_on_signal(stop.clone()));
+        let report = master::run(spec, samples, &programs, stop).await;
+        signals.abort();
+        report
+    })?;
+    Ok(report)
+}
+
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        tracing::warn!("signals cannot be caught; an interrupt ends this process at once");
+        return;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    stop.cancel();
+}
+
+fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
+    if !spec.quiet {
+        print!("{}", report::table::render(report));
+    }
+    if let Some(folder) = &spec.report_dir {
+        if let Err(error) = report::write(report, folder) {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+        if !spec.quiet {
+            println!("report in {}", folder.join("report.html").display());
+        }
+    }
+    match &report.outcome {
+        Outcome::Completed => ExitCode::SUCCESS,
+        Outcome::Failed { why } => {
+            eprintln!("error: {why}");
+            if report.samples.lost > 0 && why.ends_with("missing") {
+                ExitCode::from(EXIT_INCOMPLETE)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Runs a node of a job, and leaves when the master's end of standard input closes: no node outlives its master.
+fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
+    std::thread::spawn(|| {
+        let mut buffer = [0; 64];
+        let mut stdin = std::io::stdin().lock();
+        while stdin.read(&mut buffer).is_ok_and(|len| len > 0) {}
+        std::process::exit(Exit::CODE_RETRY);
+    });
+    let result = NodeEnv::from_process().and_then(|env| {
+        init_logging(&env.spec).map_err(WorkerError::Environment)?;
+        run(&env)
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
+        }
+    }
+}
+
+fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
+    let workload = workload(&env.spec).ok_or_else(|| WorkerError::Input("the job has no data".to_owned()))?;
+    let trainer =
+        ClickTrainer::open(&workload, Seed(env.spec.seed)).map_err(|e| WorkerError::Input(e.to_string()))?;
+    worker::run(env, Box::new(trainer), optimizer(&env.spec))
+}
+
+fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
+    let text = std::env::var(LAYOUT).unwrap_or_default();
+    let layout = parse_layout(&text).ok_or_else(|| {
+        WorkerError::Environment(InvalidValue::new(LAYOUT, &text, "dense length, rows, columns, scale"))
+    })?;
+    server::run(env, &layout, optimizer(&env.spec))
+}
+
+fn layout_text(layout: &ParamLayout) -> String {
+    match layout.table {
+        Some(TableSpec { rows, dim, init_scale }) => {
+            format!("{},{rows},{dim},{init_scale}", layout.dense_len)
+        }
+        None => layout.dense_len.to_string(),
+    }
+}
+
+fn parse_layout(text: &str) -> Option<ParamLayout> {
+    let fields: Vec<&str> = text.split(',').collect();
+    match fields[..] {
+        [dense] => Some(ParamLayout { dense_len: dense.parse().ok()?, table: None }),
+        [dense, rows, dim, scale] => {
+            let table = TableSpec {
+                rows: rows.parse().ok()?,
+                dim: dim.parse().ok()?,
+                init_scale: scale.parse().ok()?,
+            };
+            Some(ParamLayout { dense_len: dense.parse().ok()?, table: Some(table) })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_reads_back() {
+        let table = TableSpec { rows: 10, dim: 9, init_scale: 0.01 };
+        for layout in
+            [ParamLayout { dense_len: 7, table: Some(table) }, ParamLayout { dense_len: 7, table: None }]
+        {
+            assert_eq!(parse_layout(&layout_text(&layout)), Some(layout));
+        }
+        assert_eq!(parse_layout(""), None);
+        assert_eq!(parse_layout("1,2"), None);
+    }
+}

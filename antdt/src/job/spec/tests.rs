@@ -1,0 +1,159 @@
+//! What is accepted, and what a refused setting says.
+
+use super::*;
+
+fn valid() -> JobSpec {
+    JobSpec { workers: 4, data: Some(DataSource::Synthetic { rows: 1000 }), ..JobSpec::default() }
+}
+
+fn refusal(change: impl FnOnce(&mut JobSpec)) -> String {
+    let mut spec = valid();
+    change(&mut spec);
+    spec.validate().unwrap_err().to_string()
+}
+
+#[test]
+fn the_defaults_need_only_data() {
+    valid().validate().unwrap();
+    assert!(refusal(|s| s.data = None).starts_with("--data = (nothing): must be given"));
+}
+
+#[test]
+fn a_spec_reads_back_from_json_as_it_was_written() {
+    let mut spec = valid();
+    spec.set("straggler", "worker=1,slow=4,from=10s,to=1m,restart=cures").unwrap();
+    spec.set("straggler", "worker=2,slow=1.5").unwrap();
+    spec.sync = SyncMode::PsBsp;
+    spec.servers = 2;
+    spec.format = Some(DataFormat::Criteo);
+    spec.learning_rate = Some(0.05);
+    spec.program = Some(vec!["python3".to_owned(), "train.py".to_owned()]);
+    let json = serde_json::to_string_pretty(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+    assert!(json.contains(r#""nproc-per-node": 4"#), "{json}");
+    assert!(json.contains(r#""worker=1,slow=4,from=10s,to=1m,restart=cures""#), "{json}");
+}
+
+#[test]
+fn every_listed_setting_can_be_set_and_is_a_key_of_the_file() {
+    let json = serde_json::to_value(valid()).unwrap();
+    for setting in JobSpec::SETTINGS {
+        let refused = valid().set(setting, "\u{0}").err().map(|e| e.field);
+        assert_ne!(refused.as_deref(), Some("setting"), "{setting} is not known to set()");
+        assert!(json.get(setting).is_some(), "{setting} is not a key");
+    }
+    // `program` stands after `--` and is the one key that is no flag.
+    assert_eq!(json.as_object().unwrap().len(), JobSpec::SETTINGS.len() + 1);
+}
+
+#[test]
+fn an_unknown_setting_is_refused_with_the_nearest_one() {
+    let e = valid().set("global-batchsize", "1").unwrap_err().to_string();
+    assert!(e.contains("did you mean `global-batch-size`?"), "{e}");
+    let e = valid().set("zzz", "1").unwrap_err().to_string();
+    assert!(e.contains("nproc-per-node"), "{e}");
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
+    assert_eq!(refusal(|s| s.global_batch_size = 0), "--global-batch-size = 0: must be at least 1");
+    assert_eq!(refusal(|s| s.epochs = 0), "--epochs = 0: must be at least 1");
+    assert_eq!(refusal(|s| s.workers = 0), "--nproc-per-node = 0: must be at least 1");
+    assert!(refusal(|s| s.global_batch_size = 3).contains("at least 4, one sample for each worker"));
+    assert!(refusal(|s| s.emulate_speed = Some(0.0)).starts_with("--emulate-speed = 0: must be above 0"));
+    assert!(refusal(|s| s.emulate_speed = Some(f64::NAN)).starts_with("--emulate-speed = NaN"));
+    assert!(refusal(|s| s.eval_fraction = 1.0).starts_with("--eval-fraction = 1: must be"));
+    assert!(refusal(|s| s.learning_rate = Some(-1.0)).starts_with("--learning-rate = -1: must be"));
+    assert!(refusal(|s| s.shard_len = Some(0)).starts_with("--shard-len = 0: must be"));
+    assert!(refusal(|s| s.silence_limit = s.heartbeat).contains("two heartbeats, 1s"));
+    assert!(refusal(|s| s.control_tick = Duration::ZERO).starts_with("--control-tick = 0s: must be longer"));
+    assert!(refusal(|s| s.data = Some(DataSource::Synthetic { rows: 0 })).contains("at least 1 row"));
+}
+
+#[test]
+fn servers_and_mode_must_fit() {
+    assert!(refusal(|s| s.servers = 2).contains("choose --sync ps-bsp or ps-asp"));
+    assert!(
+        refusal(|s| s.sync = SyncMode::PsAsp)
+            .starts_with("--servers = 0: must be at least 1 with --sync ps-asp")
+    );
+}
+
+#[test]
+fn an_asynchronous_job_may_have_a_batch_smaller_than_its_workers() {
+    let spec = JobSpec { sync: SyncMode::PsAsp, servers: 1, global_batch_size: 2, ..valid() };
+    spec.validate().unwrap();
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_known_ones() {
+    let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
+    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd; did you mean `nd`?");
+    assert_eq!(
+        e("sync", "ps_bsp"),
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp; did you mean `ps-bsp`?"
+    );
+    assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
+    assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
+    assert!(e("format", "csv").contains("criteo, adult"));
+}
+
+#[test]
+fn a_straggler_must_be_a_worker_of_the_job() {
+    let e = |text: &str| refusal(|s| s.stragglers.push(text.parse().unwrap()));
+    assert_eq!(
+        e("worker=9,slow=4"),
+        "--straggler worker = 9: must be 0 to 3: there are 4 workers (--nproc-per-node)"
+    );
+    assert!(e("worker=1,slow=0.5").starts_with("--straggler slow = 0.5: must be at least 1"));
+    assert!(e("worker=1,slow=NaN").starts_with("--straggler slow = NaN: must be at least 1"));
+    assert_eq!(e("worker=1,slow=2,from=60s,to=10s"), "--straggler from = 1m: must be before to=10s");
+}
+
+#[test]
+fn a_misspelt_straggler_is_refused_with_its_form() {
+    let e = |text: &str| text.parse::<StragglerSpec>().unwrap_err().to_string();
+    assert!(e("worker=1").contains("worker=N,slow=FACTOR"));
+    assert!(e("1").contains("worker=N,slow=FACTOR"));
+    assert!(e("worker=1,slow=4,form=3s").contains("did you mean `from`?"));
+    assert!(e("worker=x,slow=4").starts_with("--straggler worker = x: must be the index of a worker"));
+    assert!(e("worker=1,slow=4,restart=maybe").ends_with("must be keeps or cures"));
+    assert_eq!(
+        e("worker=1,slow=4,from=10"),
+        "--straggler from = 10: must be a duration with its unit: did you mean 10s or 10ms?"
+    );
+}
+
+#[test]
+fn a_straggler_is_slow_in_its_time_only_and_a_restart_may_cure_it() {
+    let mut spec = valid();
+    spec.set("straggler", "worker=1,slow=4,from=10s,to=60s,restart=cures").unwrap();
+    let at = |restarts, s| spec.slowdown(1, restarts, Duration::from_secs(s));
+    assert_eq!((at(0, 9), at(0, 10), at(0, 59), at(0, 60)), (1.0, 4.0, 4.0, 1.0));
+    assert_eq!(at(1, 20), 1.0);
+    assert_eq!(spec.slowdown(0, 0, Duration::from_secs(20)), 1.0);
+    spec.set("straggler", "worker=1,slow=2").unwrap();
+    assert_eq!(spec.slowdown(1, 1, Duration::from_secs(20)), 2.0);
+}
+
+#[test]
+fn durations_carry_units_and_read_back_as_written() {
+    for (text, ms) in [("5s", 5000), ("250ms", 250), ("2m", 120_000), ("1.5s", 1500), ("1h", 3_600_000)] {
+        let duration = parse_duration(text).unwrap();
+        assert_eq!(duration, Duration::from_millis(ms));
+        assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
+    }
+    for text in ["", "s", "5", "5 parsecs", "-1s", "nans", "infs", "1e300h"] {
+        assert!(parse_duration(text).is_err(), "{text}");
+    }
+    assert_eq!(format_duration(Duration::ZERO), "0s");
+}
+
+#[test]
+fn data_is_a_path_or_synthetic_rows() {
+    assert_eq!("synthetic:1_000".parse(), Ok(DataSource::Synthetic { rows: 1000 }));
+    assert_eq!("a/b.tsv".parse(), Ok(DataSource::Path("a/b.tsv".into())));
+    assert!("synthetic:many".parse::<DataSource>().is_err());
+    assert!("synthetic".parse::<DataSource>().is_err());
+    assert!("".parse::<DataSource>().is_err());
+}

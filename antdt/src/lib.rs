@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod job;
+
+pub mod master;
+pub mod node;
+pub mod server;
+pub mod worker;
+
+pub mod report;
+
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod command;
+
+pub use antdt_agent as agent;
+pub use antdt_collective as collective;
+pub use antdt_controller as controller;
+pub use antdt_core as core;
+pub use antdt_monitor as monitor;
+pub use antdt_shard as shard;

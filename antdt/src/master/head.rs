@@ -1,0 +1,993 @@
+//! The master's mind: one pure machine that joins the judges and deciders of the other crates.
+//!
+//! Events come from nodes, from the launcher and from the ledger; effects go to the launcher, the ledger, and the
+//! callers that wait. Nothing here reads a clock or touches a socket, so the same type can be driven by a test.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use antdt_agent::BeatReply;
+use antdt_controller::{
+    Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Formation, Membership, Policy,
+    Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga, Seat,
+    StepCoordinator,
+};
+use antdt_core::{
+    BatchReport, ClusterView, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, Joined,
+    Machine, MembershipVersion, NodeId, NodeInfo, NodeStatus, NodeView, Pace, Plan, PlanVersion, Progress,
+    Readiness, Role, SchedulerView, Standing, StepCommit, SyncMode,
+};
+use antdt_monitor::{MonitorConfig, MonitorEffect, StragglerDetector};
+
+use super::recorder::Recorder;
+
+/// What a restart is expected to take before the job has seen one.
+const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
+
+/// Expected start delay above which nodes count as hard to get.
+const BUSY_ABOVE: Duration = Duration::from_secs(300);
+
+/// Settings of a [`Head`].
+#[derive(Debug)]
+pub(super) struct HeadConfig {
+    pub(super) sync: SyncMode,
+    pub(super) workers: u32,
+    pub(super) servers: u32,
+    pub(super) global_batch_size: u32,
+    pub(super) heartbeat: Duration,
+    pub(super) max_restarts: u32,
+    pub(super) policy: Box<dyn Policy>,
+    pub(super) monitor: MonitorConfig,
+}
+
+/// What a node says when it registers.
+#[derive(Debug, Clone)]
+pub(super) struct Registration {
+    pub(super) info: NodeInfo,
+    pub(super) data_address: String,
+    pub(super) process_id: u32,
+}
+
+/// Everything that can happen to a job.
+#[derive(Debug, Clone)]
+pub(super) enum HeadEvent {
+    /// Start all nodes.
+    Begin,
+    Register(Registration),
+    Heartbeat {
+        holder: Holder,
+        reports: Vec<(BatchReport, f64)>,
+        plan_ready: PlanVersion,
+        plan_applied: (PlanVersion, u64),
+    },
+    Join {
+        holder: Holder,
+        standing: Standing,
+    },
+    Ready {
+        holder: Holder,
+        step: u64,
+        readiness: Readiness,
+    },
+    Leave {
+        holder: Holder,
+        end_of_data: bool,
+        can_evaluate: bool,
+    },
+    Evaluated {
+        holder: Holder,
+        samples: u64,
+        loss: Option<f64>,
+        auc: Option<f64>,
+    },
+    /// A process runs.
+    Started(Holder),
+    /// A process could not be started.
+    LaunchFailed(Holder, String),
+    /// A process ended; its last lines of output.
+    Exited(Holder, Exit, Vec<String>),
+    /// A control tick, with the state of the ledger; `None` if the job has none.
+    Tick(Option<Counts>),
+    /// The user wants the job to end.
+    Stop(String),
+}
+
+/// What the sender of an event is told at once.
+#[derive(Debug, Clone)]
+pub(super) enum HeadAnswer {
+    Registered {
+        heartbeat: Duration,
+        plan: Option<Plan>,
+        servers: Vec<String>,
+    },
+    Beat(Box<BeatReply>),
+    /// An effect will bring the answer.
+    Parked,
+    Left {
+        evaluate: bool,
+    },
+    Noted,
+    /// For the progress line.
+    Seen(Box<Seen>),
+    /// The request contradicts what is known.
+    Refused(String),
+    /// The sender was declared dead.
+    Fenced,
+}
+
+/// What a tick shows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    pub(super) steps: u64,
+    pub(super) samples_per_second: f64,
+    pub(super) loss: Option<f64>,
+    pub(super) members: usize,
+    pub(super) stragglers: usize,
+}
+
+/// What the outside must do, in order.
+#[derive(Debug, Clone)]
+pub(super) enum HeadEffect {
+    Launch(Holder),
+    Kill(Holder),
+    /// Samples of a dead or coordinated holder count as committed.
+    Settle(Contribution),
+    /// The holder's leases go back.
+    LedgerLost(Holder),
+    /// The answer to a parked join.
+    Joined(Holder, Box<Joined>),
+    /// The answer to a parked readiness.
+    Committed(Holder, Box<StepCommit>),
+    /// The job is over: everything is committed, or why not.
+    End(Result<(), String>),
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    incarnation: Incarnation,
+    status: NodeStatus,
+    info: Option<NodeInfo>,
+    data_address: String,
+    launched: JobTime,
+    first_report: bool,
+    plan_applied: PlanVersion,
+    /// How many lost lives a server was told of.
+    told_lost: usize,
+    exited: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Over,
+}
+
+/// The master of one job.
+#[derive(Debug)]
+pub(super) struct Head {
+    config: HeadConfig,
+    nodes: BTreeMap<NodeId, Node>,
+    membership: Membership,
+    coordinator: StepCoordinator,
+    detector: StragglerDetector,
+    dispatcher: Dispatcher,
+    sagas: BTreeMap<NodeId, RestartSaga>,
+    relaunch: RelaunchBudget,
+    relaunch_due: BTreeMap<NodeId, (JobTime, Holder)>,
+    draining: BTreeSet<Holder>,
+    /// Workers that joined and are neither lost nor gone.
+    joined: BTreeSet<Holder>,
+    /// With servers: workers that wait for the first common start.
+    at_start: BTreeSet<Holder>,
+    started: bool,
+    lost: Vec<Holder>,
+    published: Option<Plan>,
+    plan_membership: MembershipVersion,
+    membership_changed: bool,
+    start_delay: Option<Duration>,
+    counts: Counts,
+    evaluator: Option<Holder>,
+    evaluated: bool,
+    tick: u64,
+    phase: Phase,
+    pub(super) recorder: Recorder,
+    effects: VecDeque<HeadEffect>,
+}
+
+impl Head {
+    pub(super) fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
+        let dispatcher_config = DispatcherConfig::new(config.sync, config.global_batch_size, config.workers);
+        let workers = (0..config.workers).map(NodeId::worker);
+        let nodes = workers
+            .clone()
+            .chain((0..config.servers).map(NodeId::server))
+            .map(|node| {
+                let node_state = Node {
+                    incarnation: Incarnation(0),
+                    status: NodeStatus::Pending,
+                    info: None,
+                    data_address: String::new(),
+                    launched: JobTime::ZERO,
+                    first_report: false,
+                    plan_applied: PlanVersion(0),
+                    told_lost: 0,
+                    exited: false,
+                };
+                (node, node_state)
+            })
+            .collect();
+        Ok(Self {
+            nodes,
+            membership: Membership::new(workers),
+            coordinator: StepCoordinator::new(),
+            detector: StragglerDetector::new(config.monitor)?,
+            dispatcher: Dispatcher::new(dispatcher_config, config.policy.clone()),
+            sagas: BTreeMap::new(),
+            relaunch: RelaunchBudget::new(RelaunchConfig {
+                max_restarts: config.max_restarts,
+                ..RelaunchConfig::default()
+            }),
+            relaunch_due: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            at_start: BTreeSet::new(),
+            started: false,
+            lost: Vec::new(),
+            published: None,
+            plan_membership: MembershipVersion(0),
+            membership_changed: false,
+            start_delay: None,
+            counts: Counts::default(),
+            evaluator: None,
+            evaluated: false,
+            tick: 0,
+            phase: Phase::Running,
+            recorder: Recorder::new(config.sync, config.workers),
+            effects: VecDeque::new(),
+            config,
+        })
+    }
+
+    fn begin(&mut self, now: JobTime) {
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        // Servers first: workers need them.
+        for node in nodes.into_iter().rev() {
+            self.launch(now, Holder::new(node, Incarnation(0)));
+        }
+    }
+
+    fn launch(&mut self, now: JobTime, holder: Holder) {
+        let Some(node) = self.nodes.get_mut(&holder.node) else { return };
+        node.incarnation = holder.incarnation;
+        node.status = NodeStatus::Pending;
+        node.launched = now;
+        node.first_report = false;
+        node.exited = false;
+        node.plan_applied = PlanVersion(0);
+        if holder.node.role == Role::Worker {
+            self.membership.launched(holder);
+        }
+        self.recorder.launched(holder);
+        self.effects.push_back(HeadEffect::Launch(holder));
+    }
+
+    /// Whether this life may still change anything.
+    fn is_current(&self, holder: Holder) -> bool {
+        self.nodes.get(&holder.node).is_some_and(|node| {
+            node.incarnation == holder.incarnation
+                && matches!(node.status, NodeStatus::Running | NodeStatus::Draining | NodeStatus::Finished)
+        })
+    }
+
+    fn register(&mut self, now: JobTime, registration: Registration) -> HeadAnswer {
+        let holder = registration.info.holder;
+        let Some(node) = self.nodes.get_mut(&holder.node) else {
+            return HeadAnswer::Refused(format!("this job has no {}", holder.node));
+        };
+        let repeated = node.status == NodeStatus::Running;
+        if holder.incarnation != node.incarnation || !(repeated || node.status == NodeStatus::Pending) {
+            return HeadAnswer::Fenced;
+        }
+        node.status = NodeStatus::Running;
+        node.info = Some(registration.info.clone());
+        node.data_address = registration.data_address;
+        if holder.node.role == Role::Worker {
+            self.membership.register(holder);
+        }
+        if !repeated {
+            self.detector.node_joined(now, &registration.info);
+            let text = format!("{holder} registered as process {}", registration.process_id);
+            self.recorder.event(now, Some(holder.node), "joined", text);
+        }
+        self.saga_event(now, holder.node, RestartEvent::Registered(holder));
+        HeadAnswer::Registered {
+            heartbeat: self.config.heartbeat,
+            plan: self.published.clone().filter(|plan| plan.batch_sizes.contains_key(&holder.node)),
+            servers: self.server_addresses(),
+        }
+    }
+
+    /// Addresses of the servers by index; empty until all are known.
+    fn server_addresses(&self) -> Vec<String> {
+        let servers = (0..self.config.servers).map(|index| &self.nodes[&NodeId::server(index)]);
+        let known = servers.clone().all(|node| node.status == NodeStatus::Running);
+        if known { servers.map(|node| node.data_address.clone()).collect() } else { Vec::new() }
+    }
+
+    fn heartbeat(
+        &mut self,
+        now: JobTime,
+        holder: Holder,
+        reports: &[(BatchReport, f64)],
+        plan_ready: PlanVersion,
+        plan_applied: PlanVersion,
+    ) -> HeadAnswer {
+        if !self.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.detector.heartbeat(now, holder);
+        for (report, _) in reports {
+            self.detector.report(now, report);
+        }
+        self.recorder.batches(now, reports);
+        let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
+        if !reports.is_empty() && !node.first_report {
+            node.first_report = true;
+            let took = now.since(node.launched);
+            // Half old, half new: the last start says most about the next.
+            self.start_delay = Some(self.start_delay.map_or(took, |before| (before + took) / 2));
+        }
+        if plan_applied > node.plan_applied {
+            node.plan_applied = plan_applied;
+            self.recorder.applied(holder.node, plan_applied);
+        }
+        self.note_applied(now);
+        let plan = self
+            .published
+            .clone()
+            .filter(|plan| plan.version > plan_ready && plan.batch_sizes.contains_key(&holder.node));
+        let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
+        let lost = match holder.node.role {
+            Role::Server => self.lost[std::mem::replace(&mut node.told_lost, self.lost.len())..].to_vec(),
+            Role::Worker => Vec::new(),
+        };
+        HeadAnswer::Beat(Box::new(BeatReply {
+            plan,
+            drain: self.draining.contains(&holder),
+            reform: self.membership.reform_wanted() && self.joined.contains(&holder),
+            fenced: false,
+            servers: self.server_addresses(),
+            lost,
+            finished: self.phase == Phase::Over,
+            broken_group: self.membership.broken().filter(|_| self.joined.contains(&holder)),
+        }))
+    }
+
+    /// Whether the plan on its way is in force everywhere.
+    fn note_applied(&mut self, now: JobTime) {
+        let Some(version) = self.dispatcher.pending().map(|plan| plan.version) else { return };
+        let everywhere = self.joined.iter().all(|holder| self.nodes[&holder.node].plan_applied >= version);
+        if everywhere && !self.joined.is_empty() {
+            self.dispatcher.plan_applied(now, version);
+            self.recorder.event(now, None, "plan", format!("all workers switched to plan {version}"));
+        }
+    }
+
+    fn join(&mut self, now: JobTime, holder: Holder, standing: Standing) -> HeadAnswer {
+        if !self.is_current(holder) || holder.node.role != Role::Worker {
+            return HeadAnswer::Fenced;
+        }
+        if self.phase == Phase::Over {
+            self.send_home(holder);
+            return HeadAnswer::Parked;
+        }
+        match self.config.sync {
+            SyncMode::AllReduce => {
+                self.membership.join(holder, standing);
+                self.form(now);
+            }
+            SyncMode::PsBsp | SyncMode::PsAsp => {
+                self.at_start.insert(holder);
+                self.start_with_servers(now);
+            }
+        }
+        HeadAnswer::Parked
+    }
+
+    fn send_home(&mut self, holder: Holder) {
+        let joined = self.joined_reply(self.membership.version(), Vec::new());
+        self.effects.push_back(HeadEffect::Joined(holder, Box::new(Joined { finished: true, ..joined })));
+    }
+
+    fn joined_reply(&self, membership: MembershipVersion, members: Vec<(Holder, String)>) -> Joined {
+        Joined {
+            membership,
+            members,
+            commit_prepared: false,
+            source: None,
+            next_step: 0,
+            plan: self
+                .published
+                .clone()
+                .unwrap_or_else(|| Plan::new(PlanVersion(0), membership, BTreeMap::new())),
+            last_commit: None,
+            finished: false,
+        }
+    }
+
+    /// With servers: lets workers in; the first ones all at once.
+    fn start_with_servers(&mut self, now: JobTime) {
+        let awaited = self.nodes.iter().filter(|(id, _)| id.role == Role::Worker).any(|(id, node)| {
+            let holder = Holder::new(*id, node.incarnation);
+            let away = matches!(node.status, NodeStatus::Finished);
+            !away && !self.at_start.contains(&holder)
+        });
+        if self.at_start.is_empty() || (!self.started && awaited) {
+            return;
+        }
+        let entering = std::mem::take(&mut self.at_start);
+        self.joined.extend(&entering);
+        for holder in &entering {
+            self.coordinator.join(*holder);
+        }
+        let first = !std::mem::replace(&mut self.started, true);
+        if first {
+            self.replan(now, self.membership.version());
+        }
+        for holder in entering {
+            // A worker that comes later keeps an empty batch until all have switched to the plan that names it, so
+            // that the batches of one step always add up to the same.
+            let joined = Joined {
+                next_step: self.coordinator.step(),
+                last_commit: self.coordinator.last_with_samples().cloned(),
+                ..self.joined_reply(self.membership.version(), Vec::new())
+            };
+            self.effects.push_back(HeadEffect::Joined(holder, Box::new(joined)));
+        }
+        if !first {
+            self.membership_changed = true;
+            self.replan(now, self.membership.version());
+        }
+    }
+
+    /// All-reduce: forms a group if everyone has come.
+    fn form(&mut self, now: JobTime) {
+        if self.recorder.completed.is_some() {
+            // Everything is committed; a late replacement has nothing to do.
+            for holder in self.membership.dismiss() {
+                self.send_home(holder);
+            }
+            return;
+        }
+        let Some(formation) = self.membership.form() else { return };
+        let Formation { version, members, commit, source, next_step, settled, released, model_lost } =
+            formation;
+        for contribution in settled {
+            self.effects.push_back(HeadEffect::Settle(contribution));
+        }
+        for holder in released {
+            self.effects.push_back(HeadEffect::LedgerLost(holder));
+        }
+        if model_lost && self.recorder.steps > 0 {
+            self.fail("all workers were lost at once, and the model with them".to_owned());
+            return;
+        }
+        self.started = true;
+        self.membership_changed = true;
+        self.joined = members.iter().copied().collect();
+        self.replan(now, version);
+        let addresses: Vec<(Holder, String)> =
+            members.iter().map(|holder| (*holder, self.nodes[&holder.node].data_address.clone())).collect();
+        let text = format!("group {version} of {} workers takes step {next_step}", members.len());
+        self.recorder.event(now, None, "membership", text);
+        let joined = Joined {
+            commit_prepared: commit.is_some(),
+            source,
+            next_step,
+            ..self.joined_reply(version, addresses)
+        };
+        for holder in members {
+            self.effects.push_back(HeadEffect::Joined(holder, Box::new(joined.clone())));
+        }
+    }
+
+    /// A plan for the workers that take part now.
+    fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
+        let seats: Vec<Seat> =
+            self.joined.iter().map(|holder| Seat::from(&self.view_of(now, holder.node))).collect();
+        if seats.is_empty() {
+            return;
+        }
+        self.plan_membership = membership;
+        if let Err(error) = self.dispatcher.replan(now, membership, &seats) {
+            self.fail(format!("no batch sizes fit {} workers: {error}", seats.len()));
+        }
+        self.dispatch_effects(now);
+    }
+
+    fn ready(&mut self, holder: Holder, step: u64, readiness: Readiness) -> HeadAnswer {
+        if !self.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        match self.coordinator.ready(holder, step, readiness) {
+            Ok(Some(commit)) => {
+                self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit.clone())));
+            }
+            Ok(None) => self.commit(),
+            Err(error) => return HeadAnswer::Refused(error.to_string()),
+        }
+        HeadAnswer::Parked
+    }
+
+    /// With a synchronous server: commits the open step if all are ready.
+    fn commit(&mut self) {
+        let Some(commit) = self.coordinator.commit() else { return };
+        for (holder, acks) in &commit.contributors {
+            let contribution = Contribution { holder: *holder, acks: acks.clone() };
+            self.effects.push_back(HeadEffect::Settle(contribution));
+        }
+        for holder in self.coordinator.members() {
+            self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit.clone())));
+        }
+    }
+
+    fn leave(&mut self, now: JobTime, holder: Holder, end_of_data: bool, can_evaluate: bool) -> HeadAnswer {
+        if !self.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.detector.node_left(now, holder);
+        self.membership.leave(holder);
+        self.coordinator.remove(holder);
+        self.joined.remove(&holder);
+        self.at_start.remove(&holder);
+        let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
+        if !end_of_data {
+            node.status = NodeStatus::Lost;
+            self.membership_changed = true;
+            // It gave its leases back; from now on nothing of it counts.
+            self.lost.push(holder);
+            self.effects.push_back(HeadEffect::LedgerLost(holder));
+            self.recorder.event(now, Some(holder.node), "left", format!("{holder} drained"));
+            self.saga_event(now, holder.node, RestartEvent::Drained(holder));
+            self.form(now);
+            self.commit();
+            self.start_with_servers(now);
+            if self.config.sync.has_servers() {
+                self.replan(now, self.membership.version());
+            }
+            return HeadAnswer::Left { evaluate: false };
+        }
+        node.status = NodeStatus::Finished;
+        self.recorder.completed.get_or_insert(now);
+        self.recorder.event(now, Some(holder.node), "finished", format!("{holder} saw the end of the data"));
+        self.commit();
+        self.form(now);
+        let evaluate = can_evaluate && self.evaluator.is_none() && !self.evaluated;
+        if evaluate {
+            self.evaluator = Some(holder);
+        }
+        self.end_if_done(now);
+        HeadAnswer::Left { evaluate }
+    }
+
+    /// A life ended without leaving.
+    fn lose(&mut self, now: JobTime, holder: Holder) {
+        let Some(node) = self.nodes.get_mut(&holder.node) else { return };
+        if node.incarnation != holder.incarnation
+            || matches!(node.status, NodeStatus::Lost | NodeStatus::Finished)
+        {
+            return;
+        }
+        node.status = NodeStatus::Lost;
+        self.detector.node_left(now, holder);
+        self.draining.remove(&holder);
+        if holder.node.role != Role::Worker {
+            return;
+        }
+        self.lost.push(holder);
+        self.at_start.remove(&holder);
+        let took_part = self.joined.remove(&holder);
+        for released in self.membership.lost(holder) {
+            self.effects.push_back(HeadEffect::LedgerLost(released));
+        }
+        self.coordinator.remove(holder);
+        self.commit();
+        self.form(now);
+        if took_part {
+            self.membership_changed = true;
+            if self.config.sync.has_servers() {
+                self.replan(now, self.membership.version());
+            }
+        }
+    }
+
+    fn exited(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) {
+        let Some(node) = self.nodes.get_mut(&holder.node) else { return };
+        if node.incarnation != holder.incarnation {
+            return;
+        }
+        node.exited = true;
+        let status = node.status;
+        if self.phase == Phase::Over {
+            return;
+        }
+        if holder.node.role == Role::Server {
+            self.fail(format!(
+                "{} ended ({exit}), and the parameters it held with it{}",
+                holder.node,
+                last_words(tail)
+            ));
+            return;
+        }
+        if status == NodeStatus::Finished {
+            if self.evaluator == Some(holder) && !self.evaluated {
+                // The training is complete all the same; the report says that nobody knows how good the model is.
+                self.evaluated = true;
+                self.recorder.event(
+                    now,
+                    Some(holder.node),
+                    "lost",
+                    format!("{holder} ended while it evaluated ({exit})"),
+                );
+            }
+            self.end_if_done(now);
+            return;
+        }
+        let unregistered = status == NodeStatus::Pending;
+        let ordered = self.sagas.get(&holder.node).is_some_and(|saga| saga.old() == holder);
+        self.lose(now, holder);
+        self.saga_event(now, holder.node, RestartEvent::Exited(holder));
+        if ordered {
+            return;
+        }
+        if exit == Exit::Finished && unregistered {
+            // A program that takes no part in the protocol: it is done when it says so.
+            self.finish_quietly(now, holder);
+            return;
+        }
+        self.recorder.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
+        match self.relaunch.exited(holder, exit) {
+            Relaunch::Repeated => {}
+            Relaunch::Again { holder: next, after, reason } => {
+                self.recorder.action(now, "RESTART", holder.node.to_string(), reason.to_string());
+                self.relaunch_due.insert(holder.node, (now + after, next));
+                self.relaunch_what_is_due(now);
+            }
+            Relaunch::Finished => {
+                self.fail(format!("{holder} ended before the end of the data{}", last_words(tail)));
+            }
+            Relaunch::Hopeless(reason) => self.fail(format!("{reason}{}", last_words(tail))),
+            Relaunch::Exhausted(reason) => {
+                let limit = self.config.max_restarts;
+                self.fail(format!(
+                    "{reason}; it was restarted {limit} times already (--max-restarts){}",
+                    last_words(tail)
+                ));
+            }
+        }
+    }
+
+    fn finish_quietly(&mut self, now: JobTime, holder: Holder) {
+        if let Some(node) = self.nodes.get_mut(&holder.node) {
+            node.status = NodeStatus::Finished;
+        }
+        self.membership.give_up(holder.node);
+        self.recorder.event(now, Some(holder.node), "finished", format!("{holder} ended"));
+        self.end_if_done(now);
+    }
+
+    fn relaunch_what_is_due(&mut self, now: JobTime) {
+        let due: Vec<Holder> =
+            self.relaunch_due.values().filter(|(at, _)| *at <= now).map(|(_, h)| *h).collect();
+        for holder in due {
+            self.relaunch_due.remove(&holder.node);
+            self.launch(now, holder);
+        }
+    }
+
+    fn saga_event(&mut self, now: JobTime, node: NodeId, event: RestartEvent) {
+        if let Some(saga) = self.sagas.get_mut(&node) {
+            saga.event(now, event);
+        }
+        self.saga_effects(now);
+    }
+
+    fn saga_effects(&mut self, now: JobTime) {
+        let nodes: Vec<NodeId> = self.sagas.keys().copied().collect();
+        for node in nodes {
+            while let Some(effect) = self.sagas.get_mut(&node).and_then(RestartSaga::poll_effect) {
+                match effect {
+                    RestartEffect::Drain(holder) => {
+                        self.draining.insert(holder);
+                        if let Some(state) = self.nodes.get_mut(&node)
+                            && state.incarnation == holder.incarnation
+                            && state.status == NodeStatus::Running
+                        {
+                            state.status = NodeStatus::Draining;
+                        }
+                    }
+                    RestartEffect::Fence(holder) => self.lose(now, holder),
+                    RestartEffect::Kill(holder) => self.effects.push_back(HeadEffect::Kill(holder)),
+                    RestartEffect::Launch(holder) => {
+                        self.draining.remove(&saga_old(&self.sagas, node));
+                        self.launch(now, holder);
+                    }
+                    RestartEffect::Outcome(outcome) => {
+                        self.recorder.event(now, Some(node), "restart", format!("{outcome:?}"));
+                        self.dispatcher.action_ended(now, &outcome);
+                    }
+                    _ => {}
+                }
+            }
+            if self.sagas.get(&node).is_some_and(RestartSaga::is_over) {
+                self.sagas.remove(&node);
+            }
+        }
+    }
+
+    fn detector_effects(&mut self, now: JobTime) {
+        while let Some(effect) = self.detector.poll_effect() {
+            match effect {
+                MonitorEffect::PaceChanged { holder, from, to, slowness_ratio } => {
+                    self.pace_changed(now, holder, from, to, slowness_ratio);
+                }
+                MonitorEffect::Late(holder) => {
+                    self.recorder.event(
+                        now,
+                        Some(holder.node),
+                        "late",
+                        format!("{holder} missed heartbeats"),
+                    );
+                }
+                MonitorEffect::Silent(holder) => {
+                    let text = format!("{holder} fell silent; it is killed and started again");
+                    self.recorder.event(now, Some(holder.node), "lost", text);
+                    // Its exit, which the launcher tells, does the rest.
+                    self.effects.push_back(HeadEffect::Kill(holder));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn pace_changed(&mut self, now: JobTime, holder: Holder, from: Pace, to: Pace, ratio: Option<f64>) {
+        let ratio =
+            ratio.map(|ratio| format!(", {ratio:.2}x the time per sample of its peers")).unwrap_or_default();
+        match (from.is_straggler(), to) {
+            (_, Pace::Straggler(kind)) => {
+                let text = format!("{holder} is a {kind:?} straggler{ratio}").to_lowercase();
+                self.recorder.event(now, Some(holder.node), "straggler", text);
+            }
+            (true, _) => {
+                self.recorder.event(
+                    now,
+                    Some(holder.node),
+                    "recovered",
+                    format!("{holder} is no straggler any more{ratio}"),
+                );
+            }
+            (false, _) => {}
+        }
+    }
+
+    fn dispatch_effects(&mut self, now: JobTime) {
+        while let Some(effect) = self.dispatcher.poll_effect() {
+            match effect {
+                DispatchEffect::Publish(plan) => {
+                    self.recorder.published(&plan);
+                    self.published = Some(plan);
+                }
+                DispatchEffect::Withdraw(version) => {
+                    let withdrawn = self.published.take_if(|plan| plan.version == version);
+                    self.published = self
+                        .published
+                        .take()
+                        .or_else(|| withdrawn.and_then(|_| self.dispatcher.in_force().cloned()));
+                }
+                DispatchEffect::Start(action) => {
+                    let node = action.target.node;
+                    let saga = RestartSaga::begin(now, &action, RestartConfig::default());
+                    self.sagas.insert(node, saga);
+                    self.saga_effects(now);
+                }
+                DispatchEffect::Record(record) => self.decided(&record),
+                _ => {}
+            }
+        }
+    }
+
+    fn decided(&mut self, record: &DecisionRecord) {
+        let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
+        match record.decided {
+            Decided::Plan(_) | Decided::Restart(..) | Decided::Refused => {
+                self.recorder.action(record.at, record.kind(), target, record.reason());
+            }
+            // Why nothing was done is worth knowing, but is no action.
+            Decided::Nothing => self.recorder.event(record.at, None, "none", record.reason()),
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, now: JobTime, counts: Option<Counts>) -> HeadAnswer {
+        if let Some(counts) = counts {
+            self.counts = counts;
+        }
+        self.relaunch_what_is_due(now);
+        let data_left = self.counts.acked + self.counts.quarantined < self.counts.total;
+        if self.phase == Phase::Running && self.started && data_left && !self.joined.is_empty() {
+            self.tick += 1;
+            let view = self.view(now);
+            self.membership_changed = false;
+            self.dispatcher.tick(now, &view);
+            self.dispatch_effects(now);
+        }
+        HeadAnswer::Seen(Box::new(Seen {
+            steps: self.recorder.steps,
+            samples_per_second: self.detector.samples_per_second(),
+            loss: self.recorder.loss_now(),
+            members: self.membership.live().count(),
+            stragglers: self.detector.stragglers().count(),
+        }))
+    }
+
+    fn view(&self, now: JobTime) -> ClusterView {
+        let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
+        let of_role = |role| {
+            self.nodes
+                .keys()
+                .filter(move |node| node.role == role)
+                .map(|node| self.view_of(now, *node))
+                .collect()
+        };
+        ClusterView {
+            tick: self.tick,
+            sync: self.config.sync,
+            elastic: true,
+            membership: self.plan_membership,
+            membership_changed: self.membership_changed
+                || self.joined.len() != self.membership.live().count(),
+            plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
+            plan_pending: self.dispatcher.pending().is_some(),
+            global_batch_size: self.config.global_batch_size,
+            workers: of_role(Role::Worker),
+            servers: of_role(Role::Server),
+            progress: Progress {
+                committed: self.counts.acked,
+                expected: self.counts.total,
+                samples_per_second: self.detector.samples_per_second(),
+            },
+            scheduler: SchedulerView { start_delay, busy: start_delay > BUSY_ABOVE },
+        }
+    }
+
+    fn view_of(&self, now: JobTime, id: NodeId) -> NodeView {
+        let node = &self.nodes[&id];
+        let observed = self.detector.observe(now, id);
+        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
+        let info = node.info.as_ref();
+        NodeView {
+            id,
+            incarnation: node.incarnation,
+            device: info.map(|info| info.device.clone()).unwrap_or_default(),
+            status: node.status,
+            batch_size: in_force.and_then(|plan| plan.batch_sizes.get(&id).copied()).unwrap_or(0),
+            batch_size_min: info.map_or(1, |info| info.batch_size_min),
+            batch_size_max: info.map_or(self.config.global_batch_size, |info| info.batch_size_max),
+            pace: observed.map_or(Pace::Unknown, |o| o.pace),
+            sample_time_short: observed.and_then(|o| o.sample_time_short),
+            sample_time_long: observed.and_then(|o| o.sample_time_long),
+            slowness_ratio: observed.and_then(|o| o.slowness_ratio),
+            slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
+            last_report_age: observed.and_then(|o| o.last_report_age),
+            restarts: node.incarnation.0,
+            chief: id == NodeId::worker(0),
+        }
+    }
+
+    fn end_if_done(&mut self, now: JobTime) {
+        let workers = self.nodes.iter().filter(|(id, _)| id.role == Role::Worker);
+        let all_done = workers.clone().all(|(_, node)| node.status == NodeStatus::Finished);
+        let evaluating = self.evaluator.is_some() && !self.evaluated;
+        if self.phase == Phase::Running && all_done && !evaluating {
+            self.phase = Phase::Over;
+            self.recorder.completed.get_or_insert(now);
+            self.effects.push_back(HeadEffect::End(Ok(())));
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Over;
+            self.effects.push_back(HeadEffect::End(Err(why)));
+        }
+    }
+}
+
+fn saga_old(sagas: &BTreeMap<NodeId, RestartSaga>, node: NodeId) -> Holder {
+    sagas.get(&node).map_or(Holder::new(node, Incarnation(0)), RestartSaga::old)
+}
+
+/// The last thing a process said, for the message about its end.
+fn last_words(tail: &[String]) -> String {
+    let said = tail.iter().rev().find(|line| line.contains("error:")).or_else(|| tail.last());
+    said.map(|line| format!("; it said: {}", line.trim().trim_start_matches("error: "))).unwrap_or_default()
+}
+
+impl Machine for Head {
+    type Event = HeadEvent;
+    type Answer = HeadAnswer;
+    type Effect = HeadEffect;
+
+    fn handle(&mut self, now: JobTime, event: HeadEvent) -> HeadAnswer {
+        let answer = match event {
+            HeadEvent::Begin => {
+                self.begin(now);
+                HeadAnswer::Noted
+            }
+            HeadEvent::Register(registration) => self.register(now, registration),
+            HeadEvent::Heartbeat { holder, reports, plan_ready, plan_applied } => {
+                self.heartbeat(now, holder, &reports, plan_ready, plan_applied.0)
+            }
+            HeadEvent::Join { holder, standing } => self.join(now, holder, standing),
+            HeadEvent::Ready { holder, step, readiness } => self.ready(holder, step, readiness),
+            HeadEvent::Leave { holder, end_of_data, can_evaluate } => {
+                self.leave(now, holder, end_of_data, can_evaluate)
+            }
+            HeadEvent::Evaluated { holder, samples, loss, auc } => {
+                if self.evaluator == Some(holder) {
+                    self.recorder.quality = crate::report::FinalQuality { loss, auc, samples };
+                    self.evaluated = true;
+                    self.end_if_done(now);
+                }
+                HeadAnswer::Noted
+            }
+            HeadEvent::Started(holder) => {
+                self.saga_event(now, holder.node, RestartEvent::Started(holder));
+                HeadAnswer::Noted
+            }
+            HeadEvent::LaunchFailed(holder, why) => {
+                self.saga_event(now, holder.node, RestartEvent::LaunchFailed(holder));
+                self.fail(why);
+                HeadAnswer::Noted
+            }
+            HeadEvent::Exited(holder, exit, tail) => {
+                self.exited(now, holder, exit, &tail);
+                HeadAnswer::Noted
+            }
+            HeadEvent::Tick(counts) => self.tick(now, counts),
+            HeadEvent::Stop(why) => {
+                self.fail(why);
+                HeadAnswer::Noted
+            }
+        };
+        self.detector_effects(now);
+        answer
+    }
+
+    fn poll_effect(&mut self) -> Option<HeadEffect> {
+        self.effects.pop_front()
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        let sagas = self.sagas.values().filter_map(Machine::deadline);
+        let due = self.relaunch_due.values().map(|(at, _)| *at);
+        sagas.chain(due).chain(self.detector.deadline()).min()
+    }
+
+    fn on_deadline(&mut self, now: JobTime) {
+        for saga in self.sagas.values_mut() {
+            if saga.deadline().is_some_and(|at| at <= now) {
+                saga.on_deadline(now);
+            }
+        }
+        self.saga_effects(now);
+        self.relaunch_what_is_due(now);
+        if self.detector.deadline().is_some_and(|at| at <= now) {
+            self.detector.on_deadline(now);
+        }
+        self.detector_effects(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,418 @@
+//! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
+
+mod head;
+mod recorder;
+mod runner;
+mod service;
+mod shards;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use antdt_controller::runtime::launcher::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
+use antdt_controller::{LauncherEvent, OutputStream, UnknownPolicy, policy};
+use antdt_core::{Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
+use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
+use antdt_proto::v1::control_server::ControlServer;
+use antdt_rt::{CancellationToken, JobClock, Mailbox, drive, mailbox};
+use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
+use antdt_shard::{
+    Answer, Assignment, DatasetSpec, Epochs, Event as LedgerEvent, NullStore, Shuffle, max_leases_default,
+    shard_len_default,
+};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::job::{JobSpec, Sharding};
+use crate::node::NodeEnv;
+use crate::report::{Outcome, Progress, ProgressLine, Report, SampleBalance};
+use crate::worker::TRAIN_DATASET;
+use head::{Head, HeadAnswer, HeadConfig, HeadEvent};
+use runner::{HeadRunner, Launchers};
+use service::{ControlService, Parked};
+use shards::ShardWatch;
+
+/// Events that may wait for the head; a caller beyond that waits its turn.
+const INBOX_BOUND: usize = 1024;
+
+/// How long nodes may take to exit by themselves after the job is over.
+const EXIT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a node that was asked to exit may take before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What runs as a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Programs {
+    /// The worker program and its arguments.
+    pub worker: (std::path::PathBuf, Vec<std::ffi::OsString>),
+    /// The server program and its arguments; not needed without servers.
+    pub server: (std::path::PathBuf, Vec<std::ffi::OsString>),
+    /// Environment variables for all nodes, besides those of [`NodeEnv`] and of torchrun.
+    pub env: Vec<(String, String)>,
+    /// Whether the worker program is somebody else's: its standard input is empty, and it is asked to exit by
+    /// SIGTERM. Ours watch their standard input, which ends with the master.
+    pub foreign: bool,
+}
+
+/// Why a job could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Invalid(#[from] InvalidValue),
+    /// The policy is unknown.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// The port is taken, or the address is not this machine's.
+    #[error("--master-port = {address}: {source}; choose another port, or 0 for a free one")]
+    Listen {
+        /// The address that was asked for.
+        address: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A part of the master failed.
+    #[error("the master failed: {0}")]
+    Master(String),
+}
+
+/// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the program
+/// takes its data from elsewhere. Cancel `stop` to end the job early: it then counts as failed.
+///
+/// No process is left when this returns.
+///
+/// # Errors
+/// If the job could not start. A job that started and failed is a report with [`Outcome::Failed`].
+pub async fn run(
+    spec: &JobSpec,
+    samples: Option<u64>,
+    programs: &Programs,
+    stop: CancellationToken,
+) -> Result<Report, JobError> {
+    spec.validate()?;
+    let address = format!("{}:{}", spec.master_addr, spec.master_port);
+    let listen = |source| JobError::Listen { address: address.clone(), source };
+    let listener = TcpListener::bind(&address).await.map_err(listen)?;
+    let master = listener.local_addr().map_err(listen)?;
+    let clock = JobClock::start();
+    let job_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos()));
+
+    // The head outlives the servers, so that late calls are answered; the ledger outlives the head.
+    let (stop_servers, stop_head, stop_ledger) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let watch = Arc::new(Mutex::new(ShardWatch::default()));
+    let ledger = match samples {
+        Some(samples) => Some(start_ledger(spec, samples, clock, stop_ledger.clone(), &watch).await?),
+        None => None,
+    };
+    let head = Head::new(HeadConfig {
+        sync: spec.sync,
+        workers: spec.workers,
+        servers: spec.servers,
+        global_batch_size: spec.global_batch_size,
+        heartbeat: spec.heartbeat,
+        max_restarts: spec.max_restarts,
+        policy: policy::by_name(&spec.policy)?,
+        monitor: MonitorConfig {
+            liveness: LivenessConfig {
+                interval: spec.heartbeat,
+                late_after: spec.silence_limit / 2 + spec.heartbeat / 2,
+                lost_after: spec.silence_limit + spec.heartbeat,
+            },
+            ..MonitorConfig::default()
+        },
+    })?;
+    let (mailbox, inbox) = mailbox(INBOX_BOUND);
+    let parked = Parked::default();
+    let line = Arc::new(Mutex::new(ProgressLine::stderr(spec.quiet)));
+    let (launchers, exits) = launchers(programs, &line);
+    let launchers = Arc::new(Mutex::new(Some(launchers)));
+    let (ended, end) = oneshot::channel();
+    let runner = HeadRunner {
+        launchers: Arc::clone(&launchers),
+        env: node_env(spec, master, &job, job_start, programs).await?,
+        ledger: ledger.as_ref().map(ShardService::handle),
+        parked: parked.clone(),
+        head: mailbox.clone(),
+        ended: Some(ended),
+    };
+    let head_task = tokio::spawn(drive(head, inbox, runner, clock, stop_head.clone()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for events in exits {
+        tasks.spawn(forward_exits(events, mailbox.clone()));
+    }
+
+    let mut server = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .add_service(ControlServer::new(ControlService::new(job.clone(), mailbox.clone(), parked.clone())));
+    if let Some(service) = &ledger {
+        server = server.add_service(ShardServer::new().with(service.handle())?.into_service());
+    }
+    let shutdown = stop_servers.clone();
+    tasks.spawn(async move {
+        let incoming = TcpListenerStream::new(listener);
+        let nodelay = tokio_stream::StreamExt::map(incoming, |stream| {
+            // Without it every answer may wait 40 ms for the next one.
+            stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream))
+        });
+        if let Err(error) = server.serve_with_incoming_shutdown(nodelay, shutdown.cancelled_owned()).await {
+            tracing::error!(%error, "the control plane failed");
+        }
+    });
+
+    let handle = ledger.as_ref().map(ShardService::handle);
+    let closed = |_| JobError::Master("the head has ended".to_owned());
+    mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
+    let outcome = watch_job(spec, &mailbox, handle.as_ref(), &line, end, &stop).await?;
+    lock(&line).clear();
+
+    parked.clear();
+    if outcome.is_ok() {
+        wait_for_exits(&launchers).await;
+    }
+    // Taken out for the wait: a lock must not be held across it.
+    let mut taken = lock(&launchers).take();
+    if let Some(launchers) = &mut taken {
+        launchers.shutdown().await;
+    }
+    stop_servers.cancel();
+    let counts = match &handle {
+        Some(handle) => handle.status().await.map_err(|e| JobError::Master(e.to_string()))?.counts,
+        None => Counts::default(),
+    };
+    stop_head.cancel();
+    let head = head_task.await.map_err(|e| JobError::Master(e.to_string()))?;
+    stop_ledger.cancel();
+    tasks.shutdown().await;
+    let watch = std::mem::take(&mut *lock(&watch));
+    Ok(report(spec, job, outcome, &counts, head, watch, clock.now()))
+}
+
+async fn start_ledger(
+    spec: &JobSpec,
+    samples: u64,
+    clock: JobClock,
+    shutdown: CancellationToken,
+    watch: &Arc<Mutex<ShardWatch>>,
+) -> Result<ShardService<std::convert::Infallible>, JobError> {
+    let batch = spec.global_batch_size;
+    let shard_len = spec.shard_len.unwrap_or_else(|| shard_len_default(samples, batch, spec.workers));
+    let mut dataset = DatasetSpec::new(TRAIN_DATASET, samples, shard_len);
+    dataset.epochs = Epochs::Finite(spec.epochs);
+    dataset.shuffle = Shuffle::ShardsAndSamples;
+    dataset.seed = Seed(spec.seed).derive("data");
+    dataset.max_leases_per_holder = max_leases_default(shard_len, batch);
+    dataset.assignment = match spec.sharding {
+        Sharding::Dynamic => Assignment::Dynamic,
+        Sharding::Static => Assignment::Static { workers: spec.workers },
+    };
+    let watch = Arc::clone(watch);
+    let tap = move |now: JobTime, event: &LedgerEvent, answer: &Answer| lock(&watch).saw(now, event, answer);
+    ShardService::start_watched(dataset, NullStore, clock, shutdown, tap)
+        .await
+        .map_err(|e| JobError::Master(e.to_string()))
+}
+
+/// What the nodes find in their environment besides what is particular to each.
+async fn node_env(
+    spec: &JobSpec,
+    master: SocketAddr,
+    job: &str,
+    job_start: Duration,
+    programs: &Programs,
+) -> Result<runner::EnvTemplate, JobError> {
+    // For the user's own rendezvous, as torchrun gives it: a port that is free now and not ours.
+    let probe = TcpListener::bind((master.ip(), 0)).await;
+    let port =
+        probe.and_then(|probe| probe.local_addr()).map_err(|e| JobError::Master(e.to_string()))?.port();
+    Ok(runner::EnvTemplate {
+        node: NodeEnv {
+            master: master.to_string(),
+            job: job.to_owned(),
+            holder: Holder::new(NodeId::worker(0), Incarnation(0)),
+            job_start,
+            spec: spec.clone(),
+        },
+        user_port: port,
+        extra: programs.env.clone(),
+    })
+}
+
+type SharedLine = Arc<Mutex<ProgressLine<std::io::Stderr>>>;
+
+fn launchers(programs: &Programs, line: &SharedLine) -> (Launchers, [mpsc::Receiver<LauncherEvent>; 2]) {
+    let line = Arc::clone(line);
+    let sink: LineSink = Arc::new(move |output| {
+        let mut line = lock(&line);
+        line.clear();
+        match output.stream {
+            OutputStream::Out => println!("{output}"),
+            OutputStream::Err => eprintln!("{output}"),
+        }
+    });
+    let spec = |(program, args): &(std::path::PathBuf, Vec<std::ffi::OsString>), input| ProcessSpec {
+        program: program.clone(),
+        args: args.clone(),
+        input,
+        grace: GRACE,
+    };
+    let input = if programs.foreign { ChildInput::Null } else { ChildInput::Watched };
+    let (workers, worker_events) = ProcessLauncher::new(spec(&programs.worker, input), Arc::clone(&sink));
+    let (servers, server_events) = ProcessLauncher::new(spec(&programs.server, ChildInput::Watched), sink);
+    (Launchers::new(workers, servers), [worker_events, server_events])
+}
+
+async fn forward_exits(mut events: mpsc::Receiver<LauncherEvent>, head: Mailbox<Head>) {
+    while let Some(event) = events.recv().await {
+        let event = match event {
+            LauncherEvent::Started { holder, .. } => HeadEvent::Started(holder),
+            LauncherEvent::Exited { holder, code, signal, tail } => {
+                let exit: Exit = classify(code, signal);
+                HeadEvent::Exited(holder, exit, tail)
+            }
+            _ => continue,
+        };
+        if head.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Ticks until the job is over.
+async fn watch_job(
+    spec: &JobSpec,
+    head: &Mailbox<Head>,
+    ledger: Option<&ShardHandle>,
+    line: &SharedLine,
+    mut end: oneshot::Receiver<Result<(), String>>,
+    stop: &CancellationToken,
+) -> Result<Result<(), String>, JobError> {
+    let mut tick = tokio::time::interval(spec.control_tick);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let gone = || JobError::Master("the head has ended".to_owned());
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            outcome = &mut end => return outcome.map_err(|_| gone()),
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                head.send(HeadEvent::Stop("interrupted".to_owned())).await.map_err(|_| gone())?;
+            }
+            _ = tick.tick() => {
+                let status = match ledger {
+                    Some(ledger) => Some(ledger.status().await.map_err(|e| JobError::Master(e.to_string()))?),
+                    None => None,
+                };
+                if status.is_some_and(|status| status.failed) {
+                    let why = "too many samples could not be read; the report lists them".to_owned();
+                    head.send(HeadEvent::Stop(why)).await.map_err(|_| gone())?;
+                }
+                let counts = status.map(|status| status.counts);
+                let HeadAnswer::Seen(seen) = head.call(HeadEvent::Tick(counts)).await.map_err(|_| gone())? else {
+                    continue;
+                };
+                let counts = counts.unwrap_or_default();
+                #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
+                let left = counts.total.saturating_sub(counts.acked) as f64;
+                let rate = seen.samples_per_second;
+                lock(line).show(&Progress {
+                    step: seen.steps,
+                    samples_per_second: rate,
+                    loss: seen.loss,
+                    members: seen.members,
+                    workers: spec.workers as usize,
+                    stragglers: seen.stragglers,
+                    committed: counts.acked,
+                    expected: counts.total,
+                    remaining_s: (rate > 0.0).then(|| left / rate),
+                });
+            }
+        }
+    }
+}
+
+/// Nodes exit by themselves when the job is over: workers are done, servers are told with their next heartbeat.
+async fn wait_for_exits(launchers: &Mutex<Option<Launchers>>) {
+    let deadline = tokio::time::Instant::now() + EXIT_PATIENCE;
+    while lock(launchers).as_ref().is_some_and(Launchers::any_running)
+        && tokio::time::Instant::now() < deadline
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // What is behind these locks is valid after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The settings in text form, for people; those that are not set are left out.
+fn settings(spec: &JobSpec) -> std::collections::BTreeMap<String, String> {
+    let Ok(serde_json::Value::Object(settings)) = serde_json::to_value(spec) else {
+        return Default::default();
+    };
+    let text = |value| match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Array(values) if values.is_empty() => None,
+        other => Some(other.to_string()),
+    };
+    settings.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
+}
+
+fn report(
+    spec: &JobSpec,
+    job: String,
+    outcome: Result<(), String>,
+    counts: &Counts,
+    head: Head,
+    watch: ShardWatch,
+    now: JobTime,
+) -> Report {
+    let recorder = head.recorder;
+    let samples = SampleBalance::of(counts, 0);
+    let outcome = match outcome {
+        Ok(()) if !samples.is_exact() => {
+            Outcome::Failed { why: format!("{} of {} samples are missing", samples.lost, samples.expected) }
+        }
+        Ok(()) => Outcome::Completed,
+        Err(why) => Outcome::Failed { why },
+    };
+    let (shards, by_worker) = watch.finish(now);
+    let workers = recorder
+        .workers
+        .into_iter()
+        .map(|(node, mut worker)| {
+            worker.samples = by_worker.get(&node).copied().unwrap_or(0);
+            worker
+        })
+        .collect();
+    let mut quality = recorder.quality;
+    if quality.loss.is_none() {
+        quality.loss = recorder.loss.points().last().map(|point| point.loss);
+    }
+    Report {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        job_id: job,
+        outcome,
+        job_completion_time_s: recorder.completed.unwrap_or(now).as_secs_f64(),
+        samples,
+        steps: recorder.steps,
+        policy: spec.policy.clone(),
+        sync: spec.sync.name().to_owned(),
+        seed: spec.seed,
+        emulated: spec.emulate_speed.is_some(),
+        actions: recorder.actions,
+        events: recorder.events,
+        workers,
+        final_quality: quality,
+        loss_curve: recorder.loss,
+        shards,
+        config: settings(spec),
+    }
+}

@@ -1,0 +1,138 @@
+//! Collects what goes into the report, as it happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_core::{BatchReport, Holder, JobTime, NodeId, Phase, Plan, PlanVersion, Role, SyncMode};
+
+use crate::report::{ActionEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
+
+/// Steps behind the newest one that may still be reported for the first time.
+const STEP_MEMORY: usize = 4096;
+
+/// Batches whose loss makes up "the loss now".
+const LOSS_MEMORY: f64 = 0.95;
+
+/// The growing record of one job.
+#[derive(Debug, Clone)]
+pub(super) struct Recorder {
+    sync: SyncMode,
+    pub(super) actions: Vec<ActionEntry>,
+    pub(super) events: Vec<EventEntry>,
+    pub(super) workers: BTreeMap<NodeId, WorkerEntry>,
+    pub(super) loss: LossSeries,
+    pub(super) quality: FinalQuality,
+    pub(super) steps: u64,
+    /// The first moment at which everything was known to be committed.
+    pub(super) completed: Option<JobTime>,
+    plans: BTreeMap<PlanVersion, Plan>,
+    recent_steps: BTreeSet<u64>,
+    loss_now: Option<f64>,
+}
+
+impl Recorder {
+    pub(super) fn new(sync: SyncMode, workers: u32) -> Self {
+        let workers = (0..workers).map(NodeId::worker).map(|node| (node, WorkerEntry::new(node))).collect();
+        Self {
+            sync,
+            actions: Vec::new(),
+            events: Vec::new(),
+            workers,
+            loss: LossSeries::default(),
+            quality: FinalQuality::default(),
+            steps: 0,
+            completed: None,
+            plans: BTreeMap::new(),
+            recent_steps: BTreeSet::new(),
+            loss_now: None,
+        }
+    }
+
+    /// Mean training loss of the last batches.
+    pub(super) const fn loss_now(&self) -> Option<f64> {
+        self.loss_now
+    }
+
+    pub(super) fn action(&mut self, now: JobTime, kind: &str, target: String, reason: String) {
+        self.actions.push(ActionEntry { time_s: now.as_secs_f64(), kind: kind.to_owned(), target, reason });
+    }
+
+    pub(super) fn event(&mut self, now: JobTime, node: Option<NodeId>, kind: &str, text: String) {
+        let node = node.map(|node| node.to_string()).unwrap_or_default();
+        self.events.push(EventEntry { time_s: now.as_secs_f64(), node, kind: kind.to_owned(), text });
+    }
+
+    pub(super) fn published(&mut self, plan: &Plan) {
+        self.plans.insert(plan.version, plan.clone());
+    }
+
+    /// A plan is in force on a worker.
+    pub(super) fn applied(&mut self, node: NodeId, version: PlanVersion) {
+        if let Some(samples) = self.plans.get(&version).and_then(|plan| plan.batch_sizes.get(&node))
+            && let Some(worker) = self.workers.get_mut(&node)
+        {
+            worker.note_batch_size(*samples);
+        }
+    }
+
+    /// A life of a worker began.
+    pub(super) fn launched(&mut self, holder: Holder) {
+        if let Some(worker) = self.workers.get_mut(&holder.node) {
+            worker.restarts = holder.incarnation.0;
+        }
+    }
+
+    /// Reports of one heartbeat, oldest first; the newest ended just before `now`.
+    pub(super) fn batches(&mut self, now: JobTime, reports: &[(BatchReport, f64)]) {
+        // The reporter's clock is used for durations only: count back from the arrival.
+        let mut ends = Vec::with_capacity(reports.len());
+        let mut end = now;
+        for (report, _) in reports.iter().rev() {
+            ends.push(end);
+            end = end - wall(report);
+        }
+        for ((report, loss_sum), end) in reports.iter().zip(ends.into_iter().rev()) {
+            self.batch(end, report, *loss_sum);
+        }
+    }
+
+    fn batch(&mut self, end: JobTime, report: &BatchReport, loss_sum: f64) {
+        let node = report.holder.node;
+        if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
+            return;
+        }
+        if self.sync.is_synchronous() {
+            self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
+            while self.recent_steps.len() > STEP_MEMORY {
+                self.recent_steps.pop_first();
+            }
+        } else {
+            self.steps += 1;
+        }
+        let batch_size = self
+            .plans
+            .get(&report.plan)
+            .and_then(|plan| plan.batch_sizes.get(&node).copied())
+            .unwrap_or_else(|| u32::try_from(report.samples).unwrap_or(u32::MAX));
+        if let Some(worker) = self.workers.get_mut(&node) {
+            let compute = report.compute.as_secs_f64();
+            worker.series.push(
+                end.as_secs_f64(),
+                compute,
+                wall(report).as_secs_f64(),
+                batch_size,
+                report.samples,
+            );
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a mean")]
+        let mean = loss_sum / report.samples as f64;
+        if mean.is_finite() {
+            self.loss.push(end.as_secs_f64(), report.samples, mean);
+            self.loss_now =
+                Some(self.loss_now.map_or(mean, |now| LOSS_MEMORY * now + (1.0 - LOSS_MEMORY) * mean));
+        }
+    }
+}
+
+fn wall(report: &BatchReport) -> std::time::Duration {
+    report.data_wait + report.compute + report.communicate + report.barrier_wait
+}

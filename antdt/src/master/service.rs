@@ -1,0 +1,205 @@
+//! The control plane over gRPC: translates, parks the calls that wait for others, decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use antdt_core::{DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
+use antdt_proto::convert::{required, to_ns};
+use antdt_proto::v1;
+use antdt_rt::Mailbox;
+use tokio::sync::oneshot;
+use tonic::{Request, Response, Status};
+
+use super::head::{Head, HeadAnswer, HeadEvent, Registration};
+
+/// How long a parked call is kept before the caller is told to ask again: below the idle limits of middle boxes.
+const PARK_MAX: Duration = Duration::from_secs(30);
+
+/// Calls that wait for a decision, by who waits.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Parked {
+    joins: Arc<Mutex<BTreeMap<Holder, oneshot::Sender<Joined>>>>,
+    ready: Arc<Mutex<BTreeMap<Holder, oneshot::Sender<StepCommit>>>>,
+}
+
+impl Parked {
+    pub(super) fn joined(&self, holder: Holder, joined: Joined) {
+        if let Some(waiter) = lock(&self.joins).remove(&holder) {
+            // A caller that went away asks again and is told then.
+            let _ = waiter.send(joined);
+        }
+    }
+
+    pub(super) fn committed(&self, holder: Holder, commit: StepCommit) {
+        if let Some(waiter) = lock(&self.ready).remove(&holder) {
+            let _ = waiter.send(commit);
+        }
+    }
+
+    /// Lets everybody go: the job is over.
+    pub(super) fn clear(&self) {
+        lock(&self.joins).clear();
+        lock(&self.ready).clear();
+    }
+}
+
+fn lock<T>(map: &Mutex<BTreeMap<Holder, T>>) -> std::sync::MutexGuard<'_, BTreeMap<Holder, T>> {
+    map.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn park<T>(map: &Mutex<BTreeMap<Holder, oneshot::Sender<T>>>, holder: Holder) -> oneshot::Receiver<T> {
+    let (sender, receiver) = oneshot::channel();
+    lock(map).insert(holder, sender);
+    receiver
+}
+
+async fn parked<T>(receiver: oneshot::Receiver<T>) -> Result<T, Status> {
+    match tokio::time::timeout(PARK_MAX, receiver).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) | Err(_) => Err(Status::aborted("not decided yet; ask again")),
+    }
+}
+
+/// The service of one job.
+#[derive(Debug, Clone)]
+pub(super) struct ControlService {
+    job: String,
+    head: Mailbox<Head>,
+    parked: Parked,
+}
+
+impl ControlService {
+    pub(super) const fn new(job: String, head: Mailbox<Head>, parked: Parked) -> Self {
+        Self { job, head, parked }
+    }
+
+    async fn ask(&self, event: HeadEvent) -> Result<HeadAnswer, Status> {
+        match self.head.call(event).await {
+            Ok(HeadAnswer::Fenced) => {
+                Err(Status::permission_denied("this life of the node was declared lost"))
+            }
+            Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
+            Ok(answer) => Ok(answer),
+            Err(closed) => Err(Status::unavailable(closed.to_string())),
+        }
+    }
+}
+
+fn holder_of(wire: Option<v1::Holder>) -> Result<Holder, Status> {
+    Ok(required("holder", wire)?.try_into()?)
+}
+
+fn unexpected() -> Status {
+    Status::internal("the head gave an answer of another kind")
+}
+
+#[tonic::async_trait]
+impl v1::control_server::Control for ControlService {
+    async fn register(
+        &self,
+        request: Request<v1::RegisterRequest>,
+    ) -> Result<Response<v1::RegisterReply>, Status> {
+        let request = request.into_inner();
+        if request.job != self.job {
+            let why = format!("this is the master of job `{}`, not of `{}`", self.job, request.job);
+            return Err(Status::unauthenticated(why));
+        }
+        if request.batch_size_min == 0 || request.batch_size_min > request.batch_size_max {
+            return Err(Status::invalid_argument(
+                "batch_size_min must be at least 1 and at most batch_size_max",
+            ));
+        }
+        let info = NodeInfo {
+            holder: holder_of(request.holder)?,
+            host: request.host,
+            device: DeviceClass(request.device),
+            batch_size_min: request.batch_size_min,
+            batch_size_max: request.batch_size_max,
+        };
+        let registration =
+            Registration { info, data_address: request.data_address, process_id: request.process_id };
+        match self.ask(HeadEvent::Register(registration)).await? {
+            HeadAnswer::Registered { heartbeat, plan, servers } => Ok(Response::new(v1::RegisterReply {
+                heartbeat_ns: to_ns(heartbeat),
+                plan: plan.as_ref().map(Into::into),
+                servers,
+            })),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatReply>, Status> {
+        let request = request.into_inner();
+        let holder = holder_of(request.holder)?;
+        let reports = request.reports.iter().map(|r| (r.to_core(holder), r.loss_sum)).collect();
+        let event = HeadEvent::Heartbeat {
+            holder,
+            reports,
+            plan_ready: PlanVersion(request.plan_ready),
+            plan_applied: (PlanVersion(request.plan_applied), request.plan_applied_at),
+        };
+        match self.ask(event).await {
+            Ok(HeadAnswer::Beat(reply)) => Ok(Response::new(v1::HeartbeatReply {
+                plan: reply.plan.as_ref().map(Into::into),
+                drain: reply.drain,
+                reform: reply.reform,
+                fenced: false,
+                servers: reply.servers,
+                lost: reply.lost.into_iter().map(Into::into).collect(),
+                finished: reply.finished,
+                broken_group: reply.broken_group.map_or(0, |group| group.0),
+            })),
+            Ok(_) => Err(unexpected()),
+            Err(status) if status.code() == tonic::Code::PermissionDenied => {
+                Ok(Response::new(v1::HeartbeatReply { fenced: true, ..Default::default() }))
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinReply>, Status> {
+        let (holder, standing) = request.into_inner().into_core()?;
+        let receiver = park(&self.parked.joins, holder);
+        self.ask(HeadEvent::Join { holder, standing }).await?;
+        Ok(Response::new((&parked(receiver).await?).into()))
+    }
+
+    async fn ready(&self, request: Request<v1::ReadyRequest>) -> Result<Response<v1::StepCommit>, Status> {
+        let (holder, step, readiness) = request.into_inner().into_core()?;
+        let receiver = park(&self.parked.ready, holder);
+        self.ask(HeadEvent::Ready { holder, step, readiness }).await?;
+        Ok(Response::new((&parked(receiver).await?).into()))
+    }
+
+    async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveReply>, Status> {
+        let request = request.into_inner();
+        let event = HeadEvent::Leave {
+            holder: holder_of(request.holder)?,
+            end_of_data: request.end_of_data,
+            can_evaluate: request.can_evaluate,
+        };
+        match self.ask(event).await? {
+            HeadAnswer::Left { evaluate } => Ok(Response::new(v1::LeaveReply { evaluate })),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn evaluated(
+        &self,
+        request: Request<v1::EvaluatedRequest>,
+    ) -> Result<Response<v1::EvaluatedReply>, Status> {
+        let request = request.into_inner();
+        let event = HeadEvent::Evaluated {
+            holder: holder_of(request.holder)?,
+            samples: request.samples,
+            loss: request.loss.filter(|x| x.is_finite()),
+            auc: request.auc.filter(|x| x.is_finite()),
+        };
+        self.ask(event).await?;
+        Ok(Response::new(v1::EvaluatedReply {}))
+    }
+}

@@ -1,0 +1,352 @@
+//! Charts as SVG text.
+
+use super::{escape, push};
+use crate::report::{ShardOutcome, ShardSpan};
+
+const WIDTH: f64 = 1040.0;
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 26.0;
+
+/// One line of a chart.
+pub(super) struct Curve {
+    /// Classes that give it its colour.
+    pub(super) class: String,
+    /// Shown when pointed at.
+    pub(super) title: String,
+    /// Whether a value holds until the next point.
+    pub(super) steps: bool,
+    /// Time in seconds, value; points that are not finite are left out.
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// Curves over the job's time.
+pub(super) struct Chart<'a> {
+    /// Written after the values of the value axis.
+    pub(super) unit: &'a str,
+    /// Whether the value axis begins at 0, so that heights can be compared.
+    pub(super) from_zero: bool,
+    /// End of the time axis at least, seconds.
+    pub(super) end_s: f64,
+    /// What is drawn.
+    pub(super) curves: &'a [Curve],
+    /// Moments with their texts.
+    pub(super) marks: &'a [(f64, String)],
+}
+
+/// Who held which shard when.
+pub(super) struct Timeline<'a> {
+    /// Names of the rows.
+    pub(super) rows: &'a [&'a str],
+    /// The spans; those of unknown workers are left out.
+    pub(super) spans: &'a [ShardSpan],
+    /// End of the time axis at least, seconds.
+    pub(super) end_s: f64,
+    /// Colours to go round.
+    pub(super) colours: usize,
+    /// Moments with their texts.
+    pub(super) marks: &'a [(f64, String)],
+}
+
+/// A linear axis: values `from..to` onto pixels `at..at + length`.
+struct Axis {
+    from: f64,
+    to: f64,
+    at: f64,
+    length: f64,
+}
+
+impl Axis {
+    fn place(&self, value: f64) -> f64 {
+        self.at + (value - self.from) / (self.to - self.from) * self.length
+    }
+
+    /// The time axis of a job.
+    fn time(end_s: f64) -> Self {
+        let end = if end_s.is_finite() && end_s > 0.0 { end_s } else { 1.0 };
+        Self { from: 0.0, to: end, at: LEFT, length: WIDTH - LEFT - RIGHT }
+    }
+
+    /// Round values, about `count` of them, and how many decimals they need.
+    fn ticks(&self, count: f64) -> (Vec<f64>, usize) {
+        let raw = (self.to - self.from).abs() / count;
+        let power = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|step| *step >= raw).unwrap_or(raw);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count of digits")]
+        let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+        let first = (self.from / step).ceil();
+        let mut ticks = Vec::new();
+        let mut k = 0.0;
+        while (first + k) * step <= self.to + step * 1e-9 && ticks.len() < 50 {
+            ticks.push((first + k) * step);
+            k += 1.0;
+        }
+        (ticks, decimals)
+    }
+}
+
+/// A line chart.
+pub(super) fn draw(chart: &Chart<'_>) -> String {
+    let finite = |curve: &Curve| -> Vec<(f64, f64)> {
+        curve.points.iter().copied().filter(|(t, v)| t.is_finite() && v.is_finite()).collect()
+    };
+    let all: Vec<(f64, f64)> = chart.curves.iter().flat_map(finite).collect();
+    if all.is_empty() {
+        return "<p class=\"hint\">No data.</p>\n".to_owned();
+    }
+    let end = all.iter().fold(chart.end_s, |end, (t, _)| end.max(*t));
+    let low = all.iter().fold(f64::INFINITY, |low, (_, v)| low.min(*v));
+    let high = all.iter().fold(f64::NEG_INFINITY, |high, (_, v)| high.max(*v));
+    let low = if chart.from_zero { low.min(0.0) } else { low };
+    // A flat curve still needs an axis with some height.
+    let room = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.1 };
+    let x = Axis::time(end);
+    let y = Axis {
+        from: if chart.from_zero { low } else { low - room },
+        to: high + room,
+        at: HEIGHT - BOTTOM,
+        length: -(HEIGHT - BOTTOM - TOP),
+    };
+    let mut svg = open(HEIGHT);
+    let (ticks, decimals) = y.ticks(6.0);
+    for tick in ticks {
+        let at = y.place(tick);
+        push(
+            &mut svg,
+            format_args!(
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick:.decimals$}{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+                chart.unit,
+            ),
+        );
+    }
+    svg.push('\n');
+    time_ticks(&mut svg, &x, HEIGHT);
+    for curve in chart.curves {
+        let mut path = String::new();
+        let mut before: Option<f64> = None;
+        for (t, v) in finite(curve) {
+            let (px, py) = (x.place(t), y.place(v));
+            match before {
+                None => push(&mut path, format_args!("M{px:.1} {py:.1}")),
+                Some(_) if curve.steps => push(&mut path, format_args!("H{px:.1}V{py:.1}")),
+                Some(_) => push(&mut path, format_args!("L{px:.1} {py:.1}")),
+            }
+            before = Some(t);
+        }
+        if !path.is_empty() {
+            push(
+                &mut svg,
+                format_args!(
+                    "<path class=\"curve {}\" d=\"{path}\"><title>{}</title></path>\n",
+                    curve.class,
+                    escape(&curve.title)
+                ),
+            );
+        }
+    }
+    marks(&mut svg, &x, HEIGHT, chart.marks);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// A row per worker, a bar per shard. Bars too thin to see are drawn as one.
+pub(super) fn draw_timeline(timeline: &Timeline<'_>) -> String {
+    const ROW: f64 = 26.0;
+    if timeline.spans.is_empty() {
+        return "<p class=\"hint\">No data.</p>\n".to_owned();
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+    let height = TOP + BOTTOM + ROW * timeline.rows.len() as f64;
+    let end =
+        timeline.spans.iter().map(|span| span.to_s).filter(|t| t.is_finite()).fold(timeline.end_s, f64::max);
+    let x = Axis::time(end);
+    let mut svg = open(height);
+    svg.push_str(
+        "<defs><pattern id=\"broken\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
+         patternTransform=\"rotate(45)\"><line class=\"hatch\" y2=\"6\"/></pattern></defs>\n",
+    );
+    time_ticks(&mut svg, &x, height);
+    for (i, name) in timeline.rows.iter().enumerate() {
+        #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+        let top = TOP + ROW * i as f64;
+        push(
+            &mut svg,
+            format_args!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n<g class=\"c{} w{i}\">",
+                LEFT - 6.0,
+                top + ROW / 2.0 + 4.0,
+                escape(name),
+                i % timeline.colours,
+            ),
+        );
+        for bar in bars(timeline.spans.iter().filter(|span| span.worker == *name), &x) {
+            // A holder may have its next shard in hand already: the second one is drawn below the first.
+            let (dy, h) = if bar.lane == 0 { (3.0, 12.0) } else { (16.0, 7.0) };
+            push(
+                &mut svg,
+                format_args!(
+                    "<rect class=\"span{}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{h}\"><title>{}</title></rect>",
+                    if bar.broken { " broken" } else { "" },
+                    bar.from,
+                    top + dy,
+                    (bar.to - bar.from).max(1.0),
+                    escape(&bar.title),
+                ),
+            );
+        }
+        svg.push_str("</g>\n");
+    }
+    marks(&mut svg, &x, height, timeline.marks);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+struct Bar {
+    from: f64,
+    to: f64,
+    lane: usize,
+    broken: bool,
+    title: String,
+    shards: u64,
+}
+
+fn bars<'a>(spans: impl Iterator<Item = &'a ShardSpan>, x: &Axis) -> Vec<Bar> {
+    /// Bars narrower than this are joined with their neighbour, in pixels.
+    const THIN: f64 = 1.5;
+    let mut bars: Vec<Bar> = Vec::new();
+    // Where each lane is free again, and its newest bar.
+    let mut lanes: [(f64, Option<usize>); 2] = [(f64::NEG_INFINITY, None); 2];
+    for span in spans.filter(|span| span.from_s.is_finite() && span.to_s.is_finite()) {
+        let (from, to) = (x.place(span.from_s), x.place(span.to_s.max(span.from_s)));
+        let lane = usize::from(from + 0.05 < lanes[0].0 && lanes[1].0 <= lanes[0].0);
+        let broken = span.outcome != ShardOutcome::Done;
+        if let (_, Some(newest)) = lanes[lane]
+            && let bar = &mut bars[newest]
+            && bar.to - bar.from < THIN
+            && to - from < THIN
+            && from - bar.to < THIN
+            && !broken
+            && !bar.broken
+        {
+            bar.to = bar.to.max(to);
+            bar.shards += 1;
+            bar.title = format!("{} shards up to {:.2} s", bar.shards, span.to_s);
+        } else {
+            let outcome = match span.outcome {
+                ShardOutcome::Done => "done",
+                ShardOutcome::Released => "given back",
+                ShardOutcome::Lost => "lost with its holder",
+                ShardOutcome::Failed => "could not be read",
+            };
+            let title = format!(
+                "epoch {}, shard {}: {:.2} s to {:.2} s, {outcome}",
+                span.epoch, span.index, span.from_s, span.to_s
+            );
+            lanes[lane].1 = Some(bars.len());
+            bars.push(Bar { from, to, lane, broken, title, shards: 1 });
+        }
+        lanes[lane].0 = lanes[lane].0.max(to);
+    }
+    bars
+}
+
+fn open(height: f64) -> String {
+    format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n")
+}
+
+fn time_ticks(svg: &mut String, x: &Axis, height: f64) {
+    let (ticks, decimals) = x.ticks(8.0);
+    for tick in ticks {
+        let at = x.place(tick);
+        push(
+            svg,
+            format_args!(
+                "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{:.1}\"/>\
+                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick:.decimals$} s</text>",
+                height - BOTTOM,
+                height - BOTTOM + 17.0,
+            ),
+        );
+    }
+    svg.push('\n');
+}
+
+fn marks(svg: &mut String, x: &Axis, height: f64, marks: &[(f64, String)]) {
+    for (time, text) in marks.iter().filter(|(time, _)| time.is_finite() && *time <= x.to) {
+        let at = x.place(*time);
+        let bottom = height - BOTTOM;
+        // The second line is invisible and wide enough to be pointed at.
+        push(
+            svg,
+            format_args!(
+                "<g><line class=\"mark\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
+                 <line class=\"reach\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
+                 <title>{:.1} s {}</title></g>\n",
+                time,
+                escape(text),
+            ),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(from_s: f64, to_s: f64, outcome: ShardOutcome) -> ShardSpan {
+        ShardSpan { worker: "worker-0".to_owned(), epoch: 0, index: 0, from_s, to_s, outcome }
+    }
+
+    #[test]
+    fn ticks_are_round_and_inside_the_axis() {
+        let axis = Axis { from: 0.0, to: 61.3, at: 0.0, length: 1.0 };
+        assert_eq!(axis.ticks(8.0), (vec![0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0], 0));
+        let axis = Axis { from: 0.0, to: 0.043, at: 0.0, length: 1.0 };
+        let (ticks, decimals) = axis.ticks(4.0);
+        assert_eq!((ticks.len(), decimals), (3, 2));
+    }
+
+    #[test]
+    fn thousands_of_thin_bars_are_drawn_as_few() {
+        let spans: Vec<_> = (0..20_000)
+            .map(|i| span(f64::from(i) * 0.01, f64::from(i + 1) * 0.01, ShardOutcome::Done))
+            .collect();
+        let bars = bars(spans.iter(), &Axis::time(200.0));
+        assert!(bars.len() < 1100, "{}", bars.len());
+        assert_eq!(bars.iter().map(|bar| bar.shards).sum::<u64>(), 20_000);
+    }
+
+    #[test]
+    fn a_second_shard_in_hand_is_drawn_below_the_first() {
+        let spans = [span(0.0, 10.0, ShardOutcome::Done), span(8.0, 20.0, ShardOutcome::Lost)];
+        let bars = bars(spans.iter(), &Axis::time(20.0));
+        assert_eq!((bars[0].lane, bars[1].lane), (0, 1));
+        assert!(bars[1].broken && !bars[0].broken);
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_left_out() {
+        let curves = [Curve {
+            class: "c0".to_owned(),
+            title: "t".to_owned(),
+            steps: false,
+            points: vec![(0.0, 1.0), (1.0, f64::NAN), (f64::INFINITY, 1.0), (2.0, 1.0)],
+        }];
+        let svg = draw(&Chart { unit: " s", from_zero: true, end_s: 2.0, curves: &curves, marks: &[] });
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_chart_without_points_says_so() {
+        assert!(
+            draw(&Chart { unit: "", from_zero: false, end_s: 0.0, curves: &[], marks: &[] })
+                .contains("No data")
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! What a job did: the record that becomes `report.json`, `report.html` and the table at the end.
+//!
+//! [`Report`] is filled by the master and is plain data. [`table`] and [`html`] are pure functions of it, [`progress`]
+//! formats the one live line, [`write`](mod@write) puts the files into the report folder.
+
+use std::collections::BTreeMap;
+
+use antdt_core::{Counts, NodeId};
+use serde::{Deserialize, Serialize};
+
+pub mod progress;
+pub mod series;
+
+pub mod html;
+pub mod table;
+pub mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use progress::{Progress, ProgressLine};
+pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
+pub use write::{WriteError, write};
+
+/// The whole story of one job. Times are seconds since the job began.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of the `antdt` that wrote it.
+    pub version: String,
+    /// The job's name.
+    pub job_id: String,
+    /// Whether the job ended as it should, or why not.
+    pub outcome: Outcome,
+    /// From the start of the job to the commit of its last sample, in seconds.
+    pub job_completion_time_s: f64,
+    /// What became of every sample.
+    pub samples: SampleBalance,
+    /// Global steps; under ps-asp the batches of all workers.
+    pub steps: u64,
+    /// Name of the policy.
+    pub policy: String,
+    /// How gradients were combined: `allreduce`, `ps-bsp`, `ps-asp`.
+    pub sync: String,
+    /// The job's seed.
+    pub seed: u64,
+    /// Whether the workers' speed was emulated: gradients were computed for real, then each worker waited.
+    pub emulated: bool,
+    /// What was done about stragglers and lost nodes, in order of time.
+    pub actions: Vec<ActionEntry>,
+    /// What else happened, in order of time.
+    pub events: Vec<EventEntry>,
+    /// The workers, by index.
+    pub workers: Vec<WorkerEntry>,
+    /// Quality of the model at the end.
+    #[serde(rename = "final")]
+    pub final_quality: FinalQuality,
+    /// Mean training loss over the job.
+    pub loss_curve: LossSeries,
+    /// Who held which shard when, in order of `from_s`.
+    pub shards: Vec<ShardSpan>,
+    /// The settings, in text form.
+    pub config: BTreeMap<String, String>,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Every sample is accounted for.
+    #[default]
+    Completed,
+    /// It ended before that.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What became of every sample. Exact when `committed + quarantined == expected` and nothing was lost or repeated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleBalance {
+    /// Rows times epochs.
+    pub expected: u64,
+    /// Trained, their update committed.
+    pub committed: u64,
+    /// Expected, but neither committed nor quarantined at the end.
+    pub lost: u64,
+    /// Updates applied a second time for samples that were committed already.
+    pub duplicated: u64,
+    /// Given up because they could not be read.
+    pub quarantined: u64,
+}
+
+impl SampleBalance {
+    /// The balance of a ledger's final counts; `duplicated` is what the workers applied beyond what was committed.
+    pub const fn of(counts: &Counts, duplicated: u64) -> Self {
+        Self {
+            expected: counts.total,
+            committed: counts.acked,
+            lost: counts.total.saturating_sub(counts.acked + counts.quarantined),
+            duplicated,
+            quarantined: counts.quarantined,
+        }
+    }
+
+    /// Whether every expected sample was trained once or given up, and none twice.
+    pub const fn is_exact(&self) -> bool {
+        self.lost == 0 && self.duplicated == 0 && self.committed + self.quarantined == self.expected
+    }
+}
+
+/// One thing that was done, with its reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActionEntry {
+    /// When it was decided.
+    pub time_s: f64,
+    /// `ADJUST_BS`, `KILL_RESTART`, `RESTART` (of a node that ended by itself).
+    pub kind: String,
+    /// The node, or `all` for a plan.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventEntry {
+    /// When.
+    pub time_s: f64,
+    /// The node it happened to; empty for the whole job.
+    pub node: String,
+    /// One word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`, `finished`.
+    pub kind: String,
+    /// One sentence.
+    pub text: String,
+}
+
+/// One worker over all its lives.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerEntry {
+    /// `worker-1`.
+    pub id: String,
+    /// Samples it committed.
+    pub samples: u64,
+    /// The batch sizes it had, in order; each differs from the one before.
+    pub batch_sizes: Vec<u32>,
+    /// Lives after the first.
+    pub restarts: u32,
+    /// Its batches over the job.
+    pub series: BatchSeries,
+}
+
+impl WorkerEntry {
+    /// A worker that has done nothing yet.
+    pub fn new(node: NodeId) -> Self {
+        Self { id: node.to_string(), ..Self::default() }
+    }
+
+    /// Notes the batch size in force, if it is a new one.
+    pub fn note_batch_size(&mut self, samples: u32) {
+        if self.batch_sizes.last() != Some(&samples) {
+            self.batch_sizes.push(samples);
+        }
+    }
+}
+
+/// Quality of the model at the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinalQuality {
+    /// Mean log loss; the last training loss if nothing was evaluated.
+    pub loss: Option<f64>,
+    /// Area under the ROC curve; `None` if nothing was evaluated or one label never occurs.
+    pub auc: Option<f64>,
+    /// Samples it was evaluated on: the held-out ones, or all if none were held out; 0 if nothing was evaluated.
+    pub samples: u64,
+}
+
+/// One holder's time with one shard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShardSpan {
+    /// `worker-1`.
+    pub worker: String,
+    /// The pass.
+    pub epoch: u32,
+    /// The piece.
+    pub index: u64,
+    /// From the grant.
+    pub from_s: f64,
+    /// To its end, whatever that was.
+    pub to_s: f64,
+    /// How it ended.
+    pub outcome: ShardOutcome,
+}
+
+/// How a holder's time with a shard ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShardOutcome {
+    /// All its samples are committed.
+    Done,
+    /// Given back in part.
+    Released,
+    /// The holder was lost.
+    Lost,
+    /// It could not be read.
+    Failed,
+}

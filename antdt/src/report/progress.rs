@@ -1,0 +1,179 @@
+//! The one live line while a job runs.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+/// What the live line says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Progress {
+    /// Global step; under ps-asp the batches of all workers.
+    pub step: u64,
+    /// Samples per second over the last while.
+    pub samples_per_second: f64,
+    /// Mean training loss over the last while; `None` before the first step.
+    pub loss: Option<f64>,
+    /// Workers that take part.
+    pub members: usize,
+    /// Workers there should be.
+    pub workers: usize,
+    /// Workers that are slower than their peers.
+    pub stragglers: usize,
+    /// Samples committed.
+    pub committed: u64,
+    /// Samples to commit.
+    pub expected: u64,
+    /// Seconds to go at the present rate; `None` while the rate is unknown.
+    pub remaining_s: Option<f64>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[allow(clippy::cast_precision_loss, reason = "a percentage for people")]
+        let percent =
+            if self.expected == 0 { 0.0 } else { 100.0 * self.committed as f64 / self.expected as f64 };
+        write!(f, "step {} | {:.0} samples/s | loss ", self.step, self.samples_per_second)?;
+        match self.loss {
+            Some(loss) => write!(f, "{loss:.4}")?,
+            None => f.write_str("-")?,
+        }
+        write!(f, " | {}/{} workers", self.members, self.workers)?;
+        match self.stragglers {
+            0 => {}
+            1 => f.write_str(", 1 straggler")?,
+            n => write!(f, ", {n} stragglers")?,
+        }
+        // Rounded down: 100 % is said only when all is committed.
+        write!(f, " | {}/{} samples ({:.0} %)", self.committed, self.expected, percent.floor())?;
+        if let Some(s) = self.remaining_s {
+            write!(f, " | {} left", clock(s))?;
+        }
+        Ok(())
+    }
+}
+
+/// `7 s`, `2:05`, `1:02:05`.
+fn clock(seconds: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates; for people")]
+    let s = seconds.max(0.0).ceil() as u64;
+    match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m}:{s:02}"),
+        (h, m, s) => format!("{h}:{m:02}:{s:02}"),
+    }
+}
+
+/// Rewrites one line of a terminal. Silent when the output is no terminal, or when told to be.
+#[derive(Debug)]
+pub struct ProgressLine<W: Write> {
+    out: Option<W>,
+    shown: bool,
+}
+
+impl ProgressLine<io::Stderr> {
+    /// A line on standard error; silent with `quiet` or when standard error is not a terminal.
+    pub fn stderr(quiet: bool) -> Self {
+        let stderr = io::stderr();
+        let visible = !quiet && stderr.is_terminal();
+        Self::new(visible.then_some(stderr))
+    }
+}
+
+impl<W: Write> ProgressLine<W> {
+    /// A line on `out`; `None` is silent.
+    pub const fn new(out: Option<W>) -> Self {
+        Self { out, shown: false }
+    }
+
+    /// Shows the new state in place of the old one. A terminal that went away is not the job's trouble: it is
+    /// written to no more.
+    pub fn show(&mut self, progress: &Progress) {
+        if let Some(out) = &mut self.out {
+            // Return, text, erase the rest of the line: no flicker.
+            if write!(out, "\r{progress}\x1b[K").and_then(|()| out.flush()).is_err() {
+                self.out = None;
+            }
+            self.shown = true;
+        }
+    }
+
+    /// Erases the line, so that something else can be written.
+    pub fn clear(&mut self) {
+        if let Some(out) = &mut self.out
+            && self.shown
+            && write!(out, "\r\x1b[K").and_then(|()| out.flush()).is_err()
+        {
+            self.out = None;
+        }
+        self.shown = false;
+    }
+}
+
+impl<W: Write> Drop for ProgressLine<W> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress() -> Progress {
+        Progress {
+            step: 120,
+            samples_per_second: 1234.4,
+            loss: Some(0.45678),
+            members: 3,
+            workers: 4,
+            stragglers: 1,
+            committed: 999,
+            expected: 1000,
+            remaining_s: Some(124.2),
+        }
+    }
+
+    #[test]
+    fn the_line_says_how_far_the_job_is_and_who_is_slow() {
+        assert_eq!(
+            progress().to_string(),
+            "step 120 | 1234 samples/s | loss 0.4568 | 3/4 workers, 1 straggler | 999/1000 samples (99 %) | 2:05 left"
+        );
+        assert_eq!(
+            Progress::default().to_string(),
+            "step 0 | 0 samples/s | loss - | 0/0 workers | 0/0 samples (0 %)"
+        );
+    }
+
+    #[test]
+    fn the_line_is_rewritten_and_erased_at_the_end() {
+        let mut out = Vec::new();
+        let mut line = ProgressLine::new(Some(&mut out));
+        line.show(&progress());
+        line.show(&progress());
+        drop(line);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches('\r').count(), 3);
+        assert!(text.ends_with("\r\x1b[K") && !text.contains('\n'));
+    }
+
+    #[test]
+    fn a_terminal_that_went_away_is_ignored() {
+        struct Gone;
+        impl Write for Gone {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut line = ProgressLine::new(Some(Gone));
+        line.show(&progress());
+        assert!(line.out.is_none());
+    }
+
+    #[test]
+    fn long_times_have_hours() {
+        assert_eq!((clock(6.1), clock(3725.0)), ("7 s".to_owned(), "1:02:05".to_owned()));
+    }
+}

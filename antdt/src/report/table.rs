@@ -1,0 +1,113 @@
+//! The table at the end of a run.
+
+use std::fmt::Write;
+
+use super::{Outcome, Report};
+
+/// The report as text, for a terminal: one line per worker, the actions, the balance of samples. Ends with a newline.
+pub fn render(report: &Report) -> String {
+    let mut out = String::new();
+    let mut rows =
+        vec![["worker", "samples", "share", "batch sizes", "s/batch", "restarts"].map(str::to_owned)];
+    let total: u64 = report.workers.iter().map(|worker| worker.samples).sum();
+    for worker in &report.workers {
+        let last = worker.series.points().last();
+        rows.push([
+            worker.id.clone(),
+            worker.samples.to_string(),
+            percent(worker.samples, total),
+            sizes(&worker.batch_sizes),
+            last.map_or("-".to_owned(), |point| format!("{:.3}", point.compute_s)),
+            worker.restarts.to_string(),
+        ]);
+    }
+    push_columns(&mut out, &rows);
+    if !report.actions.is_empty() {
+        out.push('\n');
+        for action in &report.actions {
+            push(
+                &mut out,
+                format_args!(
+                    "{:>8.1}s  {} {}: {}\n",
+                    action.time_s, action.kind, action.target, action.reason
+                ),
+            );
+        }
+    }
+    out.push('\n');
+    let samples = &report.samples;
+    push(
+        &mut out,
+        format_args!(
+            "{} in {:.1} s: {} steps, {}, policy {}{}\n",
+            match &report.outcome {
+                Outcome::Completed => "completed".to_owned(),
+                Outcome::Failed { why } => format!("FAILED ({why})"),
+            },
+            report.job_completion_time_s,
+            report.steps,
+            report.sync,
+            report.policy,
+            if report.emulated { ", emulated speed" } else { "" },
+        ),
+    );
+    push(
+        &mut out,
+        format_args!(
+            "samples: {} expected, {} committed, {} lost, {} duplicated, {} quarantined ({})\n",
+            samples.expected,
+            samples.committed,
+            samples.lost,
+            samples.duplicated,
+            samples.quarantined,
+            if samples.is_exact() { "exact" } else { "NOT EXACT" },
+        ),
+    );
+    let quality = &report.final_quality;
+    if let Some(loss) = quality.loss {
+        let auc = quality.auc.map(|auc| format!(", AUC {auc:.4}")).unwrap_or_default();
+        let on = match quality.samples {
+            0 => "in training".to_owned(),
+            n => format!("on {n} samples"),
+        };
+        push(&mut out, format_args!("final loss {loss:.5}{auc} {on}\n"));
+    }
+    out
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("writing to a String cannot fail");
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "a percentage for people")]
+    let value = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
+    format!("{value:.1} %")
+}
+
+/// The first and the last few of a list of batch sizes.
+fn sizes(sizes: &[u32]) -> String {
+    const SHOWN: usize = 5;
+    let text = |sizes: &[u32]| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(" > ");
+    if sizes.len() <= SHOWN {
+        text(sizes)
+    } else {
+        format!("{} > ... > {}", sizes[0], text(&sizes[sizes.len() - (SHOWN - 2)..]))
+    }
+}
+
+/// Left-aligned first column, right-aligned others, two spaces between.
+fn push_columns<const N: usize>(out: &mut String, rows: &[[String; N]]) {
+    let width: [usize; N] =
+        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
+    for row in rows {
+        for (i, cell) in row.iter().enumerate() {
+            let width = width[i];
+            match i {
+                0 => push(out, format_args!("{cell:<width$}")),
+                _ => push(out, format_args!("  {cell:>width$}")),
+            }
+        }
+        out.push('\n');
+    }
+}

@@ -1,0 +1,79 @@
+//! The report folder: both files appear whole or not at all.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::{Report, html};
+
+/// Why the report could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The folder cannot be made.
+    #[error("cannot create the report folder {}: {source}; choose another --report-dir", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file cannot be written: the disk is full, or the folder is read-only.
+    #[error("cannot write {}: {source}; free some space or choose another --report-dir", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A number in the report cannot be written as JSON.
+    #[error("the report cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Makes the report folder if need be and proves that a file can be written there.
+///
+/// Called before a job starts, so that an hour's work does not end in an error that the first second could have shown.
+///
+/// # Errors
+/// If the folder cannot be made or written to.
+pub fn prepare(folder: &Path) -> Result<(), WriteError> {
+    fs::create_dir_all(folder).map_err(|source| WriteError::Folder { folder: folder.to_owned(), source })?;
+    let probe = folder.join(format!(".antdt-probe-{}", std::process::id()));
+    let written = fs::write(&probe, b"x");
+    // A probe that was half written must not stay; whether it was there at all is of no interest.
+    let _ = fs::remove_file(&probe);
+    written.map_err(|source| WriteError::File { file: probe, source })
+}
+
+/// Writes `report.json` and `report.html` into `folder`, which is made if need be.
+///
+/// Each file is written beside its place, flushed to the disk, then renamed: a reader never sees half a report, and an
+/// older report survives a failure.
+///
+/// # Errors
+/// If the folder or a file cannot be written.
+pub fn write(report: &Report, folder: &Path) -> Result<(), WriteError> {
+    fs::create_dir_all(folder).map_err(|source| WriteError::Folder { folder: folder.to_owned(), source })?;
+    let mut json = serde_json::to_string_pretty(report)?;
+    json.push('\n');
+    write_whole(&folder.join("report.json"), json.as_bytes())?;
+    write_whole(&folder.join("report.html"), html::render(report).as_bytes())
+}
+
+/// Puts `bytes` into `file` by way of a temporary file in the same folder.
+fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let temporary = file.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let written = (|| {
+        let mut out = fs::File::create(&temporary)?;
+        out.write_all(bytes)?;
+        out.sync_all()?;
+        fs::rename(&temporary, file)
+    })();
+    written.map_err(|source| {
+        // What could not be finished must not fill the disk further; if even this fails, the error below says enough.
+        let _ = fs::remove_file(&temporary);
+        WriteError::File { file: file.to_owned(), source }
+    })
+}

@@ -1,0 +1,82 @@
+//! A server process: holds one partition of the parameters.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use antdt_agent::{Meter, Part, Reported, SessionState};
+use antdt_collective::JobToken;
+use antdt_collective::ps::{PartitionConfig, Staleness};
+use antdt_collective::runtime::{PsServer, PsServerConfig};
+use antdt_core::{Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed, SyncMode};
+
+use crate::node::NodeEnv;
+use crate::worker::WorkerError;
+
+/// How often a server looks at its orders and reports its service time.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// Serves as the server that `env` names, until all workers are done.
+///
+/// # Errors
+/// If the server cannot start, or loses its master.
+pub fn run(env: &NodeEnv, layout: &ParamLayout, optimizer: OptimizerSpec) -> Result<(), WorkerError> {
+    let staleness = match env.spec.sync {
+        SyncMode::PsBsp | SyncMode::AllReduce => Staleness::Synchronous,
+        // Every sample weighs the same: a push of n samples counts n / (mean batch of a worker).
+        #[allow(clippy::cast_precision_loss, reason = "a weight")]
+        SyncMode::PsAsp => {
+            Staleness::Unbounded { scale: env.spec.workers as f32 / env.spec.global_batch_size as f32 }
+        }
+    };
+    let partition = PartitionConfig {
+        layout: layout.clone(),
+        optimizer,
+        seed: Seed(env.spec.seed).derive("model"),
+        server: env.holder.node.index,
+        servers: env.spec.servers,
+        staleness,
+    };
+    let config = PsServerConfig::new(partition, JobToken::new(&env.job));
+    let server = PsServer::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
+    let (stop, stopped) = mpsc::channel();
+    let agent = env.connect(server.local_address().to_string(), move |_| {
+        // Ends the wait for the next beat; the receiver outlives the agent.
+        let _ = stop.send(());
+    })?;
+    let mut meter = Meter::new(env.holder, agent.clock().now());
+    let mut step = 0;
+    let mut before = server.stats();
+    loop {
+        // Waits for the next beat, or for the end of the session.
+        let _ = stopped.recv_timeout(BEAT);
+        let lost = agent.session().take_lost();
+        for holder in lost {
+            server.lost(holder);
+        }
+        let stats = server.stats();
+        let served = stats.service_time.saturating_sub(before.service_time);
+        let bytes = stats.bytes.saturating_sub(before.bytes);
+        if bytes > 0 {
+            meter.reassign(served, Part::Compute);
+            let report = meter.finish(agent.clock().now(), Iteration(step), PlanVersion(0), bytes);
+            agent.session().report(Reported { report, loss_sum: 0.0 });
+            step += 1;
+        }
+        before = stats;
+        let state = agent.session().state();
+        match state {
+            SessionState::Running => {}
+            SessionState::Draining | SessionState::Finished => return Ok(()),
+            SessionState::Fenced => {
+                return Err(antdt_agent::runtime::AgentError::Fenced { holder: env.holder }.into());
+            }
+            SessionState::MasterLost => {
+                let why = "no heartbeat was answered".to_owned();
+                return Err(
+                    antdt_agent::runtime::AgentError::MasterLost { master: env.master.clone(), why }.into()
+                );
+            }
+        }
+    }
+}

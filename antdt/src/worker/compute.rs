@@ -1,0 +1,92 @@
+//! The gradient of a batch, at the machine's speed or at an emulated one.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use antdt_agent::{Batch, Gradient, StepStats, TrainError, Trainer};
+use antdt_core::{Holder, ParamLayout};
+
+use crate::job::JobSpec;
+
+/// How fast this worker appears to be.
+#[derive(Debug, Clone)]
+pub(super) struct Pacing {
+    spec: JobSpec,
+    holder: Holder,
+    job_start: Duration,
+}
+
+impl Pacing {
+    /// The pacing of one life of a worker in a job that began `job_start` after the Unix epoch.
+    pub(super) const fn new(spec: JobSpec, holder: Holder, job_start: Duration) -> Self {
+        Self { spec, holder, job_start }
+    }
+
+    /// How long a batch of `samples` must take that really took `real`.
+    fn target(&self, samples: u64, real: Duration) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = now.saturating_sub(self.job_start);
+        let slowdown = self.spec.slowdown(self.holder.node.index, self.holder.incarnation.0, at);
+        match self.spec.emulate_speed {
+            #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
+            Some(speed) => Duration::from_secs_f64(samples as f64 / speed * slowdown),
+            None => real.mul_f64(slowdown),
+        }
+    }
+}
+
+/// A trainer and its pacing.
+pub(super) struct Compute {
+    trainer: Box<dyn Trainer>,
+    pacing: Pacing,
+    gradient: Gradient,
+}
+
+impl std::fmt::Debug for Compute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compute").field("layout", self.trainer.layout()).finish_non_exhaustive()
+    }
+}
+
+impl Compute {
+    pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing) -> Self {
+        Self { trainer, pacing, gradient: Gradient::default() }
+    }
+
+    pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
+        &mut *self.trainer
+    }
+
+    pub(super) fn layout(&self) -> &ParamLayout {
+        self.trainer.layout()
+    }
+
+    /// Reads the samples of a batch. Returns the rows it touches, ascending.
+    pub(super) fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
+        if batch.is_empty() { Ok(&[]) } else { self.trainer.load(&batch.samples) }
+    }
+
+    /// Computes the gradient of the loaded batch, then waits until the emulated worker would be done.
+    /// An empty batch has a gradient of zero and takes no time.
+    pub(super) fn gradient(
+        &mut self,
+        batch: &Batch,
+        dense: &[f32],
+        rows: &[f32],
+    ) -> Result<(&mut Gradient, StepStats), TrainError> {
+        if batch.is_empty() {
+            // The caller may have taken the buffer.
+            self.gradient.dense.clear();
+            self.gradient.dense.resize(self.trainer.layout().dense_len, 0.0);
+            self.gradient.rows.clear();
+            return Ok((&mut self.gradient, StepStats::default()));
+        }
+        let start = Instant::now();
+        let stats = self.trainer.forward_backward(dense, rows, &mut self.gradient)?;
+        if !stats.loss_sum.is_finite() {
+            return Err(TrainError::Diverged { loss: stats.loss_sum, samples: batch.len() });
+        }
+        let real = start.elapsed();
+        std::thread::sleep(self.pacing.target(batch.len() as u64, real).saturating_sub(real));
+        Ok((&mut self.gradient, stats))
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a worker or server process ended before its time, and what that means for starting it again.
+
+use antdt_agent::TrainError;
+use antdt_agent::runtime::AgentError;
+use antdt_collective::CollectiveError;
+use antdt_collective::runtime::PsError;
+use antdt_collective::runtime::ps::PsServerError;
+use antdt_core::{Exit, InvalidValue};
+use antdt_shard::SourceError;
+
+/// Why a node of a job failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The environment that the launcher sets is missing or wrong: the program was not started by `antdt run`.
+    #[error("{0}; start this program through `antdt run`")]
+    Environment(InvalidValue),
+    /// A setting or the data cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// The session with the master ended.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The shard service refused, or went away.
+    #[error(transparent)]
+    Shards(#[from] SourceError),
+    /// The model or its data failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Peers or servers could not be reached any more.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A server refused, or could not be reached any more.
+    #[error(transparent)]
+    Servers(#[from] PsError),
+    /// This server could not start.
+    #[error(transparent)]
+    Serve(#[from] PsServerError),
+    /// The parameters do not fit what came in.
+    #[error("parameters: {0}")]
+    Parameters(String),
+}
+
+impl WorkerError {
+    /// The exit code that tells the launcher whether starting again can help.
+    pub const fn exit_code(&self) -> i32 {
+        match self {
+            Self::Environment(_) | Self::Input(_) | Self::Serve(_) => Exit::CODE_NEVER,
+            Self::Agent(
+                AgentError::MasterLost { .. } | AgentError::Fenced { .. } | AgentError::Start { .. },
+            )
+            | Self::Collective(_)
+            | Self::Servers(_) => Exit::CODE_RETRY,
+            Self::Shards(e) => match e {
+                SourceError::DataLost(_) | SourceError::Rejected(_) => Exit::CODE_NEVER,
+                _ => Exit::CODE_RETRY,
+            },
+            // A model that diverges or a request that is wrong does so again.
+            Self::Agent(_) | Self::Train(_) | Self::Parameters(_) => Exit::CODE_NEVER,
+        }
+    }
+}

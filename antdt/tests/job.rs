@@ -1,0 +1,401 @@
+//! Whole jobs through the `antdt` command: real processes over loopback, killed, interrupted and fed with nonsense.
+//!
+//! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use antdt::report::{Outcome, Report};
+
+/// Bound on any one job here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn antdt(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antdt"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end of a command; ends it after the limit.
+fn finish(mut child: Child) -> Output {
+    let deadline = Instant::now() + LIMIT;
+    // The pipes are small in these tests: a job writes a table and a few lines.
+    while child.try_wait().expect("own child").is_none() {
+        if Instant::now() > deadline {
+            child.kill().expect("own child");
+            let output = child.wait_with_output().expect("own child");
+            panic!("not over after {LIMIT:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    child.wait_with_output().expect("own child")
+}
+
+struct Job {
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl Job {
+    fn start(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let report = folder.path().to_str().expect("a plain path").to_owned();
+        let child = antdt(&[&["run", "--report-dir", &report], args].concat()).spawn().expect("antdt starts");
+        Self { folder, child }
+    }
+
+    fn finish(self) -> (Report, Output) {
+        let output = finish(self.child);
+        let text = std::fs::read_to_string(self.folder.path().join("report.json"))
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert!(self.folder.path().join("report.html").exists());
+        (serde_json::from_str(&text).expect("a report"), output)
+    }
+
+    /// The process of a node, once it runs.
+    fn node(&self, node: &str) -> u32 {
+        wait_for(&format!("the process of {node}"), || {
+            children(self.child.id())
+                .into_iter()
+                .find(|pid| variable(*pid, "ANTDT_NODE").as_deref() == Some(node))
+        })
+    }
+}
+
+fn run(args: &[&str]) -> Report {
+    let (report, output) = Job::start(args).finish();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report.outcome, Outcome::Completed);
+    report
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// The direct children of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn variable(pid: u32, name: &str) -> Option<String> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    environ.split(|byte| *byte == 0).find_map(|entry| {
+        let (key, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
+        (key == name).then(|| value.to_owned())
+    })
+}
+
+/// Whether a process is there and not a zombie.
+fn alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().expect("kill");
+    assert!(status.success(), "the process {pid} is gone already");
+}
+
+fn assert_exact(report: &Report, samples: u64) {
+    assert_eq!(report.samples.expected, samples);
+    assert_eq!(report.samples.committed, samples);
+    assert_eq!((report.samples.lost, report.samples.duplicated, report.samples.quarantined), (0, 0, 0));
+    assert_eq!(report.workers.iter().map(|worker| worker.samples).sum::<u64>(), samples);
+}
+
+/// Flags of the three ways to combine gradients.
+const MODES: [&[&str]; 3] = [
+    &["--sync", "allreduce"],
+    &["--sync", "ps-bsp", "--servers", "2"],
+    &["--sync", "ps-asp", "--servers", "2"],
+];
+
+const SMALL: &[&str] =
+    &["--nproc-per-node", "3", "--data", "synthetic:1500", "--global-batch-size", "60", "--epochs", "2"];
+
+#[test]
+fn every_mode_trains_every_sample_once_and_learns() {
+    for mode in MODES {
+        let report = run(&[mode, SMALL, &["--seed", "7"]].concat());
+        assert_exact(&report, 3000);
+        assert!(report.steps >= 50, "{} steps", report.steps);
+        let auc = report.final_quality.auc.expect("both labels occur");
+        assert!(auc > 0.6, "{mode:?}: auc {auc}");
+        assert!(!report.emulated && report.sync == mode[1]);
+    }
+}
+
+#[test]
+fn the_synchronous_modes_learn_the_same_and_repeat_bit_by_bit() {
+    let one =
+        ["--nproc-per-node", "1", "--data", "synthetic:600", "--global-batch-size", "50", "--seed", "3"];
+    let ring = run(&[MODES[0], &one].concat());
+    let again = run(&[MODES[0], &one].concat());
+    let servers = run(&[MODES[1], &one].concat());
+    assert_eq!(ring.final_quality, again.final_quality);
+    let (a, b) = (ring.final_quality.loss.unwrap(), servers.final_quality.loss.unwrap());
+    assert!((a - b).abs() < 1e-5, "{a} {b}");
+}
+
+#[test]
+fn static_shares_and_xdeepfm_are_accounted_for_too() {
+    let report = run(&[MODES[2], SMALL, &["--sharding", "static"]].concat());
+    assert_exact(&report, 3000);
+    assert!(report.workers.iter().all(|worker| worker.samples == 1000), "{:?}", report.workers);
+    let small = [
+        "--nproc-per-node",
+        "2",
+        "--data",
+        "synthetic:300",
+        "--workload",
+        "xdeepfm",
+        "--eval-fraction",
+        "0.2",
+    ];
+    let report = run(&small);
+    assert_exact(&report, 300);
+    assert_eq!(report.final_quality.samples, 60);
+}
+
+/// About five seconds of work, so that there is a middle to die in.
+const SLOW: &[&str] = &[
+    "--nproc-per-node",
+    "3",
+    "--data",
+    "synthetic:3000",
+    "--global-batch-size",
+    "60",
+    "--emulate-speed",
+    "200",
+];
+
+#[test]
+fn a_killed_worker_is_replaced_and_no_sample_is_lost_or_repeated() {
+    for mode in MODES {
+        let job = Job::start(&[mode, SLOW].concat());
+        let survivors = [job.node("worker-0"), job.node("worker-2")];
+        let victim = job.node("worker-1");
+        wait_for("the victim to work", || busy(victim).then_some(()));
+        signal(victim, "KILL");
+        let replacement = wait_for("the replacement", || {
+            children(job.child.id())
+                .into_iter()
+                .find(|pid| *pid != victim && variable(*pid, "ANTDT_NODE").as_deref() == Some("worker-1"))
+        });
+        assert!(survivors.into_iter().all(alive), "a survivor was restarted");
+        assert_eq!(variable(replacement, "ANTDT_INCARNATION").as_deref(), Some("1"));
+        let (report, output) = job.finish();
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_exact(&report, 3000);
+        let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+        assert_eq!(restarts, [0, 1, 0], "{mode:?}");
+        assert!(
+            report.actions.iter().any(|a| a.kind == "RESTART" && a.target == "worker-1"),
+            "{:?}",
+            report.actions
+        );
+    }
+}
+
+/// Whether a worker is some batches into its work: it has waited, for peers or for its emulated speed, this often.
+fn busy(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let waits = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    waits.and_then(|waits| waits.trim().parse::<u32>().ok()).is_some_and(|waits| waits > 100)
+}
+
+#[test]
+fn a_slow_worker_gets_smaller_batches_and_they_still_add_up() {
+    for mode in &MODES[..2] {
+        let flags = ["--policy", "nd", "--straggler", "worker=1,slow=4", "--nproc-per-node", "4"];
+        let work = ["--data", "synthetic:6000", "--global-batch-size", "80", "--emulate-speed", "1000"];
+        let report = run(&[*mode, &flags, &work].concat());
+        assert_exact(&report, 6000);
+        let adjusted = report.actions.iter().find(|a| a.kind == "ADJUST_BS" && a.reason.contains("worker-1"));
+        assert!(adjusted.is_some(), "{:?}", report.actions);
+        let last = |i: usize| *report.workers[i].batch_sizes.last().expect("it had a batch size");
+        assert!(last(1) < last(0) && last(1) < last(2), "{:?}", report.workers);
+        assert_eq!((0..4).map(last).sum::<u32>(), 80);
+        assert!(report.emulated);
+        assert!(report.events.iter().any(|e| e.kind == "straggler" && e.node == "worker-1"));
+    }
+}
+
+#[test]
+fn at_its_own_pace_a_slow_worker_simply_takes_fewer_shards() {
+    let flags = ["--straggler", "worker=1,slow=4", "--nproc-per-node", "4"];
+    let work = ["--data", "synthetic:4000", "--global-batch-size", "80", "--emulate-speed", "1000"];
+    let report = run(&[MODES[2], &flags, &work].concat());
+    assert_exact(&report, 4000);
+    let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
+    assert!(samples[1] * 2 < samples[0], "{samples:?}");
+}
+
+#[test]
+fn generated_data_written_to_a_file_trains_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("clicks.tsv.gz");
+    let out = file.to_str().unwrap();
+    let output =
+        finish(antdt(&["data", "synth", "--rows", "400", "--seed", "5", "--out", out]).spawn().unwrap());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let common = ["--seed", "5", "--global-batch-size", "40"];
+    let from_file = run(&[&["--data", out][..], &common].concat());
+    let generated = run(&[&["--data", "synthetic:400"][..], &common].concat());
+    assert_exact(&from_file, 400);
+    assert_eq!(from_file.final_quality.loss, generated.final_quality.loss);
+}
+
+#[test]
+fn a_foreign_program_is_started_once_for_each_worker_with_torchruns_variables() {
+    let script = "echo rank=$RANK world=$WORLD_SIZE local=$LOCAL_RANK at=$MASTER_ADDR node=$ANTDT_NODE";
+    let output = finish(antdt(&["run", "--nproc_per_node", "3", "--", "sh", "-c", script]).spawn().unwrap());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for rank in 0..3 {
+        let line =
+            format!("[worker-{rank}] rank={rank} world=3 local={rank} at=127.0.0.1 node=worker-{rank}");
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
+#[test]
+fn a_foreign_program_that_fails_fails_the_job_with_its_last_words() {
+    let script = "echo error: no such luck >&2; exit 1";
+    let output = finish(antdt(&["run", "--quiet", "--", "sh", "-c", script]).spawn().unwrap());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("error: worker-0 ended: exit code 1; it said: no such luck"), "{said}");
+}
+
+#[test]
+fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let narrow = folder.path().join("narrow.tsv");
+    std::fs::write(&narrow, "1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\n").unwrap();
+    let narrow = narrow.to_str().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let job_file = folder.path().join("job.toml");
+    std::fs::write(&job_file, "epoch = 3\n").unwrap();
+    let job_file = job_file.to_str().unwrap();
+    let ok = ["--data", "synthetic:100"];
+    let cases: Vec<(Vec<&str>, &[&str])> = vec![
+        (vec!["run", "--data", "/no/such/file.tsv"], &["/no/such/file.tsv"]),
+        (vec!["run", "--data", narrow, "--format", "criteo"], &["narrow.tsv", "12", "40"]),
+        (vec!["run", ok[0], ok[1], "--straggler", "worker=9,slow=2"], &["--straggler", "worker"]),
+        (vec!["run", ok[0], ok[1], "--straggler", "worker=0,slow=2,from=10"], &["from", "10s"]),
+        (vec!["run", ok[0], ok[1], "--global-batch-size", "0"], &["--global-batch-size", "at least"]),
+        (vec!["run", ok[0], ok[1], "--master-port", &port], &["--master-port", "another port"]),
+        (vec!["run", ok[0], ok[1], "--policy", "dn"], &["--policy", "nd"]),
+        (vec!["run", ok[0], ok[1], "--sync", "ps-asp"], &["--servers", "at least 1"]),
+        (vec!["run", ok[0], ok[1], "--epoch", "2"], &["--epochs"]),
+        (vec!["run", "--job", job_file, ok[0], ok[1]], &["epoch", "epochs"]),
+        (vec!["run", ok[0], ok[1], "--report-dir", "/proc/no"], &["/proc/no"]),
+        (vec!["run"], &["--data"]),
+        (vec!["worker"], &["ANTDT_", "antdt run"]),
+        (vec!["run", "--", "/no/such/program"], &["/no/such/program"]),
+        (vec!["data", "synth", "--rows", "5", "--out", "/no/such/folder/x.tsv"], &["/no/such/folder/x.tsv"]),
+    ];
+    for (args, expected) in cases {
+        let child = antdt(&args).spawn().unwrap();
+        let pid = child.id();
+        let output = finish(child);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{args:?} succeeded");
+        assert!(output.status.code().is_some_and(|code| code != 101), "{args:?} panicked: {said}");
+        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+        assert_eq!(lines.len(), 1, "{args:?} said {said}");
+        assert!(lines[0].starts_with("error: "), "{args:?} said {said}");
+        for word in expected {
+            assert!(lines[0].contains(word), "{args:?} said {said}, without {word}");
+        }
+        assert!(children(pid).is_empty());
+    }
+}
+
+/// The processes of a running job, by node.
+fn nodes(job: &Job, names: &[&'static str]) -> BTreeMap<&'static str, u32> {
+    names.iter().map(|name| (*name, job.node(name))).collect()
+}
+
+#[test]
+fn an_interrupt_ends_the_job_and_leaves_no_process() {
+    let job = Job::start(&[MODES[1], SLOW].concat());
+    let pids = nodes(&job, &["worker-0", "worker-1", "worker-2", "server-0", "server-1"]);
+    signal(job.child.id(), "INT");
+    let (report, output) = job.finish();
+    assert!(!output.status.success());
+    assert_eq!(report.outcome, Outcome::Failed { why: "interrupted".to_owned() });
+    for (node, pid) in pids {
+        wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
+    }
+}
+
+#[test]
+fn no_node_outlives_a_killed_master() {
+    let mut job = Job::start(&[MODES[2], SLOW].concat());
+    let pids = nodes(&job, &["worker-0", "worker-1", "worker-2", "server-0", "server-1"]);
+    job.child.kill().unwrap();
+    job.child.wait().unwrap();
+    for (node, pid) in pids {
+        wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
+    }
+}
+
+#[test]
+fn a_lost_server_fails_the_job_and_says_what_is_lost() {
+    let job = Job::start(&[MODES[1], SLOW].concat());
+    let server = job.node("server-1");
+    let worker = job.node("worker-0");
+    wait_for("a worker to work", || busy(worker).then_some(()));
+    signal(server, "KILL");
+    let (report, output) = job.finish();
+    assert!(!output.status.success());
+    let Outcome::Failed { why } = report.outcome else { panic!("it completed without its parameters") };
+    assert!(why.contains("server-1") && why.contains("parameters"), "{why}");
+}
+
+/// Where real rows are, if they are.
+fn real_data(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("ANTDT_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"), PathBuf::from);
+    let folder = folder.join(name);
+    if !folder.is_dir() {
+        eprintln!("skipped: no {}; set ANTDT_DATA", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+#[test]
+fn real_clicks_are_accounted_for_over_three_epochs() {
+    let Some(folder) = real_data("criteo_1tb_day11_3k") else { return };
+    let flags = ["--nproc-per-node", "4", "--epochs", "3", "--global-batch-size", "128"];
+    let report = run(&[&["--data", folder.to_str().unwrap()][..], &flags].concat());
+    assert_exact(&report, 9000);
+}
+
+#[test]
+fn census_rows_reach_the_known_auc() {
+    let Some(folder) = real_data("uci_adult") else { return };
+    let flags = ["--nproc-per-node", "4", "--epochs", "2", "--eval-fraction", "0.2", "--seed", "1"];
+    let report = run(&[&["--data", folder.to_str().unwrap()][..], &flags].concat());
+    assert_exact(&report, 26_049 * 2);
+    let auc = report.final_quality.auc.unwrap();
+    assert!(auc >= 0.89, "auc {auc}");
+}

@@ -1,0 +1,11 @@
+//! Worlds made of the real machines, for tests across crates.
+#![forbid(unsafe_code)]
+
+pub mod oracle;
+
+pub mod ring;
+pub mod servers;
+
+pub use oracle::Oracle;
+pub use ring::RingWorld;
+pub use servers::ServerWorld;

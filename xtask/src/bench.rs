@@ -1,0 +1,41 @@
+//! `cargo xtask bench`: builds what is measured and what measures it, then runs the latter.
+//!
+//! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+/// Builds in release mode and hands the arguments over.
+pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+    for package in [&["-p", "antdt", "--features", "cli"][..], &["-p", "antdt-bench"]] {
+        let mut build = Command::new("cargo");
+        build.args(["build", "--release"]).args(package).current_dir(root);
+        let status = build.status().context("cannot start cargo")?;
+        if !status.success() {
+            bail!("cargo build --release {}: {status}", package.join(" "));
+        }
+    }
+    let release = target_dir(root)?.join("release");
+    let status = Command::new(release.join("antdt-bench"))
+        .arg("--antdt")
+        .arg(release.join("antdt"))
+        .args(arguments)
+        .status()
+        .context("cannot start antdt-bench")?;
+    if !status.success() {
+        bail!("the benchmark failed: {status}");
+    }
+    Ok(())
+}
+
+fn target_dir(root: &Path) -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
+    let metadata: serde_json::Value = serde_json::from_str(&shell::read(&mut command)?)?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(target))
+}

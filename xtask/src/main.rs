@@ -1,0 +1,52 @@
+//! The project's commands: `cargo xtask <command>`.
+//!
+//! The same commands run here and in continuous integration; a failing step prints the command that repeats it.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+mod bench;
+mod codegen;
+mod shell;
+mod tidy;
+mod verify;
+
+const USAGE: &str = "\
+cargo xtask verify                    fmt, clippy, tests, doc tests, tidy, docs; writes nothing
+cargo xtask fix                       formats the code and renews what is generated
+cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
+cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
+cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); --quick, --json FILE,
+                                      --report-dir DIR; `cargo xtask bench --list` names them";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["verify"] => verify::verify(root),
+        ["fix"] => verify::fix(root),
+        ["codegen"] => codegen::run(root, false),
+        ["codegen", "--check"] => codegen::run(root, true),
+        ["tidy"] => tidy::run(root),
+        ["bench", rest @ ..] => bench::run(root, rest),
+        [] | ["--help" | "-h" | "help", ..] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => bail!("`{}` is not a command of xtask\n{USAGE}", other.join(" ")),
+    }
+}

@@ -1,0 +1,54 @@
+//! Running commands, and folders that go away.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+/// A folder that is removed with this value.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What is left behind lies in the system's temporary folder; nothing depends on it being gone.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes an empty folder whose name starts with `label`.
+pub(crate) fn temp_dir(label: &str) -> Result<TempDir> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("antdt-{label}-{}-{number}", std::process::id()));
+    fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(TempDir(path))
+}
+
+/// Runs a command without showing what it says, unless it fails.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    if !output.status.success() {
+        io::stderr().write_all(&output.stdout)?;
+        io::stderr().write_all(&output.stderr)?;
+        bail!("{}", output.status);
+    }
+    Ok(())
+}
+
+/// What a command writes to its standard output.
+pub(crate) fn read(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    if !output.status.success() {
+        bail!("{:?}: {}", command.get_program(), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    String::from_utf8(output.stdout).context("the output is not UTF-8")
+}

@@ -1,0 +1,291 @@
+//! `cargo xtask tidy`: the rules of the tree that no compiler knows.
+//!
+//! Each rule is a function of a [`Tree`], so that its test can plant a violation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::{shell, verify};
+
+#[cfg(test)]
+mod tests;
+
+/// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
+/// the features `runtime` or `grpc`.
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("antdt-core", &[]),
+    ("antdt-proto", &["antdt-core"]),
+    ("antdt-rt", &["antdt-core"]),
+    ("antdt-shard", SERVICE),
+    ("antdt-monitor", SERVICE),
+    ("antdt-controller", SERVICE),
+    ("antdt-agent", SERVICE),
+    ("antdt-collective", SERVICE),
+    ("antdt-burn", &["antdt-core", "antdt-agent"]),
+    (
+        "antdt",
+        &[
+            "antdt-core",
+            "antdt-proto",
+            "antdt-rt",
+            "antdt-shard",
+            "antdt-monitor",
+            "antdt-controller",
+            "antdt-agent",
+            "antdt-collective",
+            "antdt-burn?",
+        ],
+    ),
+    ("antdt-bench", &["antdt"]),
+    ("xtask", &[]),
+];
+
+/// The arrows of the five services: never to each other.
+const SERVICE: &[&str] = &["antdt-core", "antdt-rt?", "antdt-proto?"];
+
+/// The package that may depend on everything, and on which nothing may.
+const TESTS: &str = "antdt-tests";
+
+/// What must not be in the tree of a crate that computes.
+const RUNTIME: [&str; 3] = ["tokio", "tonic", "hyper"];
+
+/// What the rules look at.
+#[derive(Default)]
+struct Tree {
+    packages: Vec<Package>,
+    /// Path from the root, text; sources, manifests, schemas, scripts and documents, without generated ones.
+    files: Vec<(String, String)>,
+}
+
+struct Package {
+    name: String,
+    /// Folder from the root.
+    folder: String,
+    dependencies: Vec<Dependency>,
+    /// Crate roots of libraries and programs, from the root.
+    roots: Vec<String>,
+}
+
+struct Dependency {
+    name: String,
+    dev: bool,
+    optional: bool,
+}
+
+/// Applies every rule and reports all violations at once.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let mut violations = Vec::new();
+    for rule in [arrows, file_heads, no_ignored_tests, documents, no_unsafe, no_machine_paths] {
+        violations.extend(rule(&tree));
+    }
+    for name in verify::PURE {
+        let mut list = Command::new("cargo");
+        list.args(["tree", "-p", name, "-e", "normal", "--no-default-features", "--prefix", "none"])
+            .current_dir(root);
+        violations.extend(no_runtime(name, &shell::read(&mut list)?));
+    }
+    if !violations.is_empty() {
+        bail!("{}", violations.join("\n"));
+    }
+    Ok(())
+}
+
+impl Tree {
+    fn read(root: &Path) -> Result<Self> {
+        let mut metadata = Command::new("cargo");
+        metadata.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
+        let metadata: Value = serde_json::from_str(&shell::read(&mut metadata)?)?;
+        let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+        let packages = packages.iter().map(|package| Package::read(root, package)).collect::<Result<_>>()?;
+        let mut files = Vec::new();
+        collect(root, root, &mut files)?;
+        files.sort();
+        Ok(Self { packages, files })
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &(String, String)> {
+        self.files.iter().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.files.iter().any(|(known, _)| known == path)
+    }
+
+    fn text(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|(known, _)| known == path).map(|(_, text)| text.as_str())
+    }
+}
+
+impl Package {
+    fn read(root: &Path, package: &Value) -> Result<Self> {
+        let text =
+            |value: &Value| value.as_str().map(str::to_owned).context("cargo metadata: a text is missing");
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let manifest = text(&package["manifest_path"])?;
+        let folder = Path::new(&manifest).parent().context("a manifest lies in no folder")?;
+        let mut dependencies = Vec::new();
+        for dependency in list(&package["dependencies"]) {
+            dependencies.push(Dependency {
+                name: text(&dependency["name"])?,
+                dev: dependency["kind"] == "dev",
+                optional: dependency["optional"] == true,
+            });
+        }
+        let mut roots = Vec::new();
+        for target in list(&package["targets"]) {
+            let kinds = list(&target["kind"]);
+            if kinds.iter().any(|kind| kind == "lib" || kind == "bin" || kind == "cdylib") {
+                roots.push(relative(root, Path::new(&text(&target["src_path"])?)));
+            }
+        }
+        Ok(Self { name: text(&package["name"])?, folder: relative(root, folder), dependencies, roots })
+    }
+}
+
+fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
+/// Reads the text files below `folder`, but not what is built, generated or hidden (other than `.ci`).
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, String)>) -> Result<()> {
+    const KINDS: [&str; 8] = ["rs", "toml", "md", "proto", "css", "js", "sh", "py"];
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path: PathBuf = entry?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            let skipped =
+                name.starts_with("target") || name == "generated" || (name.starts_with('.') && name != ".ci");
+            if !skipped {
+                collect(root, &path, files)?;
+            }
+        } else if path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known))
+            || folder.file_name().is_some_and(|name| name == ".ci")
+        {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            files.push((relative(root, &path), text));
+        }
+    }
+    Ok(())
+}
+
+/// A crate depends only on those that its line in [`ARROWS`] names.
+fn arrows(tree: &Tree) -> Vec<String> {
+    let ours: Vec<&str> = tree.packages.iter().map(|package| package.name.as_str()).collect();
+    let mut violations = Vec::new();
+    for package in tree.packages.iter().filter(|package| package.name != TESTS) {
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
+            violations.push(format!(
+                "{} is a new crate: add its arrows to xtask/src/tidy.rs and ARCHITECTURE.md",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|d| !d.dev && ours.contains(&d.name.as_str())) {
+            let name = dependency.name.as_str();
+            if allowed.contains(&name)
+                || (dependency.optional && allowed.contains(&format!("{name}?").as_str()))
+            {
+                continue;
+            }
+            let remedy = match allowed.contains(&format!("{name}?").as_str()) {
+                true => "only as an optional dependency behind a feature",
+                false => "not at all (ARCHITECTURE.md, \"The allowed arrows\")",
+            };
+            violations.push(format!("{} depends on {name}; it may {remedy}", package.name));
+        }
+    }
+    violations
+}
+
+/// Every source file says first what it is. The tests of a noun (`noun/tests.rs`) need not: their name says it.
+fn file_heads(tree: &Tree) -> Vec<String> {
+    tree.sources()
+        .filter(|(path, text)| !path.ends_with("/tests.rs") && !path.contains("/tests/") && !has_head(text))
+        .map(|(path, _)| format!("{path} does not begin with a `//!` line that says what it is"))
+        .collect()
+}
+
+/// Whether nothing but blank lines and inner attributes stands before the first `//!`.
+fn has_head(text: &str) -> bool {
+    let attribute = |line: &&str| line.is_empty() || line.starts_with([' ', ')']) || line.starts_with("#![");
+    let is_head = |line: &&str| line.starts_with("//!") || line.starts_with("#![doc");
+    text.lines().find(|line| is_head(line) || !attribute(line)).is_some_and(|line| is_head(&line))
+}
+
+/// A test that is never run proves nothing.
+fn no_ignored_tests(tree: &Tree) -> Vec<String> {
+    let mark = concat!("#[", "ignore");
+    tree.sources()
+        .filter(|(_, text)| text.contains(mark))
+        .map(|(path, _)| {
+            format!("{path} ignores a test; make it run, or print \"skipped: ...\" where hardware is missing")
+        })
+        .collect()
+}
+
+/// Every crate that others read has a README and a changelog.
+fn documents(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for package in tree.packages.iter().filter(|package| package.name != TESTS && package.name != "xtask") {
+        for document in ["README.md", "CHANGELOG.md"] {
+            let path = format!("{}/{document}", package.folder);
+            if !tree.has(&path) {
+                violations.push(format!("{path} is missing"));
+            }
+        }
+    }
+    violations
+}
+
+/// Unsafe code is forbidden in every crate root, except where hardware and raw memory are touched.
+fn no_unsafe(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for package in tree.packages.iter().filter(|package| package.name != "antdt-collective") {
+        for root in &package.roots {
+            if !tree.text(root).is_some_and(|text| text.contains("#![forbid(unsafe_code)]")) {
+                violations.push(format!("{root} lacks #![forbid(unsafe_code)]"));
+            }
+        }
+    }
+    violations
+}
+
+/// Nothing names a place on somebody's machine.
+fn no_machine_paths(tree: &Tree) -> Vec<String> {
+    // Written in pieces, so that this file does not break its own rule.
+    const PLACES: [&str; 4] =
+        [concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
+    let mut violations = Vec::new();
+    for (path, text) in &tree.files {
+        for (i, line) in text.lines().enumerate() {
+            if let Some(place) = PLACES.iter().find(|place| names_place(line, place)) {
+                violations.push(format!("{path}:{} names the machine path {place}", i + 1));
+            }
+        }
+    }
+    violations
+}
+
+/// Whether `place` begins a path in `line`: a folder of that name inside the tree does not count.
+fn names_place(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '~' | '*'))
+    })
+}
+
+/// `listed` is the dependency tree of a crate that must compute without a runtime.
+fn no_runtime(name: &str, listed: &str) -> Vec<String> {
+    let depends = |runtime: &str| listed.lines().any(|line| line.split(' ').next() == Some(runtime));
+    RUNTIME
+        .into_iter()
+        .filter(|runtime| depends(runtime))
+        .map(|runtime| format!("{name} --no-default-features depends on {runtime}; find it with `cargo tree -p {name} --no-default-features -i {runtime}`"))
+        .collect()
+}

@@ -1,0 +1,129 @@
+//! Every rule catches a planted violation, and the real tree is found.
+
+use super::*;
+
+fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
+    Package {
+        name: name.to_owned(),
+        folder: name.to_owned(),
+        dependencies,
+        roots: vec![format!("{name}/src/lib.rs")],
+    }
+}
+
+fn dependency(name: &str) -> Dependency {
+    Dependency { name: name.to_owned(), dev: false, optional: false }
+}
+
+fn tree(packages: Vec<Package>, files: &[(&str, &str)]) -> Tree {
+    Tree {
+        packages,
+        files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect(),
+    }
+}
+
+#[test]
+fn two_services_that_meet_are_caught() {
+    let shard = package("antdt-shard", vec![dependency("antdt-core"), dependency("antdt-monitor")]);
+    let all = vec![shard, package("antdt-core", vec![]), package("antdt-monitor", vec![])];
+    let found = arrows(&tree(all, &[]));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("antdt-shard depends on antdt-monitor"), "{found:?}");
+}
+
+#[test]
+fn a_runtime_that_cannot_be_left_out_is_caught() {
+    let rt = || package("antdt-rt", vec![]);
+    let always = package("antdt-agent", vec![dependency("antdt-rt")]);
+    assert!(arrows(&tree(vec![always, rt()], &[]))[0].contains("optional"));
+    let behind_a_feature = Dependency { optional: true, ..dependency("antdt-rt") };
+    assert!(arrows(&tree(vec![package("antdt-agent", vec![behind_a_feature]), rt()], &[])).is_empty());
+}
+
+#[test]
+fn dev_dependencies_and_the_tests_package_are_free() {
+    let dev = Dependency { dev: true, ..dependency("antdt-shard") };
+    let all = vec![
+        package("antdt-monitor", vec![dev]),
+        package("antdt-shard", vec![]),
+        package(TESTS, vec![dependency("antdt-shard"), dependency("antdt-monitor")]),
+    ];
+    assert!(arrows(&tree(all, &[])).is_empty());
+}
+
+#[test]
+fn nothing_may_depend_on_the_tests_package() {
+    let all = vec![package("antdt", vec![dependency(TESTS)]), package(TESTS, vec![])];
+    assert_eq!(arrows(&tree(all, &[])).len(), 1);
+}
+
+#[test]
+fn a_crate_without_a_line_in_the_table_is_caught() {
+    assert!(
+        arrows(&tree(vec![package("antdt-extra", vec![])], &[]))[0].contains("antdt-extra is a new crate")
+    );
+}
+
+#[test]
+fn a_file_without_a_head_is_caught() {
+    let files = [
+        ("a/src/lib.rs", "#![doc = include_str!(\"../README.md\")]\n"),
+        ("a/src/good.rs", "\n//! What it is.\n"),
+        ("a/src/runtime/mod.rs", "#![allow(\n    clippy::disallowed_methods,\n)]\n//! I/O.\n"),
+        ("a/src/good/tests.rs", "use super::*;\n"),
+        ("a/src/bad.rs", "use std::fmt;\n"),
+        ("a/src/empty.rs", ""),
+        ("a/README.md", "no source"),
+    ];
+    let found = file_heads(&tree(vec![], &files));
+    assert_eq!(found.len(), 2);
+    assert!(found[0].starts_with("a/src/bad.rs") && found[1].starts_with("a/src/empty.rs"));
+}
+
+#[test]
+fn an_ignored_test_is_caught() {
+    let text = concat!("//! T.\n#[test]\n#[", "ignore = \"slow\"]\nfn t() {}\n");
+    assert_eq!(no_ignored_tests(&tree(vec![], &[("a/src/t.rs", text)])).len(), 1);
+    assert!(no_ignored_tests(&tree(vec![], &[("a/src/t.rs", "//! T.\n#[test]\nfn t() {}\n")])).is_empty());
+}
+
+#[test]
+fn a_crate_without_documents_is_caught() {
+    let found = documents(&tree(vec![package("antdt-core", vec![])], &[("antdt-core/README.md", "x")]));
+    assert_eq!(found, ["antdt-core/CHANGELOG.md is missing"]);
+}
+
+#[test]
+fn a_crate_root_that_allows_unsafe_code_is_caught() {
+    let all = || vec![package("antdt-core", vec![]), package("antdt-collective", vec![])];
+    let files = [("antdt-core/src/lib.rs", "//! C.\n"), ("antdt-collective/src/lib.rs", "//! C.\n")];
+    assert_eq!(no_unsafe(&tree(all(), &files)), ["antdt-core/src/lib.rs lacks #![forbid(unsafe_code)]"]);
+}
+
+#[test]
+fn a_path_of_somebodys_machine_is_caught() {
+    let planted = concat!("see `/ho", "me/ann/x`");
+    let found = no_machine_paths(&tree(vec![], &[("a.md", planted), ("b.md", "https://example.org/x")]));
+    assert_eq!(found.len(), 1);
+    let inside = concat!("src/wo", "rk/mod.rs and ../wo", "rk/x");
+    assert!(no_machine_paths(&tree(vec![], &[("a.md", inside)])).is_empty());
+}
+
+#[test]
+fn a_runtime_in_a_pure_tree_is_caught() {
+    assert_eq!(no_runtime("antdt-core", "antdt-core v0.1.0\ntokio v1.48.0\n").len(), 1);
+    assert!(no_runtime("antdt-core", "antdt-core v0.1.0\ntokio-like v1.0.0\n").is_empty());
+}
+
+#[test]
+fn the_real_tree_is_read_with_its_crates_and_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let tree = Tree::read(root).unwrap();
+    assert!(
+        tree.packages
+            .iter()
+            .any(|package| package.name == "antdt-core" && package.roots == ["antdt-core/src/lib.rs"])
+    );
+    assert!(tree.has("antdt-core/src/lib.rs") && tree.has("xtask/src/tidy.rs"));
+    assert!(!tree.files.iter().any(|(path, _)| path.contains("/generated/") || path.starts_with("target")));
+}
