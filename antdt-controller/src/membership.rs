@@ -36,7 +36,7 @@ pub struct Formation {
     pub settled: Vec<Contribution>,
     /// Dead members whose leases go back to the ledger now.
     pub released: Vec<Holder>,
-    /// A group existed before, and none of its members is left: whatever was trained is gone.
+    /// A group existed before, and none of those who had its model is left: whatever was trained is gone.
     pub model_lost: bool,
 }
 
@@ -62,6 +62,8 @@ pub struct Membership {
     dead: BTreeSet<Holder>,
     waiting: BTreeMap<Holder, Standing>,
     formed_before: bool,
+    /// Whether the group in force began with a model that steps had changed.
+    trained: bool,
 }
 
 impl Membership {
@@ -75,6 +77,7 @@ impl Membership {
             dead: BTreeSet::new(),
             waiting: BTreeMap::new(),
             formed_before: false,
+            trained: false,
         }
     }
 
@@ -245,8 +248,11 @@ impl Membership {
                     .collect()
             })
             .unwrap_or_default();
-        let model_lost = self.formed_before && survivors.is_empty();
+        // Survivors that know no step although their group began with some are newcomers: the last one who had the
+        // model died before they got it.
+        let model_lost = self.formed_before && (survivors.is_empty() || (self.trained && decided.is_none()));
         self.formed_before = true;
+        self.trained = decided.is_some();
         self.version = self.version.next();
         self.group_version = self.version;
         self.group = members.iter().copied().collect();

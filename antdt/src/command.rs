@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     let command = match crate::cli::parse(args, |name| std::env::var(name).ok()) {
         Ok(command) => command,
         Err(error) => {
-            eprintln!("error: {error}");
+            complain(&error);
             return ExitCode::from(CliError::EXIT_CODE);
         }
     };
@@ -45,10 +45,15 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says what went wrong. If nobody can read it (standard error is closed) the exit code still says it.
+fn complain(error: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "error: {error}");
 }
 
 /// Writes to standard output; a reader that went away (`| head`) is no error.
@@ -70,8 +75,7 @@ fn data_synth(synth: &DataSynth) -> anyhow::Result<()> {
         let _ = std::fs::remove_file(&part);
         return Err(error).with_context(name);
     }
-    println!("{} rows in {}", synth.rows, synth.out.display());
-    Ok(())
+    print(&format!("{} rows in {}\n", synth.rows, synth.out.display()))
 }
 
 fn write_rows(synth: &DataSynth, file: File) -> std::io::Result<()> {
@@ -90,7 +94,11 @@ fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
     let filter = tracing_subscriber::EnvFilter::try_new(&spec.log).map_err(|e| {
         InvalidValue::new("--log", &spec.log, format!("a filter such as info or antdt_shard=debug: {e}"))
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Without internal errors: they go to standard error too, and a log that nobody can read is no reason to end.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     // A second subscriber in one process changes nothing.
     let _ = match spec.log_format {
         LogFormat::Text => builder.try_init(),
@@ -134,7 +142,7 @@ fn run(spec: &JobSpec) -> ExitCode {
     match run_job(spec) {
         Ok(report) => finish(spec, &report),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -154,6 +162,12 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     if samples == Some(0) {
         let data = spec.data.as_ref().map(ToString::to_string).unwrap_or_default();
         return Err(InvalidValue::new("--data", data, "at least one training sample").into());
+    }
+    if let Some(most) = samples.map(|samples| u64::MAX / samples)
+        && u64::from(spec.epochs) > most
+    {
+        let expected = format!("at most {most}: more samples than that cannot be counted");
+        return Err(InvalidValue::new("--epochs", spec.epochs, expected).into());
     }
     let env = trainer
         .as_ref()
@@ -196,22 +210,27 @@ async fn stop_on_signal(stop: CancellationToken) {
 }
 
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
-    if !spec.quiet {
-        print!("{}", report::table::render(report));
+    // The report first: it is there even if the table cannot be shown.
+    if let Some(folder) = &spec.report_dir
+        && let Err(error) = report::write(report, folder)
+    {
+        complain(&error);
+        return ExitCode::FAILURE;
     }
-    if let Some(folder) = &spec.report_dir {
-        if let Err(error) = report::write(report, folder) {
-            eprintln!("error: {error}");
-            return ExitCode::FAILURE;
+    if !spec.quiet {
+        let mut text = report::table::render(report);
+        if let Some(folder) = &spec.report_dir {
+            text += &format!("report in {}\n", folder.join("report.html").display());
         }
-        if !spec.quiet {
-            println!("report in {}", folder.join("report.html").display());
+        if let Err(error) = print(&text) {
+            complain(&format_args!("standard output: {error}"));
+            return ExitCode::FAILURE;
         }
     }
     match &report.outcome {
         Outcome::Completed => ExitCode::SUCCESS,
         Outcome::Failed { why } => {
-            eprintln!("error: {why}");
+            complain(why);
             if report.samples.lost > 0 && why.ends_with("missing") {
                 ExitCode::from(EXIT_INCOMPLETE)
             } else {
@@ -236,7 +255,7 @@ fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            complain(&error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
     }

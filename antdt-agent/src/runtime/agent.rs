@@ -217,7 +217,12 @@ impl Agent {
         let request = v1::ReadyRequest::new(self.holder(), step, readiness);
         let reply = self.call("ready", Duration::MAX, |mut client| {
             let request = request.clone();
-            async move { client.ready(request).await }
+            async move {
+                let reply = client.ready(request).await?;
+                // The answer to an earlier call that was given up on its way is not this one's.
+                let mine = reply.get_ref().step == step;
+                if mine { Ok(reply) } else { Err(tonic::Status::aborted("the commit of another step")) }
+            }
         })?;
         StepCommit::try_from(reply).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
     }

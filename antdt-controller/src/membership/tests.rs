@@ -198,3 +198,40 @@ fn what_the_dead_applied_the_survivors_commit() {
         assert_eq!(formed.settled.len(), usize::from(committed), "{progress:?}");
     }
 }
+
+#[test]
+fn a_model_whose_last_owner_died_while_handing_it_over_is_lost() {
+    let mut membership = group_of_three();
+    membership.lost(worker(1));
+    membership.lost(worker(2));
+    for node in [again(1), again(2)] {
+        membership.register(node);
+        membership.join(node, Standing::default());
+    }
+    membership.join(worker(0), standing(Some(7), None));
+    let second = membership.form().expect("all have come");
+    assert_eq!((second.source, second.next_step, second.model_lost), (Some(Rank(0)), 8, false));
+
+    membership.lost(worker(0));
+    membership.join(again(1), Standing::default());
+    membership.join(again(2), Standing::default());
+    assert!(membership.form().expect("the survivors have come").model_lost);
+}
+
+#[test]
+fn a_newcomer_that_has_the_model_already_keeps_it() {
+    let mut membership = group_of_three();
+    membership.lost(worker(2));
+    membership.register(again(2));
+    membership.join(again(2), Standing::default());
+    membership.join(worker(0), standing(Some(7), None));
+    membership.join(worker(1), standing(Some(7), None));
+    membership.form().expect("all have come");
+
+    membership.lost(worker(0));
+    membership.lost(worker(1));
+    let taken_over = StepResult { step: 7, contributions: Vec::new() };
+    membership.join(again(2), Standing { applied: Some(taken_over), prepared: None });
+    let third = membership.form().expect("the survivor has come");
+    assert_eq!((third.source, third.next_step, third.model_lost), (Some(Rank(0)), 8, false));
+}

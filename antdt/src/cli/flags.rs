@@ -48,7 +48,7 @@ fn grammar() -> Clap {
         .override_usage("antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] -- PROGRAM [ARGS]")
         .after_help(
             "A flag may also be spelt with underscores. Without the flag, ANTDT_<FLAG> counts \
-             (ANTDT_GLOBAL_BATCH_SIZE=512), then the key in the --job file, then the default.",
+             (ANTDT_GLOBAL_BATCH_SIZE=512; not for --data), then the key in the --job file, then the default.",
         )
         .arg(Arg::new("job").long("job").value_name("FILE").help("TOML file with the same settings as keys"));
     for (name, value, help) in FLAGS {
@@ -175,6 +175,8 @@ pub(super) fn run_settings(
         let variable = format!("ANTDT_{}", setting.replace('-', "_").to_uppercase());
         let (values, from_env) = match given.is_empty() {
             false => (given, false),
+            // ANTDT_DATA is taken: it names the folder of data sets that tests and benchmarks look in.
+            true if setting == "data" => continue,
             true => match env(&variable) {
                 // Several stragglers in one variable are separated by semicolons.
                 Some(text) if setting == "straggler" => (text.split(';').map(str::to_owned).collect(), true),

@@ -2,7 +2,7 @@
 //!
 //! [`parse`] is a function of the arguments, the environment and the job file, so that every rule can be tested without
 //! a process. Flags are spelt with dashes or underscores, as torchrun's. A setting is taken from the command line, else
-//! from `ANTDT_<SETTING>`, else from the job file, else it has its default.
+//! from `ANTDT_<SETTING>` (but for `--data`, which has no variable), else from the job file, else it has its default.
 
 use std::path::PathBuf;
 

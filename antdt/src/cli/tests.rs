@@ -69,6 +69,7 @@ fn command_line_beats_environment_beats_file_beats_default() {
     )
     .unwrap();
     let env = [
+        ("ANTDT_DATA", "/a/folder/of/data/sets"),
         ("ANTDT_SEED", "3"),
         ("ANTDT_NPROC_PER_NODE", "3"),
         ("ANTDT_STRAGGLER", "worker=1,slow=3;worker=2,slow=4"),

@@ -468,7 +468,8 @@ impl Head {
         for holder in released {
             self.effects.push_back(HeadEffect::LedgerLost(holder));
         }
-        if model_lost && self.recorder.steps > 0 {
+        // Even if no step was reported: one may have been committed since the last heartbeat.
+        if model_lost {
             self.fail("all workers were lost at once, and the model with them".to_owned());
             return;
         }
@@ -535,7 +536,6 @@ impl Head {
         if !self.is_current(holder) {
             return HeadAnswer::Fenced;
         }
-        self.detector.node_left(now, holder);
         self.membership.leave(holder);
         self.coordinator.remove(holder);
         self.joined.remove(&holder);
@@ -543,6 +543,7 @@ impl Head {
         let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
         if !end_of_data {
             node.status = NodeStatus::Lost;
+            self.detector.node_left(now, holder);
             self.membership_changed = true;
             // It gave its leases back; from now on nothing of it counts.
             self.lost.push(holder);
@@ -558,13 +559,21 @@ impl Head {
             return HeadAnswer::Left { evaluate: false };
         }
         node.status = NodeStatus::Finished;
+        // A restart that was under way is pointless now.
+        self.sagas.remove(&holder.node);
+        self.draining.remove(&holder);
         self.recorder.completed.get_or_insert(now);
         self.recorder.event(now, Some(holder.node), "finished", format!("{holder} saw the end of the data"));
         self.commit();
         self.form(now);
-        let evaluate = can_evaluate && self.evaluator.is_none() && !self.evaluated;
+        // The same answer to a call that was repeated.
+        let mine = self.evaluator.is_none_or(|evaluator| evaluator == holder);
+        let evaluate = can_evaluate && mine && !self.evaluated;
         if evaluate {
+            // It stays under watch: the job waits for what it finds.
             self.evaluator = Some(holder);
+        } else {
+            self.detector.node_left(now, holder);
         }
         self.end_if_done(now);
         HeadAnswer::Left { evaluate }
@@ -620,6 +629,7 @@ impl Head {
             return;
         }
         if status == NodeStatus::Finished {
+            self.detector.node_left(now, holder);
             if self.evaluator == Some(holder) && !self.evaluated {
                 // The training is complete all the same; the report says that nobody knows how good the model is.
                 self.evaluated = true;
@@ -975,6 +985,12 @@ impl Machine for Head {
     }
 
     fn on_deadline(&mut self, now: JobTime) {
+        if self.deadline().is_some_and(|due| now.since(due) > self.config.heartbeat) {
+            // The master itself was away, stopped at the terminal or starved: nobody's silence proves anything.
+            for (id, node) in &self.nodes {
+                self.detector.heartbeat(now, Holder::new(*id, node.incarnation));
+            }
+        }
         for saga in self.sagas.values_mut() {
             if saga.deadline().is_some_and(|at| at <= now) {
                 saga.on_deadline(now);

@@ -6,6 +6,7 @@ mod runner;
 mod service;
 mod shards;
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -250,10 +251,11 @@ fn launchers(programs: &Programs, line: &SharedLine) -> (Launchers, [mpsc::Recei
     let sink: LineSink = Arc::new(move |output| {
         let mut line = lock(&line);
         line.clear();
-        match output.stream {
-            OutputStream::Out => println!("{output}"),
-            OutputStream::Err => eprintln!("{output}"),
-        }
+        // A reader that went away (`| head`) is no reason to end the job.
+        let _ = match output.stream {
+            OutputStream::Out => writeln!(std::io::stdout(), "{output}"),
+            OutputStream::Err => writeln!(std::io::stderr(), "{output}"),
+        };
     });
     let spec = |(program, args): &(std::path::PathBuf, Vec<std::ffi::OsString>), input| ProcessSpec {
         program: program.clone(),

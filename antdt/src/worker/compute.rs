@@ -26,11 +26,13 @@ impl Pacing {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = now.saturating_sub(self.job_start);
         let slowdown = self.spec.slowdown(self.holder.node.index, self.holder.incarnation.0, at);
-        match self.spec.emulate_speed {
-            #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
-            Some(speed) => Duration::from_secs_f64(samples as f64 / speed * slowdown),
-            None => real.mul_f64(slowdown),
-        }
+        #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
+        let seconds = match self.spec.emulate_speed {
+            Some(speed) => samples as f64 / speed * slowdown,
+            None => real.as_secs_f64() * slowdown,
+        };
+        // Slower than any duration can say is for ever.
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 }
 
@@ -88,5 +90,36 @@ impl Compute {
         let real = start.elapsed();
         std::thread::sleep(self.pacing.target(batch.len() as u64, real).saturating_sub(real));
         Ok((&mut self.gradient, stats))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, NodeId};
+
+    use super::*;
+
+    fn pacing(settings: &[(&str, &str)]) -> Pacing {
+        let mut spec = JobSpec::default();
+        for (setting, text) in settings {
+            spec.set(setting, text).unwrap();
+        }
+        Pacing::new(spec, Holder::new(NodeId::worker(0), Incarnation(0)), Duration::ZERO)
+    }
+
+    #[test]
+    fn an_emulated_worker_takes_the_time_of_its_samples_times_its_slowness() {
+        let second = Duration::from_secs(1);
+        assert_eq!(pacing(&[("emulate-speed", "100")]).target(50, second), second / 2);
+        let slow = ("straggler", "worker=0,slow=4");
+        assert_eq!(pacing(&[("emulate-speed", "100"), slow]).target(50, second), second * 2);
+        assert_eq!(pacing(&[slow]).target(50, second), second * 4);
+    }
+
+    #[test]
+    fn a_worker_slower_than_any_duration_is_no_panic() {
+        let real = Duration::from_secs(1);
+        assert_eq!(pacing(&[("emulate-speed", "1e-300")]).target(50, real), Duration::MAX);
+        assert_eq!(pacing(&[("straggler", "worker=0,slow=1e300")]).target(50, real), Duration::MAX);
     }
 }

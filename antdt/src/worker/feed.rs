@@ -7,6 +7,7 @@ use antdt_agent::{Batch, Batcher, TrainError};
 use antdt_core::port::ShardSource;
 use antdt_core::{Ack, AckOutcome, FetchOutcome, RequestId};
 
+use super::PATIENCE;
 use super::error::WorkerError;
 
 /// Leases of one worker.
@@ -16,6 +17,7 @@ pub(super) struct DataFeed<'a, S> {
     source: S,
     batcher: Batcher,
     requests: u64,
+    registered: bool,
     end_of_data: bool,
 }
 
@@ -24,10 +26,9 @@ where
     S: ShardSource,
     WorkerError: From<S::Error>,
 {
-    /// Registers with the source.
-    pub(super) fn open(agent: &'a Agent, source: S) -> Result<Self, WorkerError> {
-        agent.block_on(source.register(agent.holder()))?;
-        Ok(Self { agent, source, batcher: Batcher::new(), requests: 0, end_of_data: false })
+    /// Leases from `source`, none yet.
+    pub(super) fn new(agent: &'a Agent, source: S) -> Self {
+        Self { agent, source, batcher: Batcher::new(), requests: 0, registered: false, end_of_data: false }
     }
 
     /// Whether every sample of the job is accounted for.
@@ -38,7 +39,19 @@ where
     /// The next batch: `want` samples, fewer at the tail, none while there is nothing to take.
     ///
     /// When nothing is held, the source may keep the call for `patience` in case a peer's shard comes back.
+    ///
+    /// The first call registers with the source, which ends the leases of the node's earlier lives. Not sooner: until
+    /// this life has joined, the survivors may still have to settle what an earlier one did last.
     pub(super) fn next(&mut self, want: u64, patience: Duration) -> Result<Batch, WorkerError> {
+        if want == 0 {
+            // There is no batch size yet; it comes with a heartbeat. Until then the training loop must not spin.
+            std::thread::sleep(patience.min(PATIENCE));
+            return Ok(Batch::default());
+        }
+        if !self.registered {
+            self.agent.block_on(self.source.register(self.agent.holder()))?;
+            self.registered = true;
+        }
         while !self.end_of_data && self.batcher.unread() < want {
             let wait = if self.batcher.unread() == 0 { patience } else { Duration::ZERO };
             self.requests += 1;

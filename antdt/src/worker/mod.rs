@@ -67,7 +67,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
             ..ClientOptions::default()
         },
     );
-    let mut feed = DataFeed::open(&agent, source)?;
+    let mut feed = DataFeed::new(&agent, source);
     let mut compute = Compute::new(trainer, Pacing::new(env.spec.clone(), env.holder, env.job_start));
     match env.spec.sync {
         SyncMode::AllReduce => {

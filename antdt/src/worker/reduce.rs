@@ -12,7 +12,7 @@ use antdt_collective::runtime::{
 };
 use antdt_collective::{CollectiveError, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
-use antdt_core::{Iteration, Joined, OptimizerSpec, Rank, Seed, Standing, StepResult};
+use antdt_core::{Holder, Iteration, Joined, OptimizerSpec, Rank, Seed, Standing, StepResult};
 
 use super::blob::Blob;
 use super::compute::Compute;
@@ -21,11 +21,15 @@ use super::feed::DataFeed;
 use super::interrupt::Interrupt;
 use super::{Finished, PATIENCE};
 
+/// Longest wait for a peer that becomes longer with every failure.
+const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
+
 /// What a worker needs to take part in rings.
 pub(super) struct Ring<'a> {
     pub(super) agent: &'a Agent,
     pub(super) listener: &'a Listener,
     pub(super) interrupt: &'a Interrupt,
+    /// First limit for one wait for a peer.
     pub(super) timeout: Duration,
     pub(super) optimizer: OptimizerSpec,
     pub(super) seed: Seed,
@@ -74,6 +78,7 @@ where
         switch: PlanSwitch::new(agent.holder().node),
         step: 0,
         idle: false,
+        timeout: ring.timeout,
     };
     let drained = worker.run()?;
     let model = (!drained && worker.trained).then_some(worker.replica);
@@ -93,6 +98,8 @@ struct Reducer<'a, 'r, 'f, S> {
     step: u64,
     /// Nobody had samples in the last step.
     idle: bool,
+    /// Limit for one wait for a peer.
+    timeout: Duration,
 }
 
 impl<S> Reducer<'_, '_, '_, S>
@@ -103,6 +110,8 @@ where
     /// Returns whether it left because it was drained.
     fn run(&mut self) -> Result<bool, WorkerError> {
         let mut prepared: Option<Box<Prepared>> = None;
+        // Members of the group that broke last.
+        let mut broken = Vec::new();
         loop {
             let joined = self.ring.agent.join(&Standing {
                 applied: self.applied.clone(),
@@ -119,10 +128,14 @@ where
                 }
             }
             self.step = joined.next_step;
+            let members: Vec<Holder> = joined.members.iter().map(|(holder, _)| *holder).collect();
+            self.timeout = next_timeout(self.timeout, &broken, &members);
+            broken.clear();
             match self.run_group(&joined)? {
                 GroupEnd::EndOfData => return Ok(false),
                 GroupEnd::Drained => return Ok(true),
-                GroupEnd::Reform(left) => prepared = left,
+                GroupEnd::Reform => {}
+                GroupEnd::Broken(left) => (prepared, broken) = (left, members),
             }
         }
     }
@@ -133,7 +146,7 @@ where
             Ok(comm) => comm,
             Err(WorkerError::Collective(error)) => {
                 tracing::info!(holder = %self.ring.agent.holder(), %error, "the group broke while it was formed");
-                return Ok(GroupEnd::Reform(None));
+                return Ok(GroupEnd::Broken(None));
             }
             Err(error) => return Err(error),
         };
@@ -152,7 +165,7 @@ where
                         return Ok(GroupEnd::Drained);
                     }
                     if reform {
-                        return Ok(GroupEnd::Reform(None));
+                        return Ok(GroupEnd::Reform);
                     }
                 }
                 Step::Failed { error, prepared, batch } => {
@@ -163,7 +176,7 @@ where
                     }
                     self.meter.restart(self.ring.agent.clock().now());
                     // A draining worker meets the others too: they may have its part of the step and commit it.
-                    return Ok(GroupEnd::Reform(prepared));
+                    return Ok(GroupEnd::Broken(prepared));
                 }
             }
         }
@@ -173,10 +186,10 @@ where
     fn enter(&mut self, joined: &Joined) -> Result<ScheduledCommunicator<TcpTransport>, WorkerError> {
         let group = group_of(joined, self.ring.agent)?;
         let abort = self.ring.interrupt.enter(joined.membership)?;
-        let transport = TcpTransport::connect(self.ring.listener, &group, self.ring.timeout, &abort)?;
+        let transport = TcpTransport::connect(self.ring.listener, &group, self.timeout, &abort)?;
         let mut comm = ScheduledCommunicator::new(
             transport,
-            CommunicatorConfig { timeout: self.ring.timeout, ..CommunicatorConfig::default() },
+            CommunicatorConfig { timeout: self.timeout, ..CommunicatorConfig::default() },
         );
         let Some(source) = joined.source else {
             // Nobody was trained: everybody starts from the seed.
@@ -302,7 +315,17 @@ where
 enum GroupEnd {
     EndOfData,
     Drained,
-    Reform(Option<Box<Prepared>>),
+    /// Somebody wants to come in or to leave.
+    Reform,
+    /// A member failed or was late; the step that may be left to commit.
+    Broken(Option<Box<Prepared>>),
+}
+
+/// How long to wait for a peer in the next group, `members`, after `broken` broke. If it is the same one, nobody died:
+/// somebody is slower than the limit, and the step would fail for ever without a longer one. Who hangs for good is
+/// found by the master, which hears nothing from it.
+fn next_timeout(timeout: Duration, broken: &[Holder], members: &[Holder]) -> Duration {
+    if broken == members { timeout.saturating_mul(2).min(TIMEOUT_MOST.max(timeout)) } else { timeout }
 }
 
 fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
@@ -320,4 +343,24 @@ fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
         .collect::<Result<_, WorkerError>>()?;
     let me = Rank(u32::try_from(me).expect("a group is smaller than 2^32"));
     Group::new(joined.membership, members, me).map_err(|e| WorkerError::Input(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, NodeId};
+
+    use super::*;
+
+    #[test]
+    fn a_group_that_breaks_though_nobody_died_waits_longer_the_next_time() {
+        let worker = |index, life| Holder::new(NodeId::worker(index), Incarnation(life));
+        let group = [worker(0, 0), worker(1, 0)];
+        let second = Duration::from_secs(1);
+        assert_eq!(next_timeout(second, &[], &group), second, "nothing broke");
+        assert_eq!(next_timeout(second, &group, &group), second * 2);
+        assert_eq!(next_timeout(second, &group, &[worker(0, 0), worker(1, 1)]), second, "one died");
+        assert_eq!(next_timeout(second, &group, &group[..1]), second, "one is missing");
+        assert_eq!(next_timeout(TIMEOUT_MOST, &group, &group), TIMEOUT_MOST);
+        assert_eq!(next_timeout(TIMEOUT_MOST * 2, &group, &group), TIMEOUT_MOST * 2, "the user's own");
+    }
 }

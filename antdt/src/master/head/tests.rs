@@ -52,6 +52,17 @@ impl World {
         answer
     }
 
+    /// Lets time pass without an event; deadlines fire when they are due.
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.head.deadline().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.head.on_deadline(self.now);
+            self.drain();
+        }
+        self.now = until;
+    }
+
     fn drain(&mut self) {
         while let Some(effect) = self.head.poll_effect() {
             self.effects.push(effect);
@@ -272,6 +283,41 @@ fn an_evaluator_that_dies_does_not_keep_the_job_from_ending() {
 }
 
 #[test]
+fn an_evaluator_that_falls_silent_is_killed_and_does_not_keep_the_job_from_ending() {
+    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    world.leave(worker(0, 0), true);
+    world.leave(worker(1, 0), true);
+    world.orders();
+    world.wait(MonitorConfig::default().liveness.lost_after);
+    assert_eq!(world.orders(), ["kill worker-0#0"], "worker 1 is done: its silence is no matter");
+    world.exits(worker(0, 0), KILLED);
+    assert_eq!(world.orders(), ["end"]);
+}
+
+#[test]
+fn a_leave_that_is_repeated_gets_the_same_answer() {
+    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    for _ in 0..2 {
+        assert!(matches!(world.leave(worker(0, 0), true), HeadAnswer::Left { evaluate: true }));
+    }
+    assert!(matches!(world.leave(worker(1, 0), true), HeadAnswer::Left { evaluate: false }));
+}
+
+#[test]
+fn a_silent_worker_is_killed_but_not_when_the_master_was_away_itself() {
+    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    world.orders();
+    world.beat(worker(0, 0));
+    let away = MonitorConfig::default().liveness.lost_after * 3;
+    world.now = world.now + away;
+    world.head.on_deadline(world.now);
+    world.drain();
+    assert_eq!(world.orders(), [""; 0], "nobody could be heard");
+    world.wait(MonitorConfig::default().liveness.lost_after);
+    assert_eq!(world.orders(), ["kill worker-0#0", "kill worker-1#0", "kill server-0#0"]);
+}
+
+#[test]
 fn a_replacement_that_comes_after_the_end_is_sent_home() {
     let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
     world.exits(worker(1, 0), KILLED);
@@ -324,7 +370,7 @@ fn a_node_that_keeps_dying_is_given_up_after_the_limit() {
 #[test]
 fn losing_every_replica_of_a_trained_model_fails_the_job() {
     let mut world = World::new(SyncMode::AllReduce, 1, 0).running();
-    world.head.recorder.steps = 3;
+    assert_eq!(world.head.recorder.steps, 0, "none was reported yet, which does not say that there was none");
     world.exits(worker(0, 0), KILLED);
     world.register(worker(0, 1));
     world.join(worker(0, 1), None);
