@@ -17,7 +17,7 @@ pub enum Part {
     BarrierWait,
 }
 
-/// Splits the wall time of a batch into its parts. Every moment between [`start`](Self::start) and
+/// Splits the wall time of a batch into its parts. Every moment between [`new`](Self::new) and
 /// [`finish`](Self::finish) belongs to exactly one part.
 #[derive(Debug, Clone)]
 pub struct Meter {

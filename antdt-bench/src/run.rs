@@ -17,7 +17,14 @@ pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let log = folder.join("log.txt");
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let child = Command::new(antdt)
+    let mut command = Command::new(antdt);
+    // Settings in the environment of whoever runs the benchmark are no part of it.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ANTDT_") {
+            command.env_remove(name);
+        }
+    }
+    let child = command
         .arg("run")
         .args(arguments)
         .arg("--report-dir")

@@ -151,6 +151,78 @@ pub enum RecoverError {
     },
 }
 
+/// Why bytes are not a record or a snapshot of a data set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes end too early, or a length or count in them is larger than what follows.
+    #[error("{needed} bytes are needed at byte {at} and {left} are left; the bytes are cut short or damaged")]
+    Truncated {
+        /// Where.
+        at: usize,
+        /// What the bytes themselves say must follow.
+        needed: u64,
+        /// What follows.
+        left: usize,
+    },
+    /// There is more than what was to be read.
+    #[error("{extra} bytes follow after the end; the bytes are damaged or not what they are said to be")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// They begin as something else does.
+    #[error("this is not a ledger snapshot")]
+    NotASnapshot,
+    /// Written by a later release.
+    #[error(
+        "format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
+    )]
+    UnknownVersion {
+        /// What the bytes say.
+        version: u16,
+        /// What can be read.
+        newest: u16,
+    },
+    /// Some bit is not as it was written.
+    #[error(
+        "the checksum is {found:#010x} and must be {expected:#010x}; the bytes are damaged, use another copy"
+    )]
+    Checksum {
+        /// What the bytes say.
+        found: u32,
+        /// What follows from the bytes.
+        expected: u32,
+    },
+    /// The data set of the bytes has other settings.
+    #[error("these are not of data set {name:?} as it is set now; use the settings they were written with")]
+    SpecMismatch {
+        /// The data set that was asked for.
+        name: String,
+    },
+    /// A number stands for nothing.
+    #[error("{what} {value} at byte {at} is unknown; the bytes are damaged or written by a later release")]
+    Unknown {
+        /// What the number is for.
+        what: &'static str,
+        /// The number.
+        value: u8,
+        /// Where.
+        at: usize,
+    },
+    /// The parts contradict each other: no ledger was ever in this state.
+    #[error("{what} (before byte {at}); the bytes are damaged")]
+    Inconsistent {
+        /// The contradiction.
+        what: &'static str,
+        /// Where the part that contradicts ends.
+        at: usize,
+    },
+    /// The data set itself cannot be registered.
+    #[error(transparent)]
+    Spec(#[from] InvalidValue),
+}
+
 /// Why a [`ShardSource`](antdt_core::port::ShardSource) failed, by what the caller has to do.
 ///
 /// | variant | what happened | the caller |

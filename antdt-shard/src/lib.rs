@@ -10,13 +10,16 @@ pub mod order;
 pub mod error;
 pub mod store;
 
+#[cfg(feature = "file-store")]
+pub mod journal;
+
 #[cfg(feature = "runtime")]
 pub mod runtime;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use error::{AckError, FetchError, RecoverError, RegisterError, SourceError};
+pub use error::{AckError, DecodeError, FetchError, RecoverError, RegisterError, SourceError};
 pub use ledger::{
     Answer, Effect, Event, LedgerSnapshot, LedgerStatus, Outstanding, Quarantined, Record, Recovery,
     ShardLedger,

@@ -32,4 +32,13 @@ impl ShardOrder {
         assert!(position < self.len, "position {position} is outside an epoch of {} shards", self.len);
         self.permutation.as_ref().map_or(position, |order| order.at(position))
     }
+
+    /// Position of the shard with this index; `None` if there is no such shard. O(shards) when they are shuffled, for
+    /// the permutation is computed in one direction only.
+    pub(crate) fn position_of(&self, index: u64) -> Option<u64> {
+        if self.permutation.is_none() {
+            return (index < self.len).then_some(index);
+        }
+        (0..self.len).find(|position| self.at(*position) == index)
+    }
 }

@@ -9,19 +9,28 @@ use crate::ledger::Record;
 
 /// The durable log of one data set. Its conformance suite is `testing::store` (feature `testing`).
 ///
-/// One task owns a store, and awaits each call to its end before the next.
+/// Its records are those of one ledger, in order. One task owns a store, and awaits each call to its end before the next.
 pub trait LedgerStore: Send + 'static {
     /// Why the store failed.
     type Error: Error + Send + Sync + 'static;
 
-    /// Every record appended so far, oldest first; also those of earlier processes.
+    /// The records appended so far, oldest first, also those of earlier processes; or fewer with the same fold, such
+    /// as a [`Record::Restored`] in place of the first ones.
     fn load(&mut self) -> impl Future<Output = Result<Vec<Record>, Self::Error>> + Send;
 
     /// Appends records, all or the first few of them. When this returns `Ok` they survive a crash of the process.
     ///
     /// # Errors
-    /// If the records may be lost. The service stops then: an answer that was not stored is never given.
+    /// If the records may be lost. Unless the store [is full](Self::is_full), the service stops then: an answer that
+    /// was not stored is never given.
     fn append(&mut self, records: &[Record]) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Whether [`append`](Self::append) failed only because there is no room: it kept none of the records, the store
+    /// is as it was before, and the same call may succeed later. The service then grants nothing, goes on counting
+    /// acks in memory, and tries again. `false` unless a store says otherwise.
+    fn is_full(_error: &Self::Error) -> bool {
+        false
+    }
 }
 
 /// Records in memory: they survive the service, not the process. A clone shares them.

@@ -142,7 +142,8 @@ fn run(spec: &JobSpec) -> ExitCode {
     match run_job(spec) {
         Ok(report) => finish(spec, &report),
         Err(error) => {
-            complain(&format_args!("{error:#}"));
+            // Not with its chain: these errors say their cause themselves.
+            complain(&error);
             ExitCode::FAILURE
         }
     }
@@ -231,7 +232,7 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
         Outcome::Completed => ExitCode::SUCCESS,
         Outcome::Failed { why } => {
             complain(why);
-            if report.samples.lost > 0 && why.ends_with("missing") {
+            if !report.samples.is_exact() && why.contains("samples are missing") {
                 ExitCode::from(EXIT_INCOMPLETE)
             } else {
                 ExitCode::FAILURE

@@ -8,6 +8,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use antdt::report::{Outcome, Report};
+use antdt_agent::{Batcher, Evaluation, Gradient, Trainer};
+use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
+use antdt_collective::ps::{Replica, SparseGradient};
+use antdt_core::{FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, SampleRange, Seed};
+use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
 /// Bound on any one job here; all take seconds.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -155,6 +160,75 @@ fn the_synchronous_modes_learn_the_same_and_repeat_bit_by_bit() {
     assert!((a - b).abs() < 1e-5, "{a} {b}");
 }
 
+/// What the processes of a job do, in a loop without processes: the same samples in the same order, one replica.
+fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
+    let spec = WorkloadSpec {
+        eval_fraction: 0.0,
+        ..WorkloadSpec::new(ModelKind::DeepFm, DataSource::Synthetic { rows })
+    };
+    let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
+    let (layout, model) = (trainer.layout().clone(), seed.derive("model"));
+    let dense = trainer.initial_dense(model);
+    let mut replica = Replica::new(&layout, optimizer_default(), model, dense).unwrap();
+
+    let global_batch = u32::try_from(batch).unwrap();
+    let shard_len = antdt_shard::shard_len_default(rows, global_batch, 1);
+    let mut dataset = DatasetSpec::new("train", rows, shard_len);
+    dataset.epochs = Epochs::Finite(epochs);
+    dataset.shuffle = Shuffle::ShardsAndSamples;
+    dataset.seed = seed.derive("data");
+    dataset.max_leases_per_holder = antdt_shard::max_leases_default(shard_len, global_batch);
+    let generation = Generation(1);
+    let mut ledger = ShardLedger::new(dataset, generation).unwrap();
+    let holder = Holder::new(NodeId::worker(0), Incarnation(0));
+    ledger.register(holder).unwrap();
+
+    let (mut batcher, mut requests) = (Batcher::new(), 0);
+    let (mut values, mut gradient) = (Vec::new(), Gradient::default());
+    loop {
+        while batcher.unread() < batch {
+            requests += 1;
+            match ledger.fetch(holder, generation, RequestId(requests)).unwrap() {
+                FetchOutcome::Granted(grant) => batcher.granted(grant),
+                FetchOutcome::EndOfData if batcher.unread() == 0 => {
+                    let mut found = Evaluation::default();
+                    for start in (0..rows).step_by(100) {
+                        let touched =
+                            trainer.load_eval(SampleRange { start, end: (start + 100).min(rows) }).unwrap();
+                        values.clear();
+                        replica.gather(touched, &mut values).unwrap();
+                        trainer.evaluate(replica.dense(), &values, &mut found).unwrap();
+                    }
+                    return found.log_loss().unwrap();
+                }
+                _ => break,
+            }
+        }
+        let taken = batcher.take(batch);
+        let touched = trainer.load(&taken.samples).unwrap().to_vec();
+        values.clear();
+        replica.gather(&touched, &mut values).unwrap();
+        trainer.forward_backward(replica.dense(), &values, &mut gradient).unwrap();
+        let rows = SparseGradient { rows: touched, values: gradient.rows.clone() };
+        replica.apply(&gradient.dense, &rows, taken.len() as u64).unwrap();
+        batcher.commit(&taken);
+        ledger.ack_all(holder, &taken.acks()).unwrap();
+    }
+}
+
+/// `antdt-burn` shows that this loop follows burn's own modules and optimizer to 1e-5 in every step.
+#[test]
+fn one_worker_trains_as_a_plain_loop_in_one_process_does() {
+    let flags =
+        ["--nproc-per-node", "1", "--data", "synthetic:700", "--global-batch-size", "64", "--epochs", "2"];
+    let loss = plain_loop(700, 64, 2, Seed(11));
+    for mode in &MODES[..2] {
+        let report = run(&[*mode, &flags, &["--seed", "11"]].concat());
+        let trained = report.final_quality.loss.unwrap();
+        assert!((trained - loss).abs() < 1e-5, "{mode:?}: {trained} {loss}");
+    }
+}
+
 #[test]
 fn static_shares_and_xdeepfm_are_accounted_for_too() {
     let report = run(&[MODES[2], SMALL, &["--sharding", "static"]].concat());
@@ -275,6 +349,20 @@ fn a_foreign_program_is_started_once_for_each_worker_with_torchruns_variables() 
             format!("[worker-{rank}] rank={rank} world=3 local={rank} at=127.0.0.1 node=worker-{rank}");
         assert!(text.contains(&line), "{text}");
     }
+}
+
+#[test]
+fn a_trainer_of_ones_own_gets_the_same_care() {
+    // Built along with the tests of the package: `cargo test -p antdt --features cli`, without `--test`.
+    let tests = std::env::current_exe().expect("this test");
+    let program = tests.ancestors().nth(2).expect("target/PROFILE").join("examples/linear");
+    assert!(program.is_file(), "build it first: cargo build -p antdt --example linear");
+    let program = ["--", program.to_str().expect("a plain path")];
+    let flags = ["--nproc-per-node", "3", "--data", "synthetic:3000", "--global-batch-size", "60"];
+    let report = run(&[&flags[..], &program].concat());
+    assert_exact(&report, 3000);
+    assert!(report.final_quality.auc.expect("both signs occur") > 0.99, "{:?}", report.final_quality);
+    assert_eq!(report.final_quality.samples, 100);
 }
 
 #[test]

@@ -23,11 +23,11 @@ pub(crate) enum Move {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     num_samples: u64,
-    job: Counts,
-    opened: u32,
+    pub(super) job: Counts,
+    pub(super) opened: u32,
     limit: u32,
     // Epochs that somebody opened and that are not acknowledged in full.
-    epochs: BTreeMap<Epoch, Counts>,
+    pub(super) epochs: BTreeMap<Epoch, Counts>,
 }
 
 impl Account {

@@ -15,13 +15,13 @@ use crate::spec::DatasetSpec;
 
 /// One part of each epoch's order, and the passes over it that are not closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Share {
-    start: u64,
-    end: u64,
+pub(super) struct Share {
+    pub(super) start: u64,
+    pub(super) end: u64,
     /// Epochs opened so far.
-    opened: u32,
+    pub(super) opened: u32,
     /// Ascending, at most `epoch_overlap + 1`.
-    open: Vec<Pass>,
+    pub(super) open: Vec<Pass>,
 }
 
 /// Where a shard is in the book.
@@ -73,13 +73,13 @@ pub(crate) struct Book {
     pub(crate) spec: DatasetSpec,
     /// The newest generation that was begun.
     pub(crate) generation: Option<Generation>,
-    shares: Vec<Share>,
+    pub(super) shares: Vec<Share>,
     /// Shares that have shards left, now or in epochs to come.
-    unfinished: u32,
-    quarantined: BTreeMap<Place, GivenUp>,
+    pub(super) unfinished: u32,
+    pub(super) quarantined: BTreeMap<Place, GivenUp>,
     /// The newest life of each node that has ended.
-    fences: BTreeMap<NodeId, Incarnation>,
-    account: Account,
+    pub(super) fences: BTreeMap<NodeId, Incarnation>,
+    pub(super) account: Account,
 }
 
 impl Book {

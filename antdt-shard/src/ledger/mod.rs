@@ -23,6 +23,7 @@
 
 mod account;
 mod book;
+pub(crate) mod codec;
 mod machine;
 mod pass;
 mod ranges;
@@ -341,9 +342,7 @@ impl ShardLedger {
         // The lost holder may itself be waiting for an answer.
         self.wake = true;
         let Standing { members, leases, .. } = &mut self.standing;
-        if members.get(&node).is_none_or(|member| member.live > incarnation) {
-            return;
-        }
+        // No later life can be live: its registration would have raised the fence this far.
         if members.remove(&node).is_none_or(|member| member.held == 0) {
             return;
         }

@@ -26,19 +26,29 @@ pub(crate) struct Pass {
     epoch: Epoch,
     order: ShardOrder,
     samples: Option<Seed>,
-    untouched: RangeSet,
-    begun: BTreeMap<u64, Begun>,
+    pub(super) untouched: RangeSet,
+    pub(super) begun: BTreeMap<u64, Begun>,
     doing: u64,
 }
 
 impl Pass {
     pub(crate) fn open(spec: &DatasetSpec, epoch: Epoch, start: u64, end: u64) -> Self {
+        Self::resume(spec, epoch, RangeSet::of(start, end), BTreeMap::new())
+    }
+
+    /// A pass of which only these shards are left.
+    pub(super) fn resume(
+        spec: &DatasetSpec,
+        epoch: Epoch,
+        untouched: RangeSet,
+        begun: BTreeMap<u64, Begun>,
+    ) -> Self {
         Self {
             epoch,
             order: spec.shard_order(epoch),
             samples: spec.epoch_sample_seed(epoch),
-            untouched: RangeSet::of(start, end),
-            begun: BTreeMap::new(),
+            untouched,
+            begun,
             doing: 0,
         }
     }
@@ -109,6 +119,6 @@ impl Pass {
 
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
-        self.untouched.runs().count() + self.begun.len()
+        self.untouched.run_count() + self.begun.len()
     }
 }

@@ -20,9 +20,29 @@ impl RangeSet {
     }
 
     /// Start and end (exclusive) of each run, ascending.
-    #[cfg(test)]
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u64, u64)> {
         self.runs.iter().map(|(end, start)| (*start, *end))
+    }
+
+    /// Whether the number is in the set.
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        let run = number.checked_add(1).and_then(|next| self.runs.range(next..).next());
+        run.is_some_and(|(_, start)| *start <= number)
+    }
+
+    /// Adds a run behind all others; `false`, and nothing is changed, if it is empty or touches or precedes one.
+    pub(crate) fn push(&mut self, start: u64, end: u64) -> bool {
+        let free = self.runs.last_key_value().is_none_or(|(last, _)| *last < start);
+        let fits = free && start < end;
+        if fits {
+            self.runs.insert(end, start);
+        }
+        fits
+    }
+
+    /// Number of runs.
+    pub(crate) fn run_count(&self) -> usize {
+        self.runs.len()
     }
 
     pub(crate) fn first(&self) -> Option<u64> {
@@ -101,9 +121,21 @@ mod tests {
                 }
                 assert_eq!(set.first(), naive.first().copied());
                 assert_eq!(set.is_empty(), naive.is_empty());
+                assert!((0..=len).all(|n| set.contains(n) == naive.contains(&n)));
+                let mut rebuilt = RangeSet::default();
+                assert!(set.runs().all(|(start, end)| rebuilt.push(start, end)));
+                assert_eq!(rebuilt, set);
                 let spelt: Vec<u64> = set.runs().flat_map(|(start, end)| start..end).collect();
                 assert_eq!(spelt, naive.iter().copied().collect::<Vec<_>>());
                 let runs: Vec<(u64, u64)> = set.runs().collect();
+                assert_eq!(runs.len(), set.run_count());
+                if let Some((start, end)) = runs.last() {
+                    assert!(
+                        !rebuilt.push(*start, *end) && !rebuilt.push(*end, *end + 1),
+                        "it touches the last"
+                    );
+                    assert!(!rebuilt.push(*end + 1, *end + 1), "it is empty");
+                }
                 assert!(runs.windows(2).all(|w| w[0].1 < w[1].0), "runs touch: {runs:?}");
             }
         }

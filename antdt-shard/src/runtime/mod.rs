@@ -5,6 +5,9 @@ pub mod local;
 pub mod service;
 pub mod watch;
 
+#[cfg(feature = "file-store")]
+pub mod file;
+
 #[cfg(feature = "grpc")]
 pub mod client;
 #[cfg(feature = "grpc")]
@@ -15,6 +18,9 @@ mod status;
 pub use local::LocalSource;
 pub use service::{ServiceError, ShardHandle, ShardService};
 pub use watch::Tap;
+
+#[cfg(feature = "file-store")]
+pub use file::{FileStore, FileStoreError, FileStoreOptions, SyncPolicy};
 
 #[cfg(feature = "grpc")]
 pub use client::{ClientOptions, ShardClient};

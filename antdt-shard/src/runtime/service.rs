@@ -1,5 +1,7 @@
 //! The task that owns one ledger: events in, records to the store, answers out.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use antdt_core::{
@@ -54,6 +56,9 @@ pub enum ServiceError<E: std::error::Error + 'static> {
 ///
 /// The task ends when `shutdown` is cancelled, when every handle is dropped, or when the store fails; callers then get
 /// [`SourceError::Unavailable`].
+///
+/// A store that [is full](LedgerStore::is_full) has not failed: until it has room again every fetch is answered with
+/// `Wait`, and acks are counted in memory. If the process ends before, their samples are trained again.
 #[derive(Debug)]
 pub struct ShardService<E: std::error::Error + 'static> {
     handle: ShardHandle,
@@ -120,12 +125,14 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         let handle = ShardHandle { dataset, mailbox, woken };
         let task = tokio::spawn(async move {
             let (failure, failed) = tokio::sync::oneshot::channel();
-            let runner = LedgerRunner { store, wake, failure: Some(failure), records: Vec::new() };
+            let full = Arc::new(AtomicBool::new(false));
+            let watched = Watched::new(ledger, tap, full.clone());
+            let runner = LedgerRunner { store, wake, failure: Some(failure), records: Vec::new(), full };
             tokio::select! {
                 biased;
                 // The loop is dropped with its unreleased answers: what was not stored is not answered.
                 Ok(error) = failed => Err(error),
-                watched = drive(Watched { ledger, tap }, inbox, runner, clock, shutdown) => Ok(watched.ledger),
+                watched = drive(watched, inbox, runner, clock, shutdown) => Ok(watched.ledger),
             }
         });
         Ok(Self { handle, task })
@@ -165,7 +172,36 @@ struct LedgerRunner<S: LedgerStore> {
     store: S,
     wake: watch::Sender<()>,
     failure: Option<tokio::sync::oneshot::Sender<S::Error>>,
+    /// Not stored yet. Left over from earlier rounds only while the store is full.
     records: Vec<Record>,
+    /// Shared with the machine, which grants nothing while it is set.
+    full: Arc<AtomicBool>,
+}
+
+impl<S: LedgerStore> LedgerRunner<S> {
+    /// Stores what there is, or finds the store full, which is no failure: acks are answered from memory then, and if
+    /// they are lost with the process their samples are trained again.
+    async fn store_records(&mut self) -> Result<(), S::Error> {
+        let was_full = self.full.load(Ordering::Relaxed);
+        match self.store.append(&self.records).await {
+            Ok(()) => {
+                if was_full {
+                    tracing::info!(records = self.records.len(), "the ledger store has room again");
+                }
+                self.records.clear();
+                self.full.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) if S::is_full(&error) => {
+                if !was_full {
+                    tracing::error!(%error, "the ledger store is full; no shards are granted until it has room");
+                }
+                self.full.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
@@ -178,7 +214,8 @@ impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
             }
         }
         if !self.records.is_empty() {
-            if let Err(error) = self.store.append(&self.records).await {
+            let was_full = self.full.load(Ordering::Relaxed);
+            if let Err(error) = self.store_records().await {
                 tracing::error!(%error, "the ledger store failed; the shard service stops");
                 if let Some(failure) = self.failure.take() {
                     let _ = failure.send(error);
@@ -186,7 +223,8 @@ impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
                 // The task ends by the failure; returning would release answers that were not stored.
                 std::future::pending::<()>().await;
             }
-            self.records.clear();
+            // Those who were told to wait for room.
+            wake |= was_full && !self.full.load(Ordering::Relaxed);
         }
         if wake {
             self.wake.send_replace(());

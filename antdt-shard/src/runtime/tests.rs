@@ -189,11 +189,12 @@ async fn a_restarted_service_goes_on_in_a_new_generation() {
     assert!(matches!(handle.restore(other).await, Err(SourceError::Rejected(_))));
 }
 
-/// Fails when told to, and keeps what it was given before.
+/// Fails when told to, for good or for want of room, and keeps what it was given before.
 #[derive(Clone, Default)]
 struct FailingStore {
     kept: MemStore,
     broken: Arc<AtomicBool>,
+    full: Arc<AtomicBool>,
 }
 
 impl LedgerStore for FailingStore {
@@ -205,9 +206,16 @@ impl LedgerStore for FailingStore {
 
     async fn append(&mut self, records: &[Record]) -> Result<(), io::Error> {
         if self.broken.load(Ordering::Relaxed) {
+            return Err(io::Error::from(io::ErrorKind::Other));
+        }
+        if self.full.load(Ordering::Relaxed) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         self.kept.append(records).await.map_err(io::Error::other)
+    }
+
+    fn is_full(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::StorageFull
     }
 }
 
@@ -222,9 +230,7 @@ async fn an_answer_that_could_not_be_stored_is_never_given() {
     let error = handle.ack(worker(0, 0), vec![all(&grant)]).await.unwrap_err();
     assert_eq!(error.retry(), Retry::Later);
     let error = service.join().await.unwrap_err();
-    assert!(
-        matches!(&error, ServiceError::Store { source, .. } if source.kind() == io::ErrorKind::StorageFull)
-    );
+    assert!(matches!(&error, ServiceError::Store { source, .. } if source.kind() == io::ErrorKind::Other));
 
     store.broken.store(false, Ordering::Relaxed);
     let (service, _shutdown) = self::service(spec(), store).await;
@@ -233,6 +239,75 @@ async fn an_answer_that_could_not_be_stored_is_never_given() {
         0,
         "so nothing is done that nobody was told"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_stops_the_grants_and_keeps_the_acks() {
+    let store = FailingStore::default();
+    let (service, shutdown) = service(spec(), store.clone()).await;
+    let handle = service.handle();
+    let generation = handle.register(worker(0, 0)).await.unwrap();
+    handle.register(worker(1, 0)).await.unwrap();
+    let first = granted(&handle, worker(0, 0), generation, 1).await;
+    let second = granted(&handle, worker(0, 0), generation, 2).await;
+    store.full.store(true, Ordering::Relaxed);
+
+    // Acks count, here and for everybody, but the store has none of them.
+    let before = store.kept.records();
+    assert_eq!(handle.ack(worker(0, 0), vec![all(&first)]).await.unwrap(), [AckOutcome::Accepted]);
+    assert_eq!(handle.ack(worker(0, 0), vec![all(&second)]).await.unwrap(), [AckOutcome::Accepted]);
+    assert_eq!(handle.status().await.unwrap().counts.acked, first.len + second.len);
+    assert_eq!(store.kept.records(), before);
+    let outcome = handle.fetch(worker(1, 0), generation, RequestId(1), Duration::ZERO).await.unwrap();
+    assert!(matches!(outcome, FetchOutcome::Wait { .. }), "{outcome:?}");
+
+    // Somebody who waits gets his shard when there is room again, without another call of anybody.
+    let waiter = handle.clone();
+    let waiting = tokio::spawn(async move {
+        waiter.fetch(worker(1, 0), generation, RequestId(1), Duration::from_secs(20)).await
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!waiting.is_finished());
+    let began = Instant::now();
+    store.full.store(false, Ordering::Relaxed);
+    let FetchOutcome::Granted(third) = waiting.await.unwrap().unwrap() else { panic!() };
+    assert!(began.elapsed() <= Duration::from_secs(1), "at the next try");
+    assert_eq!(store.kept.records().len(), before.len() + 2, "each ack once");
+
+    // The end is announced when it is stored.
+    store.full.store(true, Ordering::Relaxed);
+    handle.ack(worker(1, 0), vec![all(&third)]).await.unwrap();
+    let outcome = handle.fetch(worker(1, 0), generation, RequestId(2), Duration::from_secs(3)).await.unwrap();
+    assert!(matches!(outcome, FetchOutcome::Wait { .. }), "{outcome:?}");
+    store.full.store(false, Ordering::Relaxed);
+    let outcome = handle.fetch(worker(1, 0), generation, RequestId(2), Duration::from_secs(3)).await.unwrap();
+    assert_eq!(outcome, FetchOutcome::EndOfData);
+
+    shutdown.cancel();
+    let ledger = service.join().await.unwrap();
+    let stored = crate::ShardLedger::recover(spec(), store.kept.records(), generation.next()).unwrap();
+    assert_eq!(stored.counts(), ledger.counts());
+}
+
+#[tokio::test(start_paused = true)]
+async fn acks_that_a_full_store_never_took_are_trained_again() {
+    let store = FailingStore::default();
+    let (first, shutdown) = service(spec(), store.clone()).await;
+    let handle = first.handle();
+    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let grant = granted(&handle, worker(0, 0), generation, 1).await;
+    handle.ack(worker(0, 0), vec![Ack { lease: grant.lease, offset: 1 }]).await.unwrap();
+    store.full.store(true, Ordering::Relaxed);
+    handle.ack(worker(0, 0), vec![all(&grant)]).await.unwrap();
+    shutdown.cancel();
+    first.join().await.unwrap();
+
+    store.full.store(false, Ordering::Relaxed);
+    let (second, _shutdown) = service(spec(), store).await;
+    let handle = second.handle();
+    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let again = granted(&handle, worker(0, 0), generation, 1).await;
+    assert_eq!((again.key, again.resume_at), (grant.key, 1), "from the last ack that was stored");
 }
 
 #[tokio::test(start_paused = true)]

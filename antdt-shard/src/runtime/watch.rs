@@ -1,8 +1,11 @@
-//! Lets somebody watch a ledger at work: a master that keeps a record of who had which shard when.
+//! A ledger as the service runs it: perhaps somebody watches, and its store may be full.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use antdt_core::{JobTime, Machine};
+use antdt_core::{FetchOutcome, JobTime, Machine};
 
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
 
@@ -10,10 +13,38 @@ use crate::ledger::{Answer, Effect, Event, ShardLedger};
 /// an answer before the records behind it are stored.
 pub type Tap = Box<dyn FnMut(JobTime, &Event, &Answer) + Send>;
 
-/// A ledger, and perhaps somebody who watches.
+/// How often a full store is tried again, and how long those who ask for shards are told to wait. Longer: training
+/// stands still for longer than the disk is full; shorter: more useless tries.
+const RETRY_FULL: Duration = Duration::from_secs(1);
+
+/// A ledger, perhaps somebody who watches, and whether the store has room.
+///
+/// While it has none, nothing is granted: what is out bounds the records that must be kept in memory. `Wait` is the
+/// answer, also at the end, for the end must not be announced before it is stored.
 pub(super) struct Watched {
     pub(super) ledger: ShardLedger,
     pub(super) tap: Option<Tap>,
+    /// Shared with the runner, which finds out.
+    pub(super) full: Arc<AtomicBool>,
+    retry_at: JobTime,
+    retry: bool,
+}
+
+impl Watched {
+    pub(super) fn new(ledger: ShardLedger, tap: Option<Tap>, full: Arc<AtomicBool>) -> Self {
+        Self { ledger, tap, full, retry_at: JobTime::default(), retry: false }
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    fn answer(&mut self, now: JobTime, event: Event) -> Answer {
+        if matches!(event, Event::Fetch { .. }) && self.is_full() {
+            return Answer::Fetch(Ok(FetchOutcome::Wait { retry_after: RETRY_FULL }));
+        }
+        self.ledger.handle(now, event)
+    }
 }
 
 impl fmt::Debug for Watched {
@@ -28,7 +59,9 @@ impl Machine for Watched {
     type Effect = Effect;
 
     fn handle(&mut self, now: JobTime, event: Event) -> Answer {
-        let Some(tap) = &mut self.tap else { return self.ledger.handle(now, event) };
+        if self.tap.is_none() {
+            return self.answer(now, event);
+        }
         // Questions about the state change nothing and can be large; nobody needs to see them.
         let seen = matches!(
             event,
@@ -40,22 +73,26 @@ impl Machine for Watched {
                 | Event::WorkerLost { .. }
         )
         .then(|| event.clone());
-        let answer = self.ledger.handle(now, event);
-        if let Some(event) = seen {
+        let answer = self.answer(now, event);
+        if let (Some(event), Some(tap)) = (seen, &mut self.tap) {
             tap(now, &event, &answer);
         }
         answer
     }
 
     fn poll_effect(&mut self) -> Option<Effect> {
-        self.ledger.poll_effect()
+        let effect = self.ledger.poll_effect();
+        effect.or_else(|| std::mem::take(&mut self.retry).then_some(Effect::Wake))
     }
 
+    // The ledger itself has no deadlines.
     fn deadline(&self) -> Option<JobTime> {
-        self.ledger.deadline()
+        self.is_full().then_some(self.retry_at)
     }
 
     fn on_deadline(&mut self, now: JobTime) {
-        self.ledger.on_deadline(now);
+        // Any effect makes the runner try the store again.
+        self.retry = true;
+        self.retry_at = now + RETRY_FULL;
     }
 }

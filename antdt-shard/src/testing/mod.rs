@@ -4,6 +4,7 @@
 //! * [`source`] is the conformance suite of a [`ShardSource`](antdt_core::port::ShardSource).
 //! * [`store`] is the conformance suite of a [`LedgerStore`](crate::LedgerStore).
 
+pub(crate) mod history;
 mod naive;
 pub mod source;
 pub mod store;

@@ -230,7 +230,7 @@ impl JobSpec {
         known_policy(&self.policy)?;
         self.validate_servers()?;
         self.validate_data()?;
-        if self.sync.is_synchronous() && self.global_batch_size < self.workers {
+        if self.global_batch_size < self.workers {
             let expected =
                 format!("at least {}, one sample for each worker (--nproc-per-node)", self.workers);
             return Err(InvalidValue::new("--global-batch-size", self.global_batch_size, expected));

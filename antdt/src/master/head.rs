@@ -151,8 +151,8 @@ struct Node {
     launched: JobTime,
     first_report: bool,
     plan_applied: PlanVersion,
-    /// How many lost lives a server was told of.
-    told_lost: usize,
+    /// Time per sample of the life before, until this one has shown its own.
+    sample_time_before: Option<Duration>,
     exited: bool,
 }
 
@@ -210,7 +210,7 @@ impl Head {
                     launched: JobTime::ZERO,
                     first_report: false,
                     plan_applied: PlanVersion(0),
-                    told_lost: 0,
+                    sample_time_before: None,
                     exited: false,
                 };
                 (node, node_state)
@@ -346,9 +346,9 @@ impl Head {
             .published
             .clone()
             .filter(|plan| plan.version > plan_ready && plan.batch_sizes.contains_key(&holder.node));
-        let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
         let lost = match holder.node.role {
-            Role::Server => self.lost[std::mem::replace(&mut node.told_lost, self.lost.len())..].to_vec(),
+            // All of them every time: a reply may be lost, and they are few.
+            Role::Server => self.lost.clone(),
             Role::Worker => Vec::new(),
         };
         HeadAnswer::Beat(Box::new(BeatReply {
@@ -363,13 +363,17 @@ impl Head {
         }))
     }
 
-    /// Whether the plan on its way is in force everywhere.
+    /// Notes the newest plan that is in force everywhere: the one on its way, or one that was withdrawn too late.
     fn note_applied(&mut self, now: JobTime) {
-        let Some(version) = self.dispatcher.pending().map(|plan| plan.version) else { return };
-        let everywhere = self.joined.iter().all(|holder| self.nodes[&holder.node].plan_applied >= version);
-        if everywhere && !self.joined.is_empty() {
-            self.dispatcher.plan_applied(now, version);
-            self.recorder.event(now, None, "plan", format!("all workers switched to plan {version}"));
+        let applied = self.joined.iter().map(|holder| self.nodes[&holder.node].plan_applied).min();
+        let before = self.dispatcher.in_force().map(|plan| plan.version);
+        if applied <= before {
+            return;
+        }
+        self.dispatcher.plan_applied(now, applied.unwrap_or_default());
+        if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
+            let text = format!("all workers switched to plan {}", plan.version);
+            self.recorder.event(now, None, "plan", text);
         }
     }
 
@@ -492,10 +496,23 @@ impl Head {
         }
     }
 
+    /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
+    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
+    fn remember_pace(&mut self, now: JobTime, id: NodeId) {
+        let seat = Seat::from(&self.view_of(now, id));
+        if let (Some(node), Some(time)) = (self.nodes.get_mut(&id), seat.sample_time) {
+            node.sample_time_before = Some(time);
+        }
+    }
+
+    fn seat_of(&self, now: JobTime, id: NodeId) -> Seat {
+        let seat = Seat::from(&self.view_of(now, id));
+        Seat { sample_time: seat.sample_time.or(self.nodes[&id].sample_time_before), ..seat }
+    }
+
     /// A plan for the workers that take part now.
     fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
-        let seats: Vec<Seat> =
-            self.joined.iter().map(|holder| Seat::from(&self.view_of(now, holder.node))).collect();
+        let seats: Vec<Seat> = self.joined.iter().map(|holder| self.seat_of(now, holder.node)).collect();
         if seats.is_empty() {
             return;
         }
@@ -543,6 +560,7 @@ impl Head {
         let node = self.nodes.get_mut(&holder.node).expect("the holder is current");
         if !end_of_data {
             node.status = NodeStatus::Lost;
+            self.remember_pace(now, holder.node);
             self.detector.node_left(now, holder);
             self.membership_changed = true;
             // It gave its leases back; from now on nothing of it counts.
@@ -588,6 +606,7 @@ impl Head {
             return;
         }
         node.status = NodeStatus::Lost;
+        self.remember_pace(now, holder.node);
         self.detector.node_left(now, holder);
         self.draining.remove(&holder);
         if holder.node.role != Role::Worker {
@@ -603,6 +622,8 @@ impl Head {
         self.commit();
         self.form(now);
         if took_part {
+            let plan = self.nodes[&holder.node].plan_applied;
+            self.recorder.died(holder.node, plan);
             self.membership_changed = true;
             if self.config.sync.has_servers() {
                 self.replan(now, self.membership.version());
@@ -855,7 +876,8 @@ impl Head {
             elastic: true,
             membership: self.plan_membership,
             membership_changed: self.membership_changed
-                || self.joined.len() != self.membership.live().count(),
+                || self.joined.len() != self.membership.live().count()
+                || self.nodes.values().any(|node| node.status == NodeStatus::Draining),
             plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
             plan_pending: self.dispatcher.pending().is_some(),
             global_batch_size: self.config.global_batch_size,
@@ -945,7 +967,8 @@ impl Machine for Head {
             }
             HeadEvent::Evaluated { holder, samples, loss, auc } => {
                 if self.evaluator == Some(holder) {
-                    self.recorder.quality = crate::report::FinalQuality { loss, auc, samples };
+                    self.recorder.quality =
+                        crate::report::FinalQuality { loss, auc, samples, ..Default::default() };
                     self.evaluated = true;
                     self.end_if_done(now);
                 }

@@ -28,7 +28,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::job::{JobSpec, Sharding};
 use crate::node::NodeEnv;
-use crate::report::{Outcome, Progress, ProgressLine, Report, SampleBalance};
+use crate::report::{MeasuredOn, Outcome, Progress, ProgressLine, Report, SampleBalance};
 use crate::worker::TRAIN_DATASET;
 use head::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use runner::{HeadRunner, Launchers};
@@ -69,7 +69,9 @@ pub enum JobError {
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     /// The port is taken, or the address is not this machine's.
-    #[error("--master-port = {address}: {source}; choose another port, or 0 for a free one")]
+    #[error(
+        "--master-addr, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
+    )]
     Listen {
         /// The address that was asked for.
         address: String,
@@ -377,10 +379,16 @@ fn report(
     now: JobTime,
 ) -> Report {
     let recorder = head.recorder;
-    let samples = SampleBalance::of(counts, 0);
+    let samples = SampleBalance::of(counts, watch.duplicated(), recorder.repeated_at_most);
     let outcome = match outcome {
         Ok(()) if !samples.is_exact() => {
-            Outcome::Failed { why: format!("{} of {} samples are missing", samples.lost, samples.expected) }
+            let (lost, twice) = (samples.lost, samples.duplicated);
+            Outcome::Failed {
+                why: format!(
+                    "{lost} of {} samples are missing, {twice} were committed twice",
+                    samples.expected
+                ),
+            }
         }
         Ok(()) => Outcome::Completed,
         Err(why) => Outcome::Failed { why },
@@ -395,6 +403,9 @@ fn report(
         })
         .collect();
     let mut quality = recorder.quality;
+    if spec.eval_fraction > 0.0 {
+        quality.measured_on = MeasuredOn::HeldOut;
+    }
     if quality.loss.is_none() {
         quality.loss = recorder.loss.points().last().map(|point| point.loss);
     }

@@ -22,6 +22,8 @@ pub(super) struct Recorder {
     pub(super) loss: LossSeries,
     pub(super) quality: FinalQuality,
     pub(super) steps: u64,
+    /// Samples that dead workers may have pushed without a commit.
+    pub(super) repeated_at_most: u64,
     /// The first moment at which everything was known to be committed.
     pub(super) completed: Option<JobTime>,
     plans: BTreeMap<PlanVersion, Plan>,
@@ -40,6 +42,7 @@ impl Recorder {
             loss: LossSeries::default(),
             quality: FinalQuality::default(),
             steps: 0,
+            repeated_at_most: 0,
             completed: None,
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
@@ -71,6 +74,14 @@ impl Recorder {
             && let Some(worker) = self.workers.get_mut(&node)
         {
             worker.note_batch_size(*samples);
+        }
+    }
+
+    /// A life that took part ended without leaving, while this plan was in force on it.
+    pub(super) fn died(&mut self, node: NodeId, plan: PlanVersion) {
+        if self.sync == SyncMode::PsAsp {
+            let batch = self.plans.get(&plan).and_then(|plan| plan.batch_sizes.get(&node));
+            self.repeated_at_most += u64::from(batch.copied().unwrap_or(0));
         }
     }
 

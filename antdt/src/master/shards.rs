@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{Ack, AckOutcome, FetchOutcome, Grant, Holder, JobTime, LeaseId, NodeId};
+use antdt_core::{Ack, AckOutcome, Epoch, FetchOutcome, Grant, Holder, JobTime, LeaseId, NodeId, ShardKey};
 use antdt_shard::ledger::{Answer, Event};
 
 use crate::report::{ShardOutcome, ShardSpan};
@@ -24,6 +24,11 @@ pub(super) struct ShardWatch {
     open: BTreeMap<LeaseId, Open>,
     spans: Vec<ShardSpan>,
     committed: BTreeMap<NodeId, u64>,
+    /// Committed samples of shards that are not complete.
+    partial: BTreeMap<ShardKey, u64>,
+    /// One bit for each complete shard, 64 shards of an epoch in a word: an observer must remember on its own.
+    complete: BTreeMap<(Epoch, u64), u64>,
+    duplicated: u64,
 }
 
 impl ShardWatch {
@@ -68,7 +73,21 @@ impl ShardWatch {
                 continue;
             };
             let newly = ack.offset.saturating_sub(open.offset);
+            let (key, len, from) = (open.grant.key, open.grant.len, open.offset);
             open.offset += newly;
+            let known = if is_complete(&self.complete, key) {
+                len
+            } else {
+                self.partial.get(&key).copied().unwrap_or(0)
+            };
+            // Offsets from..ack.offset were committed now, 0..known before.
+            self.duplicated += known.min(ack.offset).saturating_sub(from);
+            if ack.offset >= len {
+                self.partial.remove(&key);
+                set_complete(&mut self.complete, key);
+            } else if ack.offset > known {
+                self.partial.insert(key, ack.offset);
+            }
             *self.committed.entry(open.holder.node).or_default() += newly;
             if open.offset >= open.grant.len {
                 self.close(now, ack.lease, ShardOutcome::Done);
@@ -90,6 +109,11 @@ impl ShardWatch {
         }
     }
 
+    /// Samples that were committed more than once.
+    pub(super) const fn duplicated(&self) -> u64 {
+        self.duplicated
+    }
+
     /// The spans in order of their start, and the samples that each worker committed.
     pub(super) fn finish(mut self, now: JobTime) -> (Vec<ShardSpan>, BTreeMap<NodeId, u64>) {
         let still_open: Vec<LeaseId> = self.open.keys().copied().collect();
@@ -101,9 +125,17 @@ impl ShardWatch {
     }
 }
 
+fn is_complete(complete: &BTreeMap<(Epoch, u64), u64>, key: ShardKey) -> bool {
+    complete.get(&(key.epoch, key.index / 64)).is_some_and(|bits| bits & (1 << (key.index % 64)) != 0)
+}
+
+fn set_complete(complete: &mut BTreeMap<(Epoch, u64), u64>, key: ShardKey) {
+    *complete.entry((key.epoch, key.index / 64)).or_default() |= 1 << (key.index % 64);
+}
+
 #[cfg(test)]
 mod tests {
-    use antdt_core::{Epoch, Generation, Incarnation, ShardKey};
+    use antdt_core::{Generation, Incarnation};
 
     use super::*;
 
@@ -116,12 +148,16 @@ mod tests {
     }
 
     fn granted(watch: &mut ShardWatch, at: u64, to: Holder, sequence: u64) {
+        granted_from(watch, at, to, sequence, sequence, 0);
+    }
+
+    fn granted_from(watch: &mut ShardWatch, at: u64, to: Holder, sequence: u64, index: u64, resume_at: u64) {
         let grant = Grant {
             lease: lease(sequence),
-            key: ShardKey { epoch: Epoch(0), index: sequence },
+            key: ShardKey { epoch: Epoch(0), index },
             start: 0,
             len: 10,
-            resume_at: 0,
+            resume_at,
             seed: None,
         };
         let event =
@@ -144,9 +180,39 @@ mod tests {
         acked(&mut watch, 5, holder(0), 1, 10, AckOutcome::Accepted);
         acked(&mut watch, 6, holder(1), 2, 7, AckOutcome::StaleLease);
         watch.saw(JobTime(7), &Event::WorkerLost { holder: holder(1) }, &Answer::WorkerLost);
+        assert_eq!(watch.duplicated(), 0);
         let (spans, committed) = watch.finish(JobTime(9));
         assert_eq!(committed, [(NodeId::worker(0), 10)].into_iter().collect());
         let outcomes: Vec<ShardOutcome> = spans.iter().map(|span| span.outcome).collect();
         assert_eq!(outcomes, [ShardOutcome::Done, ShardOutcome::Lost]);
+    }
+
+    /// A ledger that forgot an offset, or a whole shard, would be found out.
+    #[test]
+    fn samples_that_are_committed_again_are_counted() {
+        let mut watch = ShardWatch::default();
+        granted_from(&mut watch, 1, holder(0), 1, 7, 0);
+        acked(&mut watch, 2, holder(0), 1, 6, AckOutcome::Accepted);
+        watch.saw(JobTime(3), &Event::WorkerLost { holder: holder(0) }, &Answer::WorkerLost);
+        // Resumed at 4, though 6 were done.
+        granted_from(&mut watch, 4, holder(1), 2, 7, 4);
+        acked(&mut watch, 5, holder(1), 2, 10, AckOutcome::Accepted);
+        assert_eq!(watch.duplicated(), 2);
+        // Granted again, though complete.
+        granted_from(&mut watch, 6, holder(1), 3, 7, 0);
+        acked(&mut watch, 7, holder(1), 3, 10, AckOutcome::Accepted);
+        assert_eq!(watch.duplicated(), 12);
+    }
+
+    #[test]
+    fn a_resumed_shard_is_no_repetition() {
+        let mut watch = ShardWatch::default();
+        granted_from(&mut watch, 1, holder(0), 1, 70, 0);
+        acked(&mut watch, 2, holder(0), 1, 6, AckOutcome::Accepted);
+        watch.saw(JobTime(3), &Event::WorkerLost { holder: holder(0) }, &Answer::WorkerLost);
+        granted_from(&mut watch, 4, holder(1), 2, 70, 6);
+        acked(&mut watch, 5, holder(1), 2, 8, AckOutcome::Accepted);
+        acked(&mut watch, 6, holder(1), 2, 10, AckOutcome::Accepted);
+        assert_eq!(watch.duplicated(), 0);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::{Arguments, Write};
 
-use super::{Outcome, Report};
+use super::{MeasuredOn, Outcome, Report};
 
 mod chart;
 
@@ -121,7 +121,10 @@ fn header(page: &mut String, report: &Report) {
         ("actions", report.actions.len().to_string()),
         ("restarts", restarts.to_string()),
         ("final loss", quality.loss.map_or("–".to_owned(), |loss| format!("{loss:.4}"))),
-        ("final AUC", quality.auc.map_or("–".to_owned(), |auc| format!("{auc:.4}"))),
+        (
+            if quality.measured_on == MeasuredOn::Training { "AUC (training)" } else { "final AUC" },
+            quality.auc.map_or("–".to_owned(), |auc| format!("{auc:.4}")),
+        ),
     ];
     page.push_str("<dl class=\"tiles\">\n");
     for (name, value) in tiles {
@@ -130,13 +133,17 @@ fn header(page: &mut String, report: &Report) {
     push(
         page,
         format_args!(
-            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {} lost; {} duplicated</p>\n\
+            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {} lost; {} duplicated{}</p>\n\
              </header>\n",
             grouped(samples.expected),
             grouped(samples.committed),
             grouped(samples.quarantined),
             grouped(samples.lost),
             grouped(samples.duplicated),
+            match samples.repeated_at_most {
+                0 => String::new(),
+                bound => format!("; up to {} of dead workers may be in the model twice", grouped(bound)),
+            },
         ),
     );
 }

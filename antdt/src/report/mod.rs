@@ -85,20 +85,25 @@ pub struct SampleBalance {
     pub committed: u64,
     /// Expected, but neither committed nor quarantined at the end.
     pub lost: u64,
-    /// Updates applied a second time for samples that were committed already.
+    /// Samples that were committed a second time, as counted by an observer apart from the ledger.
     pub duplicated: u64,
+    /// Only under ps-asp: samples that a worker may have pushed right before it died, without a commit. They were
+    /// trained again, so their update may be in the model twice. At most one batch for each lost worker.
+    #[serde(default)]
+    pub repeated_at_most: u64,
     /// Given up because they could not be read.
     pub quarantined: u64,
 }
 
 impl SampleBalance {
-    /// The balance of a ledger's final counts; `duplicated` is what the workers applied beyond what was committed.
-    pub const fn of(counts: &Counts, duplicated: u64) -> Self {
+    /// The balance of a ledger's final counts, with what was seen beside it.
+    pub const fn of(counts: &Counts, duplicated: u64, repeated_at_most: u64) -> Self {
         Self {
             expected: counts.total,
             committed: counts.acked,
             lost: counts.total.saturating_sub(counts.acked + counts.quarantined),
             duplicated,
+            repeated_at_most,
             quarantined: counts.quarantined,
         }
     }
@@ -167,12 +172,37 @@ impl WorkerEntry {
 /// Quality of the model at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinalQuality {
-    /// Mean log loss; the last training loss if nothing was evaluated.
+    /// Mean log loss; the last training loss when the model was not evaluated.
     pub loss: Option<f64>,
-    /// Area under the ROC curve; `None` if nothing was evaluated or one label never occurs.
+    /// Area under the ROC curve; `None` when the model was not evaluated or all labels are equal.
     pub auc: Option<f64>,
-    /// Samples it was evaluated on: the held-out ones, or all if none were held out; 0 if nothing was evaluated.
+    /// Samples it was measured on; 0 when the model was not evaluated.
     pub samples: u64,
+    /// Which samples these were.
+    #[serde(default)]
+    pub measured_on: MeasuredOn,
+}
+
+/// Which samples a model was evaluated on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredOn {
+    /// Those it was trained on, since none were held out: this says how well they were learnt, not how good the
+    /// model is.
+    #[default]
+    Training,
+    /// Samples it never saw.
+    HeldOut,
+}
+
+impl MeasuredOn {
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::HeldOut => "held-out",
+        }
+    }
 }
 
 /// One holder's time with one shard.

@@ -63,12 +63,19 @@ pub fn render(report: &Report) -> String {
             if samples.is_exact() { "exact" } else { "NOT EXACT" },
         ),
     );
+    if samples.repeated_at_most > 0 {
+        let bound = samples.repeated_at_most;
+        push(
+            &mut out,
+            format_args!("up to {bound} samples of dead workers may be in the model twice (ps-asp)\n"),
+        );
+    }
     let quality = &report.final_quality;
     if let Some(loss) = quality.loss {
         let auc = quality.auc.map(|auc| format!(", AUC {auc:.4}")).unwrap_or_default();
         let on = match quality.samples {
             0 => "in training".to_owned(),
-            n => format!("on {n} samples"),
+            n => format!("on {n} {} samples", quality.measured_on.name()),
         };
         push(&mut out, format_args!("final loss {loss:.5}{auc} {on}\n"));
     }

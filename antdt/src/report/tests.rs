@@ -14,7 +14,12 @@ fn sample() -> Report {
         sync: "allreduce".to_owned(),
         seed: 7,
         emulated: true,
-        final_quality: FinalQuality { loss: Some(0.4312), auc: Some(0.7891), samples: 4000 },
+        final_quality: FinalQuality {
+            loss: Some(0.4312),
+            auc: Some(0.7891),
+            samples: 4000,
+            measured_on: MeasuredOn::HeldOut,
+        },
         ..Report::default()
     };
     let plan = [74, 20, 81, 81];
@@ -132,9 +137,9 @@ fn a_failed_job_reads_back_with_its_reason() {
 #[test]
 fn a_balance_is_exact_only_if_nothing_is_lost_or_repeated() {
     let counts = Counts { total: 10, acked: 8, todo: 0, doing: 0, quarantined: 2 };
-    assert!(SampleBalance::of(&counts, 0).is_exact());
-    assert!(!SampleBalance::of(&counts, 1).is_exact());
-    let unfinished = SampleBalance::of(&Counts { acked: 5, doing: 3, ..counts }, 0);
+    assert!(SampleBalance::of(&counts, 0, 64).is_exact());
+    assert!(!SampleBalance::of(&counts, 1, 0).is_exact());
+    let unfinished = SampleBalance::of(&Counts { acked: 5, doing: 3, ..counts }, 0, 0);
     assert_eq!((unfinished.lost, unfinished.is_exact()), (3, false));
 }
 
@@ -186,7 +191,7 @@ fn the_table_shows_workers_actions_and_the_balance() {
         text.contains("120000 expected, 120000 committed, 0 lost, 0 duplicated, 0 quarantined (exact)"),
         "{text}"
     );
-    assert!(text.contains("final loss 0.43120, AUC 0.7891 on 4000 samples"), "{text}");
+    assert!(text.contains("final loss 0.43120, AUC 0.7891 on 4000 held-out samples"), "{text}");
 }
 
 #[test]

@@ -325,7 +325,7 @@ enum GroupEnd {
 /// somebody is slower than the limit, and the step would fail for ever without a longer one. Who hangs for good is
 /// found by the master, which hears nothing from it.
 fn next_timeout(timeout: Duration, broken: &[Holder], members: &[Holder]) -> Duration {
-    if broken == members { timeout.saturating_mul(2).min(TIMEOUT_MOST.max(timeout)) } else { timeout }
+    if broken == members { timeout.saturating_mul(4).min(TIMEOUT_MOST.max(timeout)) } else { timeout }
 }
 
 fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
@@ -357,7 +357,7 @@ mod tests {
         let group = [worker(0, 0), worker(1, 0)];
         let second = Duration::from_secs(1);
         assert_eq!(next_timeout(second, &[], &group), second, "nothing broke");
-        assert_eq!(next_timeout(second, &group, &group), second * 2);
+        assert_eq!(next_timeout(second, &group, &group), second * 4);
         assert_eq!(next_timeout(second, &group, &[worker(0, 0), worker(1, 1)]), second, "one died");
         assert_eq!(next_timeout(second, &group, &group[..1]), second, "one is missing");
         assert_eq!(next_timeout(TIMEOUT_MOST, &group, &group), TIMEOUT_MOST);

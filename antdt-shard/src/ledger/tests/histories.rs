@@ -1,28 +1,35 @@
-use antdt_core::{Ack, Seed};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use antdt_core::{Ack, Generation, Holder, Seed};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use super::pair::{Pair, worker};
 use crate::spec::{Assignment, DatasetSpec, Epochs, OnQuarantine, Shuffle};
 
-/// What can happen, chosen by numbers that mean something in every state.
+/// What can happen, chosen by numbers that mean something in every state. A life of 0 is the one that may take part:
+/// the live one, or the next if that has ended.
 #[derive(Debug, Clone)]
 enum Happening {
-    /// A worker, or its last life, or its next, registers.
     Register {
         node: u32,
         life: i8,
     },
-    /// A life asks with a request that is fresh, a repetition, or late; in this generation or an earlier one.
+    /// A life asks with a request that is fresh (`back` 0), a repetition, or late; in this generation or an earlier
+    /// one. Unless it is forgetful it registers before.
     Fetch {
         node: u32,
         life: i8,
         back: u8,
         generations_back: u8,
+        forgetful: bool,
     },
-    /// Somebody says something about leases, most often about his own: any of them, of any age, any offset.
+    /// Something is said about leases, most often by a node about its own.
     Say {
         what: What,
-        of: Vec<(Pick, u64)>,
+        node: u32,
+        of: Vec<(Pick, Far)>,
         by: By,
     },
     Lose {
@@ -44,10 +51,19 @@ enum What {
 
 #[derive(Debug, Clone, Copy)]
 enum Pick {
-    /// One of the last few grants.
-    Recent(u8),
-    /// Any grant, of any generation.
+    /// One of the node's live leases.
+    Live(u8),
+    /// Any lease there ever was, of anybody, in any generation.
     Any(u16),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Far {
+    All,
+    /// Some of what is left.
+    Part(u64),
+    /// Anything up to one beyond the end.
+    Wild(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,27 +76,37 @@ enum By {
 
 fn happenings() -> impl Strategy<Value = Happening> {
     let node = 0..4_u32;
-    let life = prop_oneof![8 => Just(0_i8), 1 => Just(-1), 2 => Just(1)];
-    let back = prop_oneof![8 => Just(0_u8), 2 => Just(1), 1 => Just(2)];
-    let generations_back = prop_oneof![12 => Just(0_u8), 1 => Just(1)];
-    let what = prop_oneof![6 => Just(What::Ack), 2 => Just(What::Release), 2 => Just(What::Fail)];
-    let pick = prop_oneof![4 => (0..4_u8).prop_map(Pick::Recent), 1 => any::<u16>().prop_map(Pick::Any)];
-    // Offsets are taken modulo the length plus two, so that one too many is among them.
-    let of = prop::collection::vec((pick, any::<u64>()), 0..4);
+    let life = prop_oneof![20 => Just(0_i8), 1 => Just(-1), 1 => Just(1)];
+    let back = prop_oneof![12 => Just(0_u8), 2 => Just(1), 1 => Just(2)];
+    let generations_back = prop_oneof![20 => Just(0_u8), 1 => Just(1)];
+    let forgetful = prop_oneof![6 => Just(false), 1 => Just(true)];
+    let what = prop_oneof![8 => Just(What::Ack), 3 => Just(What::Release), 2 => Just(What::Fail)];
+    let pick = prop_oneof![8 => any::<u8>().prop_map(Pick::Live), 1 => any::<u16>().prop_map(Pick::Any)];
+    let far = prop_oneof![
+        5 => Just(Far::All),
+        3 => any::<u64>().prop_map(Far::Part),
+        1 => any::<u64>().prop_map(Far::Wild),
+    ];
+    let of = prop::collection::vec((pick, far), 1..3);
     let by = prop_oneof![
-        10 => Just(By::Owner),
+        14 => Just(By::Owner),
         1 => (0..4_u32).prop_map(By::Another),
         1 => prop_oneof![Just(-1_i8), Just(1)].prop_map(By::Life),
     ];
     prop_oneof![
-        3 => (node.clone(), life.clone()).prop_map(|(node, life)| Happening::Register { node, life }),
-        12 => (node.clone(), life.clone(), back, generations_back).prop_map(
-            |(node, life, back, generations_back)| Happening::Fetch { node, life, back, generations_back }
+        1 => (node.clone(), life.clone()).prop_map(|(node, life)| Happening::Register { node, life }),
+        16 => (node.clone(), life.clone(), back, generations_back, forgetful).prop_map(
+            |(node, life, back, generations_back, forgetful)| {
+                Happening::Fetch { node, life, back, generations_back, forgetful }
+            }
         ),
-        14 => (what, of, by).prop_map(|(what, of, by)| Happening::Say { what, of, by }),
+        12 => (what, node.clone(), of, by).prop_map(|(what, node, of, by)| Happening::Say { what, node, of, by }),
         2 => (node, life).prop_map(|(node, life)| Happening::Lose { node, life }),
         1 => Just(Happening::Snapshot),
-        1 => any::<u8>().prop_map(|which| Happening::Restore { which }),
+        1 => prop_oneof![2 => Just(None), 1 => any::<u8>().prop_map(Some)].prop_map(|which| match which {
+            Some(which) => Happening::Restore { which },
+            None => Happening::Snapshot,
+        }),
     ]
 }
 
@@ -122,63 +148,27 @@ fn specs() -> impl Strategy<Value = DatasetSpec> {
         )
 }
 
-/// Carries out a history. Lives and requests are relative to what the workers of the history last were.
-fn run(spec: DatasetSpec, history: &[Happening]) {
-    let mut pair = Pair::new(spec);
-    let mut lives = [0_i64; 4];
+/// Carries out a history.
+fn run(pair: &mut Pair, history: &[Happening]) {
     let mut requests = [0_u64; 4];
-    let life_of = |lives: &[i64; 4], node: u32, life: i8| {
-        u32::try_from((lives[node as usize] + i64::from(life)).max(0)).unwrap()
-    };
-    for node in 0..3 {
-        pair.register(worker(node, 0)); // The fourth is not known at first.
-    }
     for happening in history {
         match happening {
             Happening::Register { node, life } => {
-                let incarnation = life_of(&lives, *node, *life);
-                if pair.register(worker(*node, incarnation)) {
-                    lives[*node as usize] = i64::from(incarnation);
-                }
+                pair.register(life_of(pair, *node, *life));
             }
-            Happening::Fetch { node, life, back, generations_back } => {
-                let holder = worker(*node, life_of(&lives, *node, *life));
+            Happening::Fetch { node, life, back, generations_back, forgetful } => {
+                let holder = life_of(pair, *node, *life);
+                if !forgetful {
+                    pair.register(holder);
+                }
                 let last = &mut requests[*node as usize];
                 *last += u64::from(*back == 0);
                 let request = last.saturating_sub(u64::from(back.saturating_sub(1)));
                 let generation = pair.generation.0.saturating_sub(u64::from(*generations_back));
-                pair.fetch(holder, antdt_core::Generation(generation), request);
+                pair.fetch(holder, Generation(generation), request);
             }
-            Happening::Say { what, of, by } => {
-                let picked: Vec<_> = of
-                    .iter()
-                    .filter_map(|(pick, offset)| {
-                        let count = pair.grants.len();
-                        let at = match pick {
-                            Pick::Recent(back) => count.checked_sub(1 + usize::from(*back))?,
-                            Pick::Any(any) => usize::from(*any).checked_rem(count)?,
-                        };
-                        let (grant, owner) = pair.grants[at];
-                        Some((Ack { lease: grant.lease, offset: offset % (grant.len + 2) }, owner))
-                    })
-                    .collect();
-                let owner = picked.first().map_or(worker(0, 0), |(_, owner)| *owner);
-                let holder = match by {
-                    By::Owner => owner,
-                    By::Another(node) => worker(*node, life_of(&lives, *node, 0)),
-                    By::Life(life) => {
-                        let other = (i64::from(owner.incarnation.0) + i64::from(*life)).max(0);
-                        worker(owner.node.index, u32::try_from(other).unwrap())
-                    }
-                };
-                let acks: Vec<Ack> = picked.iter().map(|(ack, _)| *ack).collect();
-                match what {
-                    What::Ack => drop(pair.ack(holder, &acks)),
-                    What::Release => drop(pair.release(holder, &acks)),
-                    What::Fail => drop(acks.first().map(|ack| pair.fail(holder, *ack))),
-                }
-            }
-            Happening::Lose { node, life } => pair.lose(worker(*node, life_of(&lives, *node, *life))),
+            Happening::Say { what, node, of, by } => say(pair, *what, *node, of, *by),
+            Happening::Lose { node, life } => pair.lose(life_of(pair, *node, *life)),
             Happening::Snapshot => pair.keep_snapshot(),
             Happening::Restore { which } => pair.restore(usize::from(*which)),
         }
@@ -186,14 +176,99 @@ fn run(spec: DatasetSpec, history: &[Happening]) {
     pair.drain();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
+fn life_of(pair: &Pair, node: u32, life: i8) -> Holder {
+    let able = i64::from(pair.able(node).incarnation.0) + i64::from(life);
+    worker(node, u32::try_from(able.max(0)).unwrap())
+}
 
-    #[test]
-    fn every_history_keeps_every_sample_and_counts_none_twice(
-        spec in specs(),
-        history in prop::collection::vec(happenings(), 0..140),
-    ) {
-        run(spec, &history);
+fn say(pair: &mut Pair, what: What, node: u32, of: &[(Pick, Far)], by: By) {
+    let mut picked: Vec<(Ack, Holder)> = Vec::new();
+    for (pick, far) in of {
+        let (lease, owner, from, len) = match pick {
+            Pick::Live(any) => {
+                let mine: Vec<_> = pair.real.outstanding().filter(|l| l.holder.node.index == node).collect();
+                let Some(at) = usize::from(*any).checked_rem(mine.len()) else { continue };
+                (mine[at].lease, mine[at].holder, mine[at].offset, mine[at].len)
+            }
+            Pick::Any(any) => {
+                let Some(at) = usize::from(*any).checked_rem(pair.grants.len()) else { continue };
+                let (grant, owner) = pair.grants[at];
+                (grant.lease, owner, grant.resume_at, grant.len)
+            }
+        };
+        let offset = match far {
+            Far::All => len,
+            Far::Part(any) => from + any % (len - from),
+            Far::Wild(any) => any % (len + 2),
+        };
+        picked.push((Ack { lease, offset }, owner));
+    }
+    if picked.is_empty() && matches!(by, By::Owner) {
+        return; // An empty call is for the few who have nothing to say.
+    }
+    let owner = picked.first().map_or(worker(node, 0), |(_, owner)| *owner);
+    let holder = match by {
+        By::Owner => owner,
+        By::Another(other) => pair.able(other),
+        By::Life(life) => {
+            let other = i64::from(owner.incarnation.0) + i64::from(life);
+            worker(owner.node.index, u32::try_from(other.max(0)).unwrap())
+        }
+    };
+    let acks: Vec<Ack> = picked.iter().map(|(ack, _)| *ack).collect();
+    match what {
+        What::Ack => drop(pair.ack(holder, &acks)),
+        What::Release => drop(pair.release(holder, &acks)),
+        What::Fail => drop(acks.first().map(|ack| pair.fail(holder, *ack))),
+    }
+}
+
+#[test]
+fn every_history_keeps_every_sample_and_counts_none_twice() {
+    let config = ProptestConfig {
+        cases: 600,
+        max_shrink_iters: 4_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let seen = RefCell::new(BTreeMap::new());
+    let histories = (specs(), prop::collection::vec(happenings(), 0..160));
+    let result = runner.run(&histories, |(spec, history)| {
+        let mut pair = Pair::new(spec);
+        run(&mut pair, &history);
+        for (what, times) in pair.seen {
+            *seen.borrow_mut().entry(what).or_insert(0) += times;
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    // Histories in which nothing happens prove nothing.
+    let seen = seen.into_inner();
+    for (what, least) in [
+        ("granted", 5_000),
+        ("granted again", 200),
+        ("resumed", 500),
+        ("wait", 500),
+        ("woken", 500),
+        ("at limit", 500),
+        ("end of data", 100),
+        ("stopped by quarantine", 20),
+        ("refused fetch", 500),
+        ("accepted", 3_000),
+        ("stale", 500),
+        ("refused ack", 500),
+        ("completed", 1_000),
+        ("released", 250),
+        ("failed", 100),
+        ("fenced", 500),
+        ("restored", 50),
+    ] {
+        assert!(
+            seen.get(what).is_some_and(|times| *times >= least),
+            "too little happened: {what} in {seen:?}"
+        );
     }
 }

@@ -5,6 +5,7 @@ use antdt_core::{
     NodeId, RequestId, ShardKey,
 };
 
+use crate::error::FetchError;
 use crate::ledger::{Effect, LedgerSnapshot, Recovery, ShardLedger};
 use crate::spec::{Assignment, DatasetSpec, Epochs, OnQuarantine};
 use crate::testing::NaiveLedger;
@@ -34,6 +35,10 @@ pub(super) struct Pair {
     snapshots: Vec<(LedgerSnapshot, NaiveLedger, Account)>,
     /// Whether the last event woke those who wait.
     pub(super) woke: bool,
+    /// Who was told to wait, and not woken since.
+    waiting: BTreeSet<Holder>,
+    /// What happened how often.
+    pub(super) seen: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -68,9 +73,23 @@ impl Pair {
             ended: false,
             snapshots: Vec::new(),
             woke: false,
+            waiting: BTreeSet::new(),
+            seen: BTreeMap::new(),
         };
         pair.check();
         pair
+    }
+
+    fn saw(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_insert(0) += 1;
+    }
+
+    /// The life of a worker that may take part: the newest, or the next if that has ended.
+    pub(super) fn able(&self, index: u32) -> Holder {
+        let newest =
+            self.grants.iter().filter(|(_, holder)| holder.node.index == index).map(|(_, h)| h.incarnation);
+        let after = self.lost.get(&NodeId::worker(index)).map(|lost| lost.next());
+        worker(index, newest.chain(after).max().unwrap_or_default().0)
     }
 
     pub(super) fn register(&mut self, holder: Holder) -> bool {
@@ -102,6 +121,16 @@ impl Pair {
         );
         let fenced = self.lost.get(&holder.node).is_some_and(|lost| *lost >= holder.incarnation);
         assert!(!(fenced && real.is_ok()), "{holder} is fenced and was answered {real:?}");
+        self.saw(match &real {
+            Ok(FetchOutcome::Granted(grant)) if self.ids.contains(&grant.lease) => "granted again",
+            Ok(FetchOutcome::Granted(grant)) if grant.resume_at > 0 => "resumed",
+            Ok(FetchOutcome::Granted(_)) => "granted",
+            Ok(FetchOutcome::Wait { .. }) => "wait",
+            Ok(FetchOutcome::AtLimit) => "at limit",
+            Ok(FetchOutcome::EndOfData) => "end of data",
+            Err(FetchError::Quarantined { .. }) => "stopped by quarantine",
+            Err(_) => "refused fetch",
+        });
         match real {
             Ok(FetchOutcome::Granted(grant)) => self.granted(holder, grant, before),
             Ok(FetchOutcome::EndOfData) => {
@@ -112,7 +141,8 @@ impl Pair {
                 self.ended = true;
             }
             Ok(FetchOutcome::Wait { .. }) => {
-                assert_eq!(before, self.real.counts(), "waiting changes nothing")
+                assert_eq!(before, self.real.counts(), "waiting changes nothing");
+                self.waiting.insert(holder);
             }
             Ok(FetchOutcome::AtLimit) => {
                 let held = self.live.values().filter(|own| own.holder == holder).count();
@@ -184,7 +214,11 @@ impl Pair {
         self.acked(holder, &acks, &real, before);
         if real.is_ok() {
             for ack in acks {
-                self.live.retain(|id, own| *id != ack.lease || own.holder != holder);
+                let mine = self.live.get(&ack.lease).is_some_and(|own| own.holder == holder);
+                if mine {
+                    self.live.remove(&ack.lease);
+                    self.saw("released");
+                }
             }
         }
         self.check();
@@ -198,6 +232,7 @@ impl Pair {
         self.acked(holder, &[ack], &real.clone().map(|outcome| vec![outcome]), before);
         if real == Ok(AckOutcome::Accepted) {
             let own = self.live.remove(&ack.lease).expect("only a live lease can fail");
+            self.saw("failed");
             *self.own.faults.entry(own.grant.key).or_insert(0) += 1;
         }
         self.check();
@@ -205,6 +240,15 @@ impl Pair {
     }
 
     fn acked<E>(&mut self, holder: Holder, acks: &[Ack], real: &Result<Vec<AckOutcome>, E>, before: Counts) {
+        match real {
+            Ok(outcomes) => outcomes.iter().for_each(|outcome| {
+                self.saw(match outcome {
+                    AckOutcome::Accepted => "accepted",
+                    AckOutcome::StaleLease => "stale",
+                });
+            }),
+            Err(_) => self.saw("refused ack"),
+        }
         let mine = |live: &BTreeMap<LeaseId, Own>, ack: &Ack| {
             live.get(&ack.lease).copied().filter(|own| own.holder == holder)
         };
@@ -223,6 +267,7 @@ impl Pair {
             own.offset = ack.offset;
             self.own.offsets.insert(own.grant.key, ack.offset);
             if ack.offset == own.grant.len {
+                self.saw("completed");
                 self.live.remove(&ack.lease);
             } else {
                 self.live.insert(ack.lease, own);
@@ -233,6 +278,7 @@ impl Pair {
     pub(super) fn lose(&mut self, holder: Holder) {
         self.real.worker_lost(holder);
         self.naive.worker_lost(holder);
+        self.saw("fenced");
         self.forget(holder.node, holder.incarnation);
         self.check();
     }
@@ -257,6 +303,7 @@ impl Pair {
         self.generation = self.generation.next();
         self.real.restore(&real, self.generation).unwrap();
         self.naive.restore(&naive, self.generation);
+        self.saw("restored");
         self.own = own;
         self.live.clear();
         self.ended = false;
@@ -319,6 +366,17 @@ impl Pair {
                 Effect::Record(record) => self.replay.apply(&record).unwrap(),
                 Effect::Wake => self.woke = true,
             }
+        }
+        if self.woke && !self.waiting.is_empty() {
+            self.saw("woken");
+            self.waiting.clear();
+        }
+        for holder in &self.waiting {
+            let again = self.real.clone().fetch(*holder, self.generation, RequestId(u64::MAX));
+            assert!(
+                matches!(again, Ok(FetchOutcome::Wait { .. })),
+                "{holder} should have been woken: {again:?}"
+            );
         }
         assert_eq!(self.replay.snapshot(), self.real.snapshot(), "replay differs from the live state");
         assert_eq!(self.real.snapshot().counts().acked, counts.acked);

@@ -80,9 +80,10 @@ fn servers_and_mode_must_fit() {
 }
 
 #[test]
-fn an_asynchronous_job_may_have_a_batch_smaller_than_its_workers() {
-    let spec = JobSpec { sync: SyncMode::PsAsp, servers: 1, global_batch_size: 2, ..valid() };
-    spec.validate().unwrap();
+fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
+    let small = JobSpec { sync: SyncMode::PsAsp, servers: 1, global_batch_size: 2, ..valid() };
+    assert!(small.validate().unwrap_err().to_string().contains("at least 4, one sample for each worker"));
+    JobSpec { global_batch_size: 4, ..small }.validate().unwrap();
 }
 
 #[test]

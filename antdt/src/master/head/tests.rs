@@ -4,6 +4,8 @@ use antdt_core::{Ack, DeviceClass, Generation, LeaseId, NodeActionKind, Reason, 
 
 use super::*;
 
+mod histories;
+
 /// A head, its clock, and everything it ordered so far.
 struct World {
     head: Head,
@@ -237,7 +239,7 @@ fn a_death_completes_the_step_for_those_who_are_ready() {
     let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
     assert_eq!(reply.lost, [worker(1, 0)]);
     let HeadAnswer::Beat(reply) = world.beat(server(0)) else { panic!("refused") };
-    assert_eq!(reply.lost, [], "once is enough");
+    assert_eq!(reply.lost, [worker(1, 0)], "a reply may be lost, so it is said again");
 }
 
 #[test]
@@ -451,4 +453,43 @@ fn a_life_that_was_replaced_is_fenced_whatever_it_asks() {
     assert!(matches!(world.join(worker(1, 0), None), HeadAnswer::Fenced));
     assert!(matches!(world.leave(worker(1, 0), true), HeadAnswer::Fenced));
     assert!(matches!(world.register(worker(7, 0)), HeadAnswer::Refused(_)));
+}
+
+/// Reports of one worker: `count` batches of 16 samples with this compute time.
+fn reports(holder: Holder, sequence: u64, count: u64, compute: Duration) -> Vec<(BatchReport, f64)> {
+    let report = |i: u64| BatchReport {
+        holder,
+        sequence: sequence + i,
+        iteration: antdt_core::Iteration(sequence + i),
+        plan: PlanVersion(1),
+        phase: antdt_core::Phase::Train,
+        samples: 16,
+        data_wait: Duration::ZERO,
+        compute,
+        communicate: Duration::ZERO,
+        barrier_wait: Duration::ZERO,
+    };
+    (1..=count).map(|i| (report(i), 8.0)).collect()
+}
+
+#[test]
+fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_otherwise() {
+    let nd = antdt_controller::policy::by_name("nd").unwrap();
+    let mut world = World::with_policy(SyncMode::AllReduce, 4, 0, nd).running();
+    for index in 0..4 {
+        let compute = Duration::from_millis(if index == 2 { 400 } else { 100 });
+        let (holder, plan) = (worker(index, 0), PlanVersion(1));
+        let reports = reports(holder, 0, 40, compute);
+        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+    }
+    world.exits(worker(2, 0), KILLED);
+    world.register(worker(2, 1));
+    world.join(worker(2, 1), None);
+    for index in [0, 1, 3] {
+        world.join(worker(index, 0), None);
+    }
+    let sizes = &world.head.published.as_ref().unwrap().batch_sizes;
+    assert_eq!(sizes.len(), 4);
+    assert!(sizes[&NodeId::worker(2)] * 3 < sizes[&NodeId::worker(0)], "{sizes:?}");
+    assert_eq!(sizes.values().sum::<u32>(), 64);
 }

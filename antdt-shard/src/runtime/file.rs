@@ -1,0 +1,229 @@
+//! The log of one data set in a folder of a local disk.
+//!
+//! All I/O is done by a thread of the store. Tokio's blocking pool would do too, but the thread also has a duty of its
+//! own, to make durable what has waited long enough, and so the file, the lock and the timer have one owner.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use self::folder::Folder;
+use crate::error::RecoverError;
+use crate::journal::JournalError;
+use crate::ledger::Record;
+use crate::spec::DatasetSpec;
+use crate::store::LedgerStore;
+
+mod folder;
+
+#[cfg(test)]
+mod tests;
+
+/// When records that were written are made durable, that is: survive the machine and not only the process.
+///
+/// Generations, fences and restores are made durable before they are answered, whatever the policy. What can be lost
+/// with the machine are acks, and an ack comes after the update it speaks of: its samples are trained again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// Before each answer: one `fsync` for every round of the service.
+    Each,
+    /// At most so much later. Larger: more is repeated after a machine is lost; smaller: more `fsync`s.
+    Every(Duration),
+}
+
+/// How a [`FileStore`] writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStoreOptions {
+    /// When records are made durable.
+    pub sync: SyncPolicy,
+    /// Bytes of records, at least, after which the log is replaced by a snapshot; later if the snapshot is larger than
+    /// this, so that no more than twice the records are written in all. Larger: longer recovery; smaller: more
+    /// snapshots.
+    pub segment_bytes: u64,
+}
+
+impl Default for FileStoreOptions {
+    /// Durable within 100 ms, a snapshot every 64 MiB.
+    fn default() -> Self {
+        Self { sync: SyncPolicy::Every(Duration::from_millis(100)), segment_bytes: 64 << 20 }
+    }
+}
+
+/// Why the folder could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileStoreError {
+    /// Another store works on it.
+    #[error("{} is in use by another shard service; stop that one, or take another folder", folder.display())]
+    Locked {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// There is no room for more. Nothing was changed.
+    #[error("there is no room left for {}; free some, the service goes on by itself then", path.display())]
+    Full {
+        /// What was written.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A segment cannot be read.
+    #[error("segment {} cannot be read", path.display())]
+    Segment {
+        /// The segment.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: JournalError,
+    },
+    /// A record does not follow from those before it.
+    #[error("a record for {} does not follow from those in it", path.display())]
+    Unfit {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: RecoverError,
+    },
+    /// More than a frame can hold.
+    #[error("{} cannot take 4 GiB of records or more at once", path.display())]
+    TooLarge {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The thread of the store panicked, which is a defect.
+    #[error("the thread that writes {} has ended; start the service again", folder.display())]
+    Ended {
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+enum Job {
+    Load(oneshot::Sender<Result<Vec<Record>, FileStoreError>>),
+    Append(Vec<Record>, oneshot::Sender<Result<(), FileStoreError>>),
+}
+
+/// A [`LedgerStore`] in a folder: an append-only, checksummed segment that begins with a snapshot of all before, and is
+/// replaced by the next one when it has grown. See [`journal`](crate::journal) for the bytes.
+///
+/// The end that a crash tore is cut off when the folder is opened; damage of what was durable is an error. The store
+/// keeps a copy of the ledger's state to make snapshots of, without disturbing the ledger.
+///
+/// Dropping it makes everything durable and waits for that.
+#[derive(Debug)]
+pub struct FileStore {
+    folder: PathBuf,
+    /// `None` only while it is dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileStore {
+    /// Takes hold of a folder for a data set, and makes it if it does not exist.
+    ///
+    /// # Errors
+    /// If another store has hold of it, or it cannot be made.
+    pub fn open(
+        folder: impl Into<PathBuf>,
+        spec: DatasetSpec,
+        options: FileStoreOptions,
+    ) -> Result<Self, FileStoreError> {
+        let folder = folder.into();
+        Ok(Self::start(Folder::open(&folder, spec, options)?, folder))
+    }
+
+    fn start(disk: Folder, folder: PathBuf) -> Self {
+        let (jobs, inbox) = mpsc::channel();
+        let thread = std::thread::spawn(move || work(disk, &inbox));
+        Self { folder, jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    async fn ask<A>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<A, FileStoreError>>) -> Job,
+    ) -> Result<A, FileStoreError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.jobs.as_ref().map(|jobs| jobs.send(job(reply)));
+        match (sent, answer.await) {
+            (Some(Ok(())), Ok(answer)) => answer,
+            _ => Err(FileStoreError::Ended { folder: self.folder.clone() }),
+        }
+    }
+}
+
+impl LedgerStore for FileStore {
+    type Error = FileStoreError;
+
+    async fn load(&mut self) -> Result<Vec<Record>, FileStoreError> {
+        self.ask(Job::Load).await
+    }
+
+    async fn append(&mut self, records: &[Record]) -> Result<(), FileStoreError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let records = records.to_vec();
+        self.ask(|reply| Job::Append(records, reply)).await
+    }
+
+    fn is_full(error: &FileStoreError) -> bool {
+        matches!(error, FileStoreError::Full { .. })
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported to whoever waited for it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The life of the thread: jobs in order, and in between what is due.
+fn work(mut disk: Folder, jobs: &mpsc::Receiver<Job>) {
+    loop {
+        let job = match disk.sync_due() {
+            None => jobs.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+            Some(left) => jobs.recv_timeout(left),
+        };
+        // Nobody may be there to be told any more; what was done stands all the same.
+        match job {
+            Ok(Job::Load(reply)) => drop(reply.send(disk.load())),
+            Ok(Job::Append(records, reply)) => {
+                let appended = disk.append(&records);
+                let _ = reply.send(appended);
+                disk.compact_if_due();
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+        if disk.sync_due() == Some(Duration::ZERO) {
+            disk.sync_late();
+        }
+    }
+    disk.sync_late();
+}
