@@ -439,6 +439,34 @@ fn an_interrupt_ends_the_job_and_leaves_no_process() {
 }
 
 #[test]
+fn output_that_nobody_reads_does_not_keep_the_job_from_ending() {
+    let chatter = "while :; do echo 0123456789012345678901234567890123456789; done";
+    let child = antdt(&["run", "--quiet", "--", "sh", "-c", chatter]).spawn().unwrap();
+    let pid = child.id();
+    let node = wait_for("the program", || children(pid).into_iter().next());
+    // Its lines fill the pipe, which is never read, and then every queue up to the program, which then waits.
+    wait_for("the program to wait", || waiting_in_write(node).then_some(()));
+    signal(pid, "INT");
+    let output = finish(child);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: interrupted"));
+    wait_for("the end of the program", || (!alive(node)).then_some(()));
+}
+
+/// Whether a process sleeps and has not got any further for a while.
+fn waiting_in_write(pid: u32) -> bool {
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit(')').next().unwrap_or("").to_owned();
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // State, then user and system time: fields 3, 14 and 15 of the file.
+        (fields.first() == Some(&"S")).then(|| (fields[11].to_owned(), fields[12].to_owned()))
+    };
+    let before = ticks();
+    std::thread::park_timeout(Duration::from_millis(200));
+    before.is_some() && before == ticks()
+}
+
+#[test]
 fn no_node_outlives_a_killed_master() {
     let mut job = Job::start(&[MODES[2], SLOW].concat());
     let pids = nodes(&job, &["worker-0", "worker-1", "worker-2", "server-0", "server-1"]);

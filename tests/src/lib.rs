@@ -1,11 +1,13 @@
 //! Worlds made of the real machines, for tests across crates.
 #![forbid(unsafe_code)]
 
+pub mod feeder;
 pub mod oracle;
 
 pub mod ring;
 pub mod servers;
 
+pub use feeder::Feeder;
 pub use oracle::Oracle;
 pub use ring::RingWorld;
 pub use servers::ServerWorld;

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use antdt_agent::{Batch, Batcher};
+use antdt_agent::Batch;
 use antdt_controller::Membership;
-use antdt_core::{
-    Contribution, DetRng, FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, Seed, Standing,
-    StepResult,
-};
+use antdt_core::{Contribution, DetRng, Generation, Holder, Incarnation, NodeId, Seed, Standing, StepResult};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
+use crate::feeder::Feeder;
 use crate::oracle::Oracle;
 
 /// What every member contributed to a step.
@@ -17,9 +15,7 @@ type Contributions = Vec<(Holder, Batch)>;
 
 #[derive(Debug, Clone, Default)]
 struct Worker {
-    batcher: Batcher,
-    requests: u64,
-    end_of_data: bool,
+    feeder: Feeder,
     /// `None` until it holds the job's model.
     model: Option<Oracle>,
     applied: Option<(u64, Contributions)>,
@@ -152,7 +148,7 @@ impl RingWorld {
                 self.apply(*holder, step, contributions);
             } else {
                 let mine = contributions.iter().find(|(who, _)| who == holder).expect("it contributed");
-                self.workers.get_mut(holder).expect("members are workers").batcher.abort(&mine.1);
+                self.workers.get_mut(holder).expect("members are workers").feeder.batcher.abort(&mine.1);
             }
         }
         // Those without a model take it from the source, or start anew where nobody was trained.
@@ -180,7 +176,8 @@ impl RingWorld {
         let mut contributions = Contributions::new();
         for holder in &members {
             let want = 1 + self.rng.below(12);
-            let batch = self.take(*holder, want);
+            let worker = self.workers.get_mut(holder).expect("a member");
+            let batch = worker.feeder.take(&mut self.ledger, self.generation, *holder, want);
             contributions.push((*holder, batch));
         }
         let alone = members.len() == 1;
@@ -190,7 +187,7 @@ impl RingWorld {
                 self.apply(*holder, self.step, contributions.clone());
             }
             self.step += 1;
-            let ended = members.iter().all(|holder| self.workers[holder].end_of_data);
+            let ended = members.iter().all(|holder| self.workers[holder].feeder.end_of_data);
             let empty = contributions.iter().all(|(_, batch)| batch.is_empty());
             return if ended && empty { Step::End } else { Step::Done };
         }
@@ -204,7 +201,7 @@ impl RingWorld {
             match stage {
                 0 => {
                     let mine = contributions.iter().find(|(who, _)| who == holder).expect("it took a batch");
-                    self.workers.get_mut(holder).expect("a member").batcher.abort(&mine.1);
+                    self.workers.get_mut(holder).expect("a member").feeder.batcher.abort(&mine.1);
                 }
                 1 => {
                     let worker = self.workers.get_mut(holder).expect("a member");
@@ -220,23 +217,6 @@ impl RingWorld {
         Step::Broken
     }
 
-    fn take(&mut self, holder: Holder, want: u64) -> Batch {
-        let worker = self.workers.get_mut(&holder).expect("a member");
-        while !worker.end_of_data && worker.batcher.unread() < want {
-            worker.requests += 1;
-            match self
-                .ledger
-                .fetch(holder, self.generation, RequestId(worker.requests))
-                .expect("a live holder")
-            {
-                FetchOutcome::Granted(grant) => worker.batcher.granted(grant),
-                FetchOutcome::EndOfData => worker.end_of_data = true,
-                FetchOutcome::Wait { .. } | FetchOutcome::AtLimit => break,
-            }
-        }
-        worker.batcher.take(want)
-    }
-
     /// A member makes a step part of its model, then acknowledges its own samples.
     fn apply(&mut self, holder: Holder, step: u64, contributions: Contributions) {
         let worker = self.workers.get_mut(&holder).expect("a member");
@@ -245,7 +225,7 @@ impl RingWorld {
             model.apply(&batch.samples);
         }
         if let Some((_, mine)) = contributions.iter().find(|(who, _)| *who == holder) {
-            worker.batcher.commit(mine);
+            worker.feeder.batcher.commit(mine);
             if !mine.is_empty() {
                 self.ledger.ack_all(holder, &mine.acks()).expect("its own leases");
             }

@@ -2,25 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use antdt_agent::{Batch, Batcher};
+use antdt_agent::Batch;
 use antdt_collective::ps::{
     Partition, PartitionConfig, Push, SparseGradient, Staleness, StepCommit as Token,
 };
 use antdt_controller::StepCoordinator;
 use antdt_core::{
-    DetRng, FetchOutcome, Generation, Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout,
-    PlanVersion, Readiness, RequestId, Seed, StepCommit,
+    DetRng, Generation, Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout, PlanVersion,
+    Readiness, Seed, StepCommit,
 };
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
+use crate::feeder::Feeder;
 use crate::oracle::Oracle;
-
-#[derive(Debug, Clone, Default)]
-struct Worker {
-    batcher: Batcher,
-    requests: u64,
-    end_of_data: bool,
-}
 
 /// Workers that push to two servers in step.
 #[derive(Debug)]
@@ -29,7 +23,7 @@ pub struct ServerWorld {
     generation: Generation,
     coordinator: StepCoordinator,
     servers: Vec<Partition>,
-    workers: BTreeMap<Holder, Worker>,
+    workers: BTreeMap<Holder, Feeder>,
     token: Option<Token>,
     /// What each push was made of.
     pushed: BTreeMap<(u64, Holder), Batch>,
@@ -88,7 +82,7 @@ impl ServerWorld {
     fn come(&mut self, holder: Holder) {
         self.ledger.register(holder).expect("a new life may register");
         self.coordinator.join(holder);
-        self.workers.insert(holder, Worker::default());
+        self.workers.insert(holder, Feeder::default());
         self.token = self.coordinator.last_with_samples().map(token).or(self.token.take());
     }
 
@@ -133,7 +127,8 @@ impl ServerWorld {
                 }
             }
             let want = 1 + self.rng.below(12);
-            let batch = self.take(holder, want);
+            let worker = self.workers.get_mut(&holder).expect("a member");
+            let batch = worker.take(&mut self.ledger, self.generation, holder, want);
             let reached = if is_victim && stage == 1 { 1 } else { 2 };
             if !batch.is_empty() {
                 for server in &mut self.servers[..reached] {
@@ -209,23 +204,6 @@ impl ServerWorld {
             self.ledger.settle(*holder, acks).expect("leases of live members");
             self.model.apply(&self.pushed[&(commit.step, *holder)].samples);
         }
-    }
-
-    fn take(&mut self, holder: Holder, want: u64) -> Batch {
-        let worker = self.workers.get_mut(&holder).expect("a member");
-        while !worker.end_of_data && worker.batcher.unread() < want {
-            worker.requests += 1;
-            match self
-                .ledger
-                .fetch(holder, self.generation, RequestId(worker.requests))
-                .expect("a live holder")
-            {
-                FetchOutcome::Granted(grant) => worker.batcher.granted(grant),
-                FetchOutcome::EndOfData => worker.end_of_data = true,
-                FetchOutcome::Wait { .. } | FetchOutcome::AtLimit => break,
-            }
-        }
-        worker.batcher.take(want)
     }
 
     fn check(mut self) {

@@ -24,6 +24,10 @@ use super::recorder::Recorder;
 /// What a restart is expected to take before the job has seen one.
 const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
 
+/// How long a process of ours may take from its launch to its registration: it reads its data in between, and there
+/// may be a lot. One that is stuck must not be waited for for ever.
+const REGISTER_LIMIT: Duration = Duration::from_secs(1800);
+
 /// Expected start delay above which nodes count as hard to get.
 const BUSY_ABOVE: Duration = Duration::from_secs(300);
 
@@ -36,6 +40,8 @@ pub(super) struct HeadConfig {
     pub(super) global_batch_size: u32,
     pub(super) heartbeat: Duration,
     pub(super) max_restarts: u32,
+    /// Whether every process must register; somebody else's program may take no part in the protocol.
+    pub(super) must_register: bool,
     pub(super) policy: Box<dyn Policy>,
     pub(super) monitor: MonitorConfig,
 }
@@ -707,6 +713,18 @@ impl Head {
         self.end_if_done(now);
     }
 
+    fn end_what_never_registers(&mut self, now: JobTime) {
+        let stuck = |node: &Node| {
+            node.status == NodeStatus::Pending && !node.exited && now.since(node.launched) >= REGISTER_LIMIT
+        };
+        if self.config.must_register {
+            for (id, node) in self.nodes.iter().filter(|(_, node)| stuck(node)) {
+                // Its exit, which the launcher tells, does the rest. Killing it twice does no harm.
+                self.effects.push_back(HeadEffect::Kill(Holder::new(*id, node.incarnation)));
+            }
+        }
+    }
+
     fn relaunch_what_is_due(&mut self, now: JobTime) {
         let due: Vec<Holder> =
             self.relaunch_due.values().filter(|(at, _)| *at <= now).map(|(_, h)| *h).collect();
@@ -844,6 +862,7 @@ impl Head {
             self.counts = counts;
         }
         self.relaunch_what_is_due(now);
+        self.end_what_never_registers(now);
         let data_left = self.counts.acked + self.counts.quarantined < self.counts.total;
         if self.phase == Phase::Running && self.started && data_left && !self.joined.is_empty() {
             self.tick += 1;

@@ -1,18 +1,18 @@
 //! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
 
+mod console;
 mod head;
 mod recorder;
 mod runner;
 mod service;
 mod shards;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_controller::runtime::launcher::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
-use antdt_controller::{LauncherEvent, OutputStream, UnknownPolicy, policy};
+use antdt_controller::{LauncherEvent, UnknownPolicy, policy};
 use antdt_core::{Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
@@ -28,8 +28,9 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::job::{JobSpec, Sharding};
 use crate::node::NodeEnv;
-use crate::report::{MeasuredOn, Outcome, Progress, ProgressLine, Report, SampleBalance};
+use crate::report::{MeasuredOn, Outcome, Progress, Report, SampleBalance};
 use crate::worker::TRAIN_DATASET;
+use console::Console;
 use head::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use runner::{HeadRunner, Launchers};
 use service::{ControlService, Parked};
@@ -120,6 +121,7 @@ pub async fn run(
         global_batch_size: spec.global_batch_size,
         heartbeat: spec.heartbeat,
         max_restarts: spec.max_restarts,
+        must_register: !programs.foreign,
         policy: policy::by_name(&spec.policy)?,
         monitor: MonitorConfig {
             liveness: LivenessConfig {
@@ -132,8 +134,8 @@ pub async fn run(
     })?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
-    let line = Arc::new(Mutex::new(ProgressLine::stderr(spec.quiet)));
-    let (launchers, exits) = launchers(programs, &line);
+    let console = Console::start(spec.quiet);
+    let (launchers, exits) = launchers(programs, &console);
     let launchers = Arc::new(Mutex::new(Some(launchers)));
     let (ended, end) = oneshot::channel();
     let runner = HeadRunner {
@@ -171,8 +173,8 @@ pub async fn run(
     let handle = ledger.as_ref().map(ShardService::handle);
     let closed = |_| JobError::Master("the head has ended".to_owned());
     mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
-    let outcome = watch_job(spec, &mailbox, handle.as_ref(), &line, end, &stop).await?;
-    lock(&line).clear();
+    let outcome = watch_job(spec, &mailbox, handle.as_ref(), &console, end, &stop).await?;
+    console.closing();
 
     parked.clear();
     if outcome.is_ok() {
@@ -183,6 +185,7 @@ pub async fn run(
     if let Some(launchers) = &mut taken {
         launchers.shutdown().await;
     }
+    console.finish();
     stop_servers.cancel();
     let counts = match &handle {
         Some(handle) => handle.status().await.map_err(|e| JobError::Master(e.to_string()))?.counts,
@@ -246,19 +249,9 @@ async fn node_env(
     })
 }
 
-type SharedLine = Arc<Mutex<ProgressLine<std::io::Stderr>>>;
-
-fn launchers(programs: &Programs, line: &SharedLine) -> (Launchers, [mpsc::Receiver<LauncherEvent>; 2]) {
-    let line = Arc::clone(line);
-    let sink: LineSink = Arc::new(move |output| {
-        let mut line = lock(&line);
-        line.clear();
-        // A reader that went away (`| head`) is no reason to end the job.
-        let _ = match output.stream {
-            OutputStream::Out => writeln!(std::io::stdout(), "{output}"),
-            OutputStream::Err => writeln!(std::io::stderr(), "{output}"),
-        };
-    });
+fn launchers(programs: &Programs, console: &Console) -> (Launchers, [mpsc::Receiver<LauncherEvent>; 2]) {
+    let console = console.clone();
+    let sink: LineSink = Arc::new(move |output| console.line(output.stream, output.to_string()));
     let spec = |(program, args): &(std::path::PathBuf, Vec<std::ffi::OsString>), input| ProcessSpec {
         program: program.clone(),
         args: args.clone(),
@@ -292,7 +285,7 @@ async fn watch_job(
     spec: &JobSpec,
     head: &Mailbox<Head>,
     ledger: Option<&ShardHandle>,
-    line: &SharedLine,
+    console: &Console,
     mut end: oneshot::Receiver<Result<(), String>>,
     stop: &CancellationToken,
 ) -> Result<Result<(), String>, JobError> {
@@ -324,7 +317,7 @@ async fn watch_job(
                 #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
                 let left = counts.total.saturating_sub(counts.acked) as f64;
                 let rate = seen.samples_per_second;
-                lock(line).show(&Progress {
+                console.progress(Progress {
                     step: seen.steps,
                     samples_per_second: rate,
                     loss: seen.loss,

@@ -38,6 +38,7 @@ impl World {
             global_batch_size: 64,
             heartbeat: Duration::from_millis(100),
             max_restarts: 2,
+            must_register: true,
             policy,
             monitor: MonitorConfig::default(),
         })
@@ -492,4 +493,24 @@ fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_other
     assert_eq!(sizes.len(), 4);
     assert!(sizes[&NodeId::worker(2)] * 3 < sizes[&NodeId::worker(0)], "{sizes:?}");
     assert_eq!(sizes.values().sum::<u32>(), 64);
+}
+
+#[test]
+fn a_process_that_never_registers_is_ended_and_started_again() {
+    let mut world = World::new(SyncMode::AllReduce, 2, 0);
+    world.register(worker(0, 0));
+    world.orders();
+    world.tell(HeadEvent::Tick(None));
+    assert_eq!(world.orders(), [""; 0]);
+    world.now = world.now + REGISTER_LIMIT;
+    world.tell(HeadEvent::Heartbeat {
+        holder: worker(0, 0),
+        reports: Vec::new(),
+        plan_ready: PlanVersion(0),
+        plan_applied: (PlanVersion(0), 0),
+    });
+    world.tell(HeadEvent::Tick(None));
+    assert_eq!(world.orders(), ["kill worker-1#0"]);
+    world.exits(worker(1, 0), KILLED);
+    assert!(world.orders().contains(&"launch worker-1#1".to_owned()));
 }

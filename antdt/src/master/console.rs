@@ -1,0 +1,116 @@
+//! What the user sees while a job runs, written by a thread of its own: a terminal that is held (Ctrl-S) or a pipe
+//! that nobody reads must not stop the master, whose workers would give it up.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use antdt_controller::OutputStream;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::report::{Progress, ProgressLine};
+
+/// Lines that may wait to be written; beyond that, the node that wrote them waits.
+const LINES_MAX: usize = 4096;
+
+/// How often a line that finds no room asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long the last lines may take after the job is over.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+enum Said {
+    Line(OutputStream, String),
+    Progress(Progress),
+}
+
+/// Where lines and progress go. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Console {
+    /// `None` once the console is closed.
+    sender: Arc<Mutex<Option<SyncSender<Said>>>>,
+    closing: Arc<AtomicBool>,
+    done: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Console {
+    /// Starts the thread. With `quiet`, or where standard error is no terminal, there is no progress line.
+    pub(super) fn start(quiet: bool) -> Self {
+        let (sender, said) = sync_channel(LINES_MAX);
+        let (finished, done) = channel::<()>();
+        std::thread::spawn(move || {
+            write_all(&said, &mut ProgressLine::stderr(quiet));
+            drop(finished);
+        });
+        Self {
+            sender: Arc::new(Mutex::new(Some(sender))),
+            closing: Arc::default(),
+            done: Arc::new(Mutex::new(done)),
+        }
+    }
+
+    fn sender(&self) -> Option<SyncSender<Said>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes a line of a node. Waits while there is no room, so that no line is lost; not after the job is over.
+    pub(super) fn line(&self, stream: OutputStream, text: String) {
+        let Some(sender) = self.sender() else { return };
+        let Err(TrySendError::Full(mut said)) = sender.try_send(Said::Line(stream, text)) else { return };
+        let wait = || {
+            while !self.closing.load(Ordering::Relaxed) {
+                std::thread::sleep(ASK_AGAIN);
+                match sender.try_send(said) {
+                    Err(TrySendError::Full(back)) => said = back,
+                    Ok(()) | Err(TrySendError::Disconnected(_)) => return,
+                }
+            }
+        };
+        // The task that reads the node's output waits, and nothing else on its thread.
+        match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+            _ => wait(),
+        }
+    }
+
+    /// Shows how far the job is. What cannot be shown now is out of date later.
+    pub(super) fn progress(&self, progress: Progress) {
+        if let Some(sender) = self.sender() {
+            let _ = sender.try_send(Said::Progress(progress));
+        }
+    }
+
+    /// Lets go of everybody who waits for room: the job is over.
+    pub(super) fn closing(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes what is left, for a moment at most, and erases the progress line.
+    pub(super) fn finish(&self) {
+        self.closing();
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.recv_timeout(LAST_LINES) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last lines of output could not be written; nobody reads them");
+        }
+    }
+}
+
+fn write_all<W: Write>(said: &Receiver<Said>, line: &mut ProgressLine<W>) {
+    while let Ok(said) = said.recv() {
+        match said {
+            Said::Progress(progress) => line.show(&progress),
+            Said::Line(stream, text) => {
+                line.clear();
+                // A reader that went away (`| head`) is no reason to end the job.
+                let _ = match stream {
+                    OutputStream::Out => writeln!(std::io::stdout(), "{text}"),
+                    OutputStream::Err => writeln!(std::io::stderr(), "{text}"),
+                };
+            }
+        }
+    }
+    line.clear();
+}
