@@ -1,6 +1,7 @@
 //! Whole jobs through the `antdt` command: real processes over loopback, killed, interrupted and fed with nonsense.
 //!
 //! Nothing here asserts on wall-clock time. Waits are for events, and bounded.
+#![allow(clippy::unwrap_used, reason = "a failure here is the test's")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
