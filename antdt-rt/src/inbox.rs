@@ -30,7 +30,7 @@ impl<M: Machine> std::fmt::Debug for Mailbox<M> {
     }
 }
 
-/// The receiving end, owned by [`drive`](crate::drive).
+/// The receiving end, owned by [`drive`](fn@crate::drive::drive).
 pub struct Inbox<M: Machine> {
     pub(crate) receiver: mpsc::Receiver<Letter<M>>,
 }
