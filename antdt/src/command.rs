@@ -230,13 +230,13 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
     }
     match &report.outcome {
         Outcome::Completed => ExitCode::SUCCESS,
+        Outcome::Incomplete { why } => {
+            complain(why);
+            ExitCode::from(EXIT_INCOMPLETE)
+        }
         Outcome::Failed { why } => {
             complain(why);
-            if !report.samples.is_exact() && why.contains("samples are missing") {
-                ExitCode::from(EXIT_INCOMPLETE)
-            } else {
-                ExitCode::FAILURE
-            }
+            ExitCode::FAILURE
         }
     }
 }

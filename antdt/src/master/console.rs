@@ -82,19 +82,27 @@ impl Console {
         }
     }
 
-    /// Lets go of everybody who waits for room: the job is over.
-    pub(super) fn closing(&self) {
-        self.closing.store(true, Ordering::Relaxed);
+    /// Lets go of everybody who waits for room, once the value is dropped.
+    pub(super) fn close_on_drop(&self) -> Closing {
+        Closing(Arc::clone(&self.closing))
     }
 
-    /// Writes what is left, for a moment at most, and erases the progress line.
+    /// Writes what is left, for a moment at most, and erases the progress line. After the console was closed.
     pub(super) fn finish(&self) {
-        self.closing();
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.recv_timeout(LAST_LINES) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the last lines of output could not be written; nobody reads them");
         }
+    }
+}
+
+/// See [`Console::close_on_drop`].
+pub(super) struct Closing(Arc<AtomicBool>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -90,7 +90,8 @@ pub enum JobError {
 /// No process is left when this returns.
 ///
 /// # Errors
-/// If the job could not start. A job that started and failed is a report with [`Outcome::Failed`].
+/// If the job could not start. A job that started and failed is a report with another outcome than
+/// [`Outcome::Completed`].
 pub async fn run(
     spec: &JobSpec,
     samples: Option<u64>,
@@ -135,6 +136,8 @@ pub async fn run(
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
     let console = Console::start(spec.quiet);
+    // Whichever way this function is left, nobody goes on waiting to write.
+    let closing = console.close_on_drop();
     let (launchers, exits) = launchers(programs, &console);
     let launchers = Arc::new(Mutex::new(Some(launchers)));
     let (ended, end) = oneshot::channel();
@@ -174,7 +177,7 @@ pub async fn run(
     let closed = |_| JobError::Master("the head has ended".to_owned());
     mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
     let outcome = watch_job(spec, &mailbox, handle.as_ref(), &console, end, &stop).await?;
-    console.closing();
+    drop(closing);
 
     parked.clear();
     if outcome.is_ok() {
@@ -376,7 +379,7 @@ fn report(
     let outcome = match outcome {
         Ok(()) if !samples.is_exact() => {
             let (lost, twice) = (samples.lost, samples.duplicated);
-            Outcome::Failed {
+            Outcome::Incomplete {
                 why: format!(
                     "{lost} of {} samples are missing, {twice} were committed twice",
                     samples.expected

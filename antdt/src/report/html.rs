@@ -81,7 +81,7 @@ fn grouped(number: u64) -> String {
 fn header(page: &mut String, report: &Report) {
     let (class, verdict) = match &report.outcome {
         Outcome::Completed => ("good", format!("completed in {:.1} s", report.job_completion_time_s)),
-        Outcome::Failed { why } => {
+        Outcome::Incomplete { why } | Outcome::Failed { why } => {
             ("bad", format!("failed after {:.1} s: {}", report.job_completion_time_s, escape(why)))
         }
     };

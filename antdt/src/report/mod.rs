@@ -69,6 +69,11 @@ pub enum Outcome {
     /// Every sample is accounted for.
     #[default]
     Completed,
+    /// It came to its end, and samples are missing or were committed twice.
+    Incomplete {
+        /// Which and how many.
+        why: String,
+    },
     /// It ended before that.
     Failed {
         /// Why.

@@ -42,6 +42,7 @@ pub fn render(report: &Report) -> String {
             "{} in {:.1} s: {} steps, {}, policy {}{}\n",
             match &report.outcome {
                 Outcome::Completed => "completed".to_owned(),
+                Outcome::Incomplete { why } => format!("INCOMPLETE ({why})"),
                 Outcome::Failed { why } => format!("FAILED ({why})"),
             },
             report.job_completion_time_s,
