@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use antdt_core::{Ack, Fragment, Grant, LeaseId, Permutation};
+use antdt_core::{Ack, Fragment, Grant, Held, LeaseId, Permutation};
 
 /// Samples to compute together, and where they came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Batch {
 }
 
 #[derive(Debug, Clone)]
-struct Held {
+struct Reading {
     grant: Grant,
     order: Option<Permutation>,
     /// Offsets below are in a batch or done.
@@ -44,12 +44,20 @@ struct Held {
     committed: u64,
 }
 
+impl Reading {
+    const fn as_held(&self) -> Held {
+        Held { lease: self.grant.lease, key: self.grant.key, offset: self.committed }
+    }
+}
+
 /// Holds leases and cuts batches from them.
 ///
 /// One batch is out at a time: take it, then [`commit`](Self::commit) or [`abort`](Self::abort) it.
 #[derive(Debug, Clone, Default)]
 pub struct Batcher {
-    held: VecDeque<Held>,
+    held: VecDeque<Reading>,
+    /// Leases that were adopted under another name since the batch that is out was taken: old and new.
+    renamed: Vec<(LeaseId, LeaseId)>,
 }
 
 impl Batcher {
@@ -72,7 +80,7 @@ impl Batcher {
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {
             let at = grant.resume_at.min(grant.len);
-            self.held.push_back(Held { order: grant.order(), grant, read: at, committed: at });
+            self.held.push_back(Reading { order: grant.order(), grant, read: at, committed: at });
         }
     }
 
@@ -98,28 +106,76 @@ impl Batcher {
         batch
     }
 
-    /// The batch is part of the model. Leases that are done with it are dropped.
-    pub fn commit(&mut self, batch: &Batch) {
+    /// The batch is part of the model. Leases that are done with it are dropped, and returned: they still have to be
+    /// presented if the service was restarted before it heard of it.
+    pub fn commit(&mut self, batch: &Batch) -> Vec<Held> {
         for fragment in &batch.fragments {
-            if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == fragment.lease) {
+            let lease = self.name_of(fragment.lease);
+            if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
                 held.committed = held.committed.max(fragment.to);
             }
         }
+        let done = self.held.iter().filter(|held| held.committed >= held.grant.len);
+        let done = done.map(Reading::as_held).collect();
         self.held.retain(|held| held.committed < held.grant.len);
+        self.renamed.clear();
+        done
     }
 
     /// The batch is not part of the model: its samples are read again, in the same order.
     pub fn abort(&mut self, batch: &Batch) {
         for fragment in batch.fragments.iter().rev() {
-            if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == fragment.lease) {
+            let lease = self.name_of(fragment.lease);
+            if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
                 held.read = held.read.min(fragment.from);
             }
         }
+        self.renamed.clear();
     }
 
     /// The lease ended without us: drop it, and do not count its samples.
     pub fn revoke(&mut self, lease: LeaseId) {
         self.held.retain(|held| held.grant.lease != lease);
+    }
+
+    /// Others could begin these leases at once: gives up those of which no sample was handed out. Returns them as they
+    /// are to be released.
+    pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Ack> {
+        let unstarted = |held: &Reading| {
+            held.read == held.grant.resume_at
+                && held.committed == held.read
+                && leases.contains(&held.grant.lease)
+        };
+        let given_up = self.held.iter().filter(|held| unstarted(held));
+        let given_up = given_up.map(|held| Ack { lease: held.grant.lease, offset: held.committed }).collect();
+        self.held.retain(|held| !unstarted(held));
+        given_up
+    }
+
+    /// What to present when the service was restarted: every lease, with what is committed of it.
+    pub fn held(&self) -> Vec<Held> {
+        self.held.iter().map(Reading::as_held).collect()
+    }
+
+    /// The answer to what was [presented](Self::held), in the same order: an adopted lease goes on under its new name,
+    /// also in the batch that is out; one that was not is dropped.
+    pub fn adopted(&mut self, answers: &[Option<Grant>]) {
+        let mut answers = answers.iter();
+        let renamed = &mut self.renamed;
+        self.held.retain_mut(|held| {
+            let Some(grant) = answers.next().copied().flatten() else { return false };
+            for (_, new) in renamed.iter_mut().filter(|(_, new)| *new == held.grant.lease) {
+                *new = grant.lease;
+            }
+            renamed.push((held.grant.lease, grant.lease));
+            held.grant.lease = grant.lease;
+            true
+        });
+    }
+
+    /// What a lease is called now; the batch that is out may know it by an older name.
+    pub fn name_of(&self, lease: LeaseId) -> LeaseId {
+        self.renamed.iter().find(|(old, _)| *old == lease).map_or(lease, |(_, new)| *new)
     }
 
     /// Gives every lease up. Returns them with what is committed of each.

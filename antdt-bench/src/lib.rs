@@ -8,6 +8,7 @@ pub mod entry;
 pub mod job;
 pub mod oracle;
 pub mod run;
+pub mod shard;
 
 pub use entry::Entry;
 
@@ -26,5 +27,7 @@ pub struct Settings {
 pub type Bench = (&'static str, &'static str, fn(&Settings) -> anyhow::Result<Vec<Entry>>);
 
 /// All benchmarks. A new one is added here.
-pub const BENCHES: [Bench; 1] =
-    [("job", "whole jobs of four workers, with and without a straggler, against their oracles", job::run)];
+pub const BENCHES: [Bench; 2] = [
+    ("job", "whole jobs of four workers, with and without a straggler, against their oracles", job::run),
+    ("shard", "the shard service: ledger, journal, and calls over gRPC", shard::run),
+];

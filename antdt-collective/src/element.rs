@@ -71,7 +71,8 @@ mod sealed {
 ///
 /// Integers wrap around. A NaN among the operands of a float makes every result of it NaN, minimum and maximum
 /// included, so that it reaches all members alike. Half types are widened to `f32`, combined, and rounded once
-/// per combination.
+/// per combination, ties to even; a NaN among their results is always the same one, so that every way to compute them
+/// gives the same bits.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Default + PartialEq + fmt::Debug + Send + Sync {
     /// Its number on the wire.
     const TYPE: ElementType;
@@ -141,28 +142,64 @@ macro_rules! integer {
 }
 
 macro_rules! half_float {
-    ($type:ty, $tag:ident) => {
+    ($type:ident, $tag:ident) => {
         impl sealed::Sealed for $type {}
         impl Element for $type {
             const TYPE: ElementType = ElementType::$tag;
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32() + other.to_f32())
+                $type::narrow($type::widen(self) + $type::widen(other))
             }
             #[inline(always)]
             fn least(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32().least(other.to_f32()))
+                $type::narrow($type::widen(self).least($type::widen(other)))
             }
             #[inline(always)]
             fn most(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32().most(other.to_f32()))
+                $type::narrow($type::widen(self).most($type::widen(other)))
             }
             #[inline(always)]
             fn product(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32() * other.to_f32())
+                $type::narrow($type::widen(self) * $type::widen(other))
             }
         }
     };
+}
+
+// How a half type becomes an `f32` and back.
+trait Half: Copy {
+    fn widen(self) -> f32;
+    fn narrow(wide: f32) -> Self;
+}
+
+impl Half for f16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        if wide.is_nan() { Self::NAN } else { Self::from_f32(wide) }
+    }
+}
+
+// Without a branch, so that the compiler makes vectors of it.
+impl Half for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        // Half a unit of what stays, less one where what stays is even: ties round to even.
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+        #[allow(clippy::cast_possible_truncation, reason = "16 bits are left")]
+        let rounded = Self::from_bits(rounded as u16);
+        if wide.is_nan() { Self::NAN } else { rounded }
+    }
 }
 
 float!(f32, F32);
@@ -195,6 +232,37 @@ mod tests {
             assert!(a.least(b).is_nan() && a.most(b).is_nan());
         }
         assert!(f16::NAN.least(f16::ONE).is_nan() && bf16::ONE.most(bf16::NAN).is_nan());
+    }
+
+    #[test]
+    fn half_types_widen_and_narrow_as_their_definition_says() {
+        // Every value, and the wide values at, just below and just above the middle between neighbours.
+        for bits in 0..=u16::MAX {
+            let (h, b) = (f16::from_bits(bits), bf16::from_bits(bits));
+            if b.is_nan() {
+                assert!(Half::widen(b).is_nan());
+            } else {
+                assert_eq!(Half::widen(b).to_bits(), b.to_f32_const().to_bits());
+                for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                    let wide = f32::from_bits(u32::from(bits) << 16 | low);
+                    let expected = if wide.is_nan() { bf16::NAN } else { bf16::from_f32_const(wide) };
+                    assert_eq!(<bf16 as Half>::narrow(wide).to_bits(), expected.to_bits(), "{wide}");
+                }
+            }
+            if h.is_nan() {
+                assert!(Half::widen(h).is_nan());
+            } else {
+                let wide = h.to_f32_const();
+                assert_eq!(Half::widen(h).to_bits(), wide.to_bits());
+                for low in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff] {
+                    let wide = f32::from_bits(wide.to_bits() | low);
+                    let expected = if wide.is_nan() { f16::NAN } else { f16::from_f32_const(wide) };
+                    assert_eq!(<f16 as Half>::narrow(wide).to_bits(), expected.to_bits(), "{wide}");
+                }
+            }
+        }
+        assert_eq!(<f16 as Half>::narrow(-f32::NAN).to_bits(), f16::NAN.to_bits());
+        assert_eq!(<bf16 as Half>::narrow(-f32::NAN).to_bits(), bf16::NAN.to_bits());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::id::{Epoch, LeaseId};
+use crate::id::{Epoch, Generation, LeaseId};
 use crate::seed::{Permutation, Seed};
 
 /// Samples `start..end` of a data set: end exclusive.
@@ -31,7 +31,7 @@ impl SampleRange {
 pub struct ShardKey {
     /// The pass.
     pub epoch: Epoch,
-    /// The piece, in the order of the data set: samples `[index * shard_len, …)`.
+    /// The piece, in the order of the data set.
     pub index: u64,
 }
 
@@ -105,6 +105,52 @@ pub struct Ack {
     pub lease: LeaseId,
     /// One past the last sample that is done.
     pub offset: u64,
+}
+
+/// A lease of an earlier generation, as its holder remembers it: what it presents when the service was restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Held {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The shard.
+    pub key: ShardKey,
+    /// Samples `0..offset` of the permuted order are part of the model.
+    pub offset: u64,
+}
+
+/// What a registration is answered with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Registered {
+    /// The present life of the service.
+    pub generation: Generation,
+    /// One for each lease that was presented, in order: the lease that takes its place, or `None` if it is void and
+    /// what was not acknowledged of it may be trained by somebody else.
+    pub adopted: Vec<Option<Grant>>,
+}
+
+/// What a call that acknowledges and asks for more at once is answered with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exchanged {
+    /// One for each ack, in order.
+    pub outcomes: Vec<AckOutcome>,
+    /// The answer to the first shard that was asked for; `None` if none was.
+    pub fetched: Option<FetchOutcome>,
+    /// Further shards, if the first was granted. They can be fewer than were asked for.
+    pub more: Vec<Grant>,
+    /// Leases that somebody else could begin at once: give them back unless a sample of them was handed out. Ignoring
+    /// it is safe and makes the tail longer.
+    pub recalled: Vec<LeaseId>,
+}
+
+impl Exchanged {
+    /// Every shard that was granted, in the order in which they should be trained.
+    pub fn grants(&self) -> impl Iterator<Item = Grant> {
+        let first = match self.fetched {
+            Some(FetchOutcome::Granted(grant)) => Some(grant),
+            _ => None,
+        };
+        first.into_iter().chain(self.more.iter().copied())
+    }
 }
 
 /// What an ack was answered with.

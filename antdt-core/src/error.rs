@@ -9,6 +9,9 @@ pub enum Retry {
     Now,
     /// The other side is busy or away; back off, then send the same request.
     Later,
+    /// The other side does not know the caller any more: register again, present what is held, then send the same
+    /// request.
+    Register,
     /// The request itself is wrong or forbidden; sending it again cannot help.
     Never,
 }

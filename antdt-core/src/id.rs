@@ -63,6 +63,10 @@ number_id! {
     Iteration(u64)
 }
 number_id! {
+    /// A checkpoint of the model, and of everything that goes with it.
+    CheckpointId(u64)
+}
+number_id! {
     /// A holder's running number of fetches; a repeated one gets the same answer.
     RequestId(u64)
 }

@@ -20,12 +20,15 @@ pub mod group;
 pub mod port;
 
 pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
-pub use data::{Ack, AckOutcome, Counts, Delivery, FetchOutcome, Fragment, Grant, SampleRange, ShardKey};
+pub use data::{
+    Ack, AckOutcome, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held, Registered,
+    SampleRange, ShardKey,
+};
 pub use error::{InvalidValue, Retry};
 pub use group::{Contribution, Joined, Readiness, Standing, StepCommit, StepResult};
 pub use id::{
-    ActionId, Epoch, Generation, Holder, Incarnation, Iteration, LeaseId, MembershipVersion, NodeId,
-    PlanVersion, Rank, RequestId, Role,
+    ActionId, CheckpointId, Epoch, Generation, Holder, Incarnation, Iteration, LeaseId, MembershipVersion,
+    NodeId, PlanVersion, Rank, RequestId, Role,
 };
 pub use machine::Machine;
 pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};

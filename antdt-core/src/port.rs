@@ -4,7 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::data::{Ack, AckOutcome, FetchOutcome};
+use crate::data::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, Registered};
 use crate::error::Retry;
 use crate::id::{Holder, RequestId};
 
@@ -20,24 +20,51 @@ pub trait ShardSource: Send + Sync {
     type Error: SeamError;
 
     /// Opens the source for a life of a node; earlier lives are fenced.
-    fn register(&self, holder: Holder) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    ///
+    /// `held` are the leases that this life still has from before a restart of the service; empty at first. Whoever
+    /// gets [`Retry::Register`] registers with them and goes on with those that are adopted.
+    fn register(
+        &self,
+        holder: Holder,
+        held: &[Held],
+    ) -> impl Future<Output = Result<Registered, Self::Error>> + Send;
 
-    /// Asks for a shard. Repeating the last `request` returns the identical answer if it was a grant.
+    /// Says what is done and asks for up to `want` shards, in one call. Repeating the last `request` returns the
+    /// identical grants, and no ack counts twice. With a `want` of 0 the request number means nothing.
     ///
     /// `wait` is how long the source may hold the call when there is nothing to grant yet.
+    fn exchange(
+        &self,
+        holder: Holder,
+        request: RequestId,
+        acks: &[Ack],
+        want: u32,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Exchanged, Self::Error>> + Send;
+
+    /// [`exchange`](Self::exchange) of no acks for one shard.
     fn fetch(
         &self,
         holder: Holder,
         request: RequestId,
         wait: Duration,
-    ) -> impl Future<Output = Result<FetchOutcome, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<FetchOutcome, Self::Error>> + Send {
+        let exchanged = self.exchange(holder, request, &[], 1, wait);
+        async move {
+            // A source that answers nothing to a question has nothing now.
+            Ok(exchanged.await?.fetched.unwrap_or(FetchOutcome::Wait { retry_after: wait }))
+        }
+    }
 
-    /// Says what is done. One answer per entry, in order.
+    /// [`exchange`](Self::exchange) of acks for no shard. One answer for each entry, in order.
     fn ack(
         &self,
         holder: Holder,
         acks: &[Ack],
-    ) -> impl Future<Output = Result<Vec<AckOutcome>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<AckOutcome>, Self::Error>> + Send {
+        let exchanged = self.exchange(holder, RequestId(0), acks, 0, Duration::ZERO);
+        async move { Ok(exchanged.await?.outcomes) }
+    }
 
     /// Gives leases back: samples below each offset are done, the rest goes to somebody else.
     fn release(

@@ -124,11 +124,35 @@ impl Permutation {
         }
     }
 
+    /// At which position `value` stands: the inverse of [`at`](Self::at), at the same cost.
+    ///
+    /// # Panics
+    /// If `value` is not below [`len`](Self::len).
+    pub fn position_of(&self, value: u64) -> u64 {
+        assert!(value < self.len, "{value} is not in a permutation of {}", self.len);
+        let mut position = value;
+        loop {
+            position = self.decrypt(position);
+            if position < self.len {
+                return position;
+            }
+        }
+    }
+
     fn encrypt(&self, value: u64) -> u64 {
         let mask = (1_u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for key in self.keys {
             (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+
+    fn decrypt(&self, value: u64) -> u64 {
+        let mask = (1_u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.keys.iter().rev() {
+            (left, right) = (right ^ (mix(left ^ key) & mask), left);
         }
         (left << self.half_bits) | right
     }
@@ -148,6 +172,30 @@ mod tests {
                 assert!(!std::mem::replace(&mut seen[value], true), "{value} twice of {len}");
             }
         }
+    }
+
+    #[test]
+    fn every_value_is_found_at_its_position() {
+        for len in (1..200).chain([1023, 1024, 1025, 4096, 4097, 65_536, 65_537]) {
+            let order = Permutation::new(Seed(len), len);
+            for position in 0..len {
+                assert_eq!(order.position_of(order.at(position)), position, "of {len}");
+            }
+        }
+        let mut rng = Seed(4).rng();
+        for len in [u64::MAX, u64::MAX - 1, (1 << 63) + 1, 1 << 63, (1 << 62) + 1, 1 << 40, 100_000_007] {
+            let order = Permutation::new(Seed(len), len);
+            for position in (0..200).map(|_| rng.below(len)).chain([0, 1, len - 2, len - 1]) {
+                assert_eq!(order.position_of(order.at(position)), position, "of {len}");
+                assert_eq!(order.at(order.position_of(position)), position, "of {len}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "10 is not in a permutation of 10")]
+    fn a_value_that_is_not_there_has_no_position() {
+        Permutation::new(Seed(1), 10).position_of(10);
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Fetches and acks per second of a whole service, with the journal off and on, in process and over gRPC.
+//! Calls per second of a whole service, with the journal off and on, in process and over gRPC. `cargo xtask bench shard`
+//! holds them against their targets.
 //!
-//! One element is one fetch and one ack. 16 holders ask at the same time, so that the service can take several in one
-//! round; each waits for its answers. Over gRPC they share the cores with the service, as on a machine of its own they
-//! would not. The folder of the journal is made below the target folder: put that on a disk that counts.
+//! One element is one call that acknowledges a shard and takes the next. 16 holders ask at the same time, so that the
+//! service can take several in one round; each waits for its answers. Over gRPC they share the cores with the service,
+//! as on a machine of its own they would not. The folder of the journal is made below the target folder: put that on a
+//! disk that counts.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark needs the clock")]
 
@@ -10,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use antdt_core::port::ShardSource;
-use antdt_core::{Ack, FetchOutcome, Holder, Incarnation, NodeId, RequestId};
+use antdt_core::{Ack, Holder, Incarnation, NodeId, RequestId};
 use antdt_rt::{CancellationToken, JobClock};
 use antdt_shard::runtime::{
     ClientOptions, FileStore, FileStoreOptions, LocalSource, ShardClient, ShardServer, ShardService,
@@ -29,41 +31,68 @@ fn spec() -> DatasetSpec {
     DatasetSpec { epochs: Epochs::Infinite, epoch_overlap: 1, ..DatasetSpec::new("bench", 1_000_000, 100) }
 }
 
-/// Every holder takes and finishes so many shards.
-async fn train<S: ShardSource + Clone + 'static>(sources: &[S], first: u64, shards: u64) {
-    let holders = sources.iter().cloned().zip(0..).map(|(source, index)| {
-        tokio::spawn(async move {
-            let holder = Holder::new(NodeId::worker(index), Incarnation(0));
-            source.register(holder).await.expect("a live service");
-            for request in first..first + shards {
-                let fetched = source.fetch(holder, RequestId(request), Duration::from_secs(1));
-                let FetchOutcome::Granted(grant) = fetched.await.expect("a live service") else {
-                    panic!("there is no end")
-                };
-                let ack = Ack { lease: grant.lease, offset: grant.len };
-                source.ack(holder, &[ack]).await.expect("a live lease");
-            }
-        })
-    });
-    for holder in holders.collect::<Vec<_>>() {
-        holder.await.expect("no panic");
+/// A holder and what it has.
+struct Worker<S> {
+    source: S,
+    holder: Holder,
+    request: RequestId,
+    held: Vec<Ack>,
+}
+
+impl<S: ShardSource> Worker<S> {
+    /// Acknowledges the shard that it has, if it has one, and takes the next.
+    async fn exchange(&mut self) {
+        self.request = self.request.next();
+        let wait = Duration::from_secs(1);
+        let exchanged = self.source.exchange(self.holder, self.request, &self.held, 1, wait);
+        let exchanged = exchanged.await.expect("a live service");
+        self.held.clear();
+        self.held.extend(exchanged.grants().map(|grant| Ack { lease: grant.lease, offset: grant.len }));
+        assert_eq!(self.held.len(), 1, "there is no end");
     }
 }
 
-fn measure<S: ShardSource + Clone + 'static>(
+async fn register<S: ShardSource>(sources: Vec<S>) -> Vec<Worker<S>> {
+    let mut workers = Vec::new();
+    for (source, index) in sources.into_iter().zip(0..) {
+        let holder = Holder::new(NodeId::worker(index), Incarnation(0));
+        source.register(holder, &[]).await.expect("a live service");
+        workers.push(Worker { source, holder, request: RequestId(0), held: Vec::new() });
+    }
+    workers
+}
+
+/// Every holder makes so many calls.
+async fn train<S: ShardSource + 'static>(workers: &mut Vec<Worker<S>>, calls: u64) {
+    let tasks: Vec<_> = workers
+        .drain(..)
+        .map(|mut worker| {
+            tokio::spawn(async move {
+                for _ in 0..calls {
+                    worker.exchange().await;
+                }
+                worker
+            })
+        })
+        .collect();
+    for task in tasks {
+        workers.push(task.await.expect("a worker that does not panic"));
+    }
+}
+
+fn measure<S: ShardSource + 'static>(
     criterion: &mut Criterion,
     runtime: &Runtime,
     id: BenchmarkId,
-    sources: &[S],
+    sources: Vec<S>,
 ) {
-    let mut next = 1;
-    let mut group = criterion.benchmark_group("service/fetch+ack");
+    let mut workers = runtime.block_on(register(sources));
+    let mut group = criterion.benchmark_group("service/exchange");
     group.throughput(Throughput::Elements(u64::from(HOLDERS)));
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|rounds| {
             let began = Instant::now();
-            runtime.block_on(train(sources, next, rounds));
-            next += rounds;
+            runtime.block_on(train(&mut workers, rounds));
             began.elapsed()
         });
     });
@@ -85,7 +114,7 @@ fn both_ways<S: LedgerStore>(
 
     let (service, shutdown) = start();
     let sources: Vec<_> = (0..HOLDERS).map(|_| LocalSource::new(service.handle())).collect();
-    measure(criterion, runtime, BenchmarkId::new("in process", journal), &sources);
+    measure(criterion, runtime, BenchmarkId::new("in process", journal), sources);
     shutdown.cancel();
     runtime.block_on(service.join()).expect("the store did not fail");
 
@@ -101,7 +130,7 @@ fn both_ways<S: LedgerStore>(
         ShardClient::connect(&address, "bench", ClientOptions::default()).expect("a valid address")
     };
     let sources: Vec<_> = (0..HOLDERS).map(connect).collect();
-    measure(criterion, runtime, BenchmarkId::new("gRPC", journal), &sources);
+    measure(criterion, runtime, BenchmarkId::new("gRPC", journal), sources);
     serving.abort();
     shutdown.cancel();
     runtime.block_on(service.join()).expect("the store did not fail");

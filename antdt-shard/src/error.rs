@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::ledger::CutBinding;
 use antdt_core::port::SeamError;
 use antdt_core::{
     Generation, Holder, Incarnation, InvalidValue, LeaseId, NodeId, RequestId, Retry, ShardKey,
@@ -39,8 +40,10 @@ pub enum RegisterError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// The service was restarted since the holder registered: drop all leases and register again.
-    #[error("generation {given} is over, {current} is current; drop all leases and register again")]
+    /// The service was restarted since the holder registered: register again, present the leases.
+    #[error(
+        "generation {given} is over, {current} is current; register again and present the leases you hold"
+    )]
     WrongGeneration {
         /// What the request said.
         given: Generation,
@@ -89,6 +92,35 @@ pub enum FetchError {
     },
 }
 
+/// Why an exchange was refused. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The caller may not ask, or not for this.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// One of the acks is wrong.
+    #[error(transparent)]
+    Ack(#[from] AckError),
+}
+
+/// Why there is no consistent cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutError {
+    /// The model has samples that the ledger does not know to be done, or the other way round.
+    #[error(
+        "the model has committed {committed} samples and {acked} are acknowledged; \
+         stop at a step boundary, let every ack arrive, and take the cut again"
+    )]
+    NotQuiesced {
+        /// Samples in the model.
+        committed: u64,
+        /// Samples acknowledged.
+        acked: u64,
+    },
+}
+
 /// Why an ack, a release or a report of a data fault was refused: a defect of the caller. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -133,6 +165,14 @@ pub enum RecoverError {
         /// The data set.
         name: String,
     },
+    /// The ledger and the model were not cut at the same moment.
+    #[error("the ledger was cut as {ledger} and the model as {model}; restore a pair that was cut together")]
+    CutMismatch {
+        /// What the cut of the ledger says.
+        ledger: CutBinding,
+        /// What the manifest of the model says.
+        model: CutBinding,
+    },
     /// Leases of that generation may still be about.
     #[error("generation {given} is not newer than {last}, which was used before; take a higher one")]
     GenerationNotNewer {
@@ -174,6 +214,9 @@ pub enum DecodeError {
     /// They begin as something else does.
     #[error("this is not a ledger snapshot")]
     NotASnapshot,
+    /// They begin as something else does.
+    #[error("this is not a cut of a ledger")]
+    NotACut,
     /// Written by a later release.
     #[error(
         "format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
@@ -228,7 +271,7 @@ pub enum DecodeError {
 /// | variant | what happened | the caller |
 /// |---|---|---|
 /// | `Unavailable` | unreachable, shutting down, or its store is | backs off and sends the same request |
-/// | `Reregister` | a new generation, or never registered | drops its leases and registers |
+/// | `Reregister` | a new generation, or never registered | registers, presents its leases, drops those not adopted |
 /// | `Fenced` | this life has ended | exits |
 /// | `DataLost` | too many unreadable samples | exits; starting again cannot help |
 /// | `Rejected` | the request is wrong | aborts with the error |
@@ -261,7 +304,8 @@ impl SeamError for SourceError {
     fn retry(&self) -> Retry {
         match self {
             Self::Unavailable { .. } => Retry::Later,
-            Self::Reregister(_) | Self::Fenced(_) | Self::DataLost(_) | Self::Rejected(_) => Retry::Never,
+            Self::Reregister(_) => Retry::Register,
+            Self::Fenced(_) | Self::DataLost(_) | Self::Rejected(_) => Retry::Never,
         }
     }
 }
@@ -284,6 +328,15 @@ impl From<FetchError> for SourceError {
             FetchError::Fenced { .. } => Self::Fenced(e.to_string()),
             FetchError::OldRequest { .. } => Self::Rejected(e.to_string()),
             FetchError::Quarantined { .. } => Self::DataLost(e.to_string()),
+        }
+    }
+}
+
+impl From<ExchangeError> for SourceError {
+    fn from(e: ExchangeError) -> Self {
+        match e {
+            ExchangeError::Fetch(e) => e.into(),
+            ExchangeError::Ack(e) => e.into(),
         }
     }
 }

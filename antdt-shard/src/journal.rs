@@ -1,7 +1,7 @@
 //! A segment of the log as bytes: what is appended, and what can be read back after a crash. No I/O.
 //!
 //! A segment is a head and any number of frames; a frame is what one call appended, so it is there as a whole or not
-//! at all. The first frame of a segment that replaces others is a [`Record::Restored`] that stands for them.
+//! at all. The first frame of a segment that replaces others is a [`Record::Base`] that stands for them.
 //!
 //! | bytes of the head | what |
 //! |---|---|
@@ -25,10 +25,13 @@
 //!
 //! Source: our design. The mark of durability is there because a checksum alone cannot tell the two apart.
 
-use crate::error::DecodeError;
-use crate::ledger::Record;
+use crate::error::{DecodeError, RecoverError};
 use crate::ledger::codec::{Reader, fingerprint};
+use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
+
+#[cfg(feature = "object-store")]
+pub mod piece;
 
 const HEAD_MAGIC: [u8; 4] = *b"ADSJ";
 const FRAME_MAGIC: [u8; 4] = *b"ADSF";
@@ -82,13 +85,20 @@ pub enum JournalError {
         #[source]
         source: DecodeError,
     },
+    /// A record is whole, but does not follow from those before it.
+    #[error("a record in the frame at byte {at} does not follow from those before it")]
+    Unfit {
+        /// Where.
+        at: u64,
+        /// Why.
+        #[source]
+        source: RecoverError,
+    },
 }
 
-/// What stands in a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What stands in a segment, besides its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// The records, oldest first.
-    pub records: Vec<Record>,
     /// Bytes of the head and the snapshot that it begins with, if it does.
     pub base: u64,
     /// Bytes that are whole. What follows was torn by a crash, and nobody was promised that it is durable.
@@ -98,34 +108,139 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Reads a segment of a data set.
+    /// Applies the records of a segment that is in memory as a whole.
     ///
     /// # Errors
-    /// If it is of another data set or a later format, or if something is damaged that was durable.
-    pub fn read(bytes: &[u8], spec: &DatasetSpec) -> Result<Self, JournalError> {
-        let base = read_head(bytes, spec)?;
-        let mut durable = base;
-        let mut records = Vec::new();
-        let mut at = HEAD_LEN;
-        while let Some(frame) = Frame::at(bytes, at) {
-            let content = |source| JournalError::Content { at: at as u64, source };
-            let mut reader = Reader::new(frame.payload);
-            while !reader.rest().is_empty() {
-                records.push(Record::read(&mut reader, spec).map_err(content)?);
-            }
-            durable = durable.max(frame.durable);
-            at += FRAME_LEN + frame.payload.len();
+    /// As [`SegmentReader::take`] and [`SegmentReader::finish`].
+    pub fn fold(bytes: &[u8], recovery: Recovery) -> Result<(Self, Recovery), JournalError> {
+        let mut reader = SegmentReader::new(recovery, bytes.len() as u64);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let used = reader.take(rest)?;
+            rest = &rest[used..];
         }
-        let torn = bytes.len().saturating_sub(at) as u64;
-        // A whole frame behind the damage tells how much was durable by then.
-        let marks = (at..bytes.len()).filter(|later| bytes[*later..].starts_with(&FRAME_MAGIC));
-        let later = marks.filter_map(|later| Frame::at(bytes, later)).map(|frame| frame.durable).max();
-        durable = durable.max(later.unwrap_or(0));
-        if (at as u64) < durable {
-            return Err(JournalError::Damaged { at: at as u64, durable });
-        }
-        Ok(Self { records, base, len: at as u64, torn })
+        reader.finish()
     }
+}
+
+/// Reads a segment from front to back and applies its records, in pieces: a segment may be larger than memory, a frame
+/// may not.
+#[derive(Debug)]
+pub struct SegmentReader {
+    recovery: Recovery,
+    spec: DatasetSpec,
+    total: u64,
+    at: u64,
+    wanted: usize,
+    base: u64,
+    durable: u64,
+    /// Where the whole frames end, once that is known. From there on only marks of durability are looked for.
+    end: Option<u64>,
+}
+
+impl SegmentReader {
+    /// Begins a segment of `total` bytes.
+    pub fn new(recovery: Recovery, total: u64) -> Self {
+        let spec = recovery.spec().clone();
+        Self { recovery, spec, total, at: 0, wanted: HEAD_LEN, base: 0, durable: 0, end: None }
+    }
+
+    /// Bytes, at least, that [`take`](Self::take) must be given to go on; fewer only if the segment ends before. Never
+    /// more than a frame says it has and the segment holds.
+    pub const fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Uses up the first of `bytes`, which follow those that were used before, and says how many. That is none only if
+    /// there are fewer than [`wanted`](Self::wanted), or no more.
+    ///
+    /// # Errors
+    /// If the segment is of another data set or a later format, or a frame is whole and holds something else than
+    /// records that follow from those before. The reader is of no use then.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<usize, JournalError> {
+        let mut used = 0;
+        while self.at < self.total && used < bytes.len() {
+            let rest = &bytes[used..];
+            let step = if self.at == 0 { self.take_head(rest)? } else { self.take_frame(rest)? };
+            if step == 0 {
+                break;
+            }
+            used += step;
+            self.at += step as u64;
+        }
+        Ok(used)
+    }
+
+    fn take_head(&mut self, bytes: &[u8]) -> Result<usize, JournalError> {
+        if bytes.len() < HEAD_LEN && (bytes.len() as u64) < self.total {
+            return Ok(0);
+        }
+        self.base = read_head(bytes, &self.spec)?;
+        self.durable = self.base;
+        Ok(HEAD_LEN)
+    }
+
+    /// A whole frame, or, once there was a place without one, the bytes before the next place where one may be.
+    fn take_frame(&mut self, bytes: &[u8]) -> Result<usize, JournalError> {
+        let skipped = if self.end.is_some() { before_magic(bytes, self.total - self.at) } else { 0 };
+        if skipped > 0 {
+            return Ok(skipped);
+        }
+        match Frame::at(bytes, self.at, self.total) {
+            Found::Whole(frame) => {
+                if self.end.is_none() {
+                    self.apply(frame.payload)?;
+                }
+                // A whole frame behind the damage tells how much was durable by then.
+                self.durable = self.durable.max(frame.durable);
+                Ok(FRAME_LEN + frame.payload.len())
+            }
+            Found::Part(wanted) => {
+                self.wanted = wanted;
+                Ok(0)
+            }
+            Found::Nothing => {
+                self.end.get_or_insert(self.at);
+                Ok(1)
+            }
+        }
+    }
+
+    fn apply(&mut self, payload: &[u8]) -> Result<(), JournalError> {
+        let at = self.at;
+        let mut reader = Reader::new(payload);
+        while !reader.rest().is_empty() {
+            let record = Record::read(&mut reader, &self.spec)
+                .map_err(|source| JournalError::Content { at, source })?;
+            self.recovery.apply(&record).map_err(|source| JournalError::Unfit { at, source })?;
+        }
+        Ok(())
+    }
+
+    /// What was read, when all bytes were taken.
+    ///
+    /// # Errors
+    /// If something is damaged that was durable.
+    pub fn finish(self) -> Result<(Segment, Recovery), JournalError> {
+        if self.at < HEAD_LEN as u64 {
+            return Err(JournalError::Head);
+        }
+        let len = self.end.unwrap_or(self.at);
+        if len < self.durable {
+            return Err(JournalError::Damaged { at: len, durable: self.durable });
+        }
+        Ok((Segment { base: self.base, len, torn: self.total - len }, self.recovery))
+    }
+}
+
+/// How many bytes can be passed over to find a frame. `left`: how many there are in all.
+fn before_magic(bytes: &[u8], left: u64) -> usize {
+    let found = bytes.windows(FRAME_MAGIC.len()).position(|window| window == FRAME_MAGIC);
+    found.unwrap_or_else(|| {
+        // One may begin with the last bytes, unless no more follow.
+        let kept = if bytes.len() as u64 == left { 0 } else { FRAME_MAGIC.len() - 1 };
+        bytes.len().saturating_sub(kept)
+    })
 }
 
 /// Gives the bytes that were durable from the start.
@@ -157,24 +272,49 @@ struct Frame<'a> {
     payload: &'a [u8],
 }
 
+/// What stands at a place of a segment.
+enum Found<'a> {
+    Whole(Frame<'a>),
+    /// There may be a frame of so many bytes.
+    Part(usize),
+    Nothing,
+}
+
 impl<'a> Frame<'a> {
-    /// The whole frame that begins there, if there is one.
-    fn at(bytes: &'a [u8], at: usize) -> Option<Self> {
-        let head = bytes.get(at..)?.get(..FRAME_LEN)?;
-        let len = u32_at(head, 4) as usize;
-        let payload = bytes[at + FRAME_LEN..].get(..len)?;
-        let whole = head.starts_with(&FRAME_MAGIC) && u32_at(head, 16) == checksum(at as u64, head, payload);
-        whole.then(|| Self { durable: u64_at(head, 8), payload })
+    /// What `bytes` begin with, which stand at `at` in a segment of `total` bytes.
+    fn at(bytes: &'a [u8], at: u64, total: u64) -> Found<'a> {
+        let left = total - at;
+        let known = bytes.len().min(FRAME_MAGIC.len());
+        if left < FRAME_LEN as u64 || bytes[..known] != FRAME_MAGIC[..known] {
+            return Found::Nothing;
+        }
+        let Some(head) = bytes.get(..FRAME_LEN) else { return Found::Part(FRAME_LEN) };
+        let len = FRAME_LEN as u64 + u64::from(u32_at(head, 4));
+        // More than there is: not whole, whatever follows.
+        let Some(len) = usize::try_from(len).ok().filter(|_| len <= left) else { return Found::Nothing };
+        let Some(payload) = bytes.get(FRAME_LEN..len) else { return Found::Part(len) };
+        let whole = u32_at(head, 16) == checksum(at, head, payload);
+        if whole { Found::Whole(Self { durable: u64_at(head, 8), payload }) } else { Found::Nothing }
     }
 }
 
 /// The position is part of it, so that a frame that was copied to another place is none.
 fn checksum(at: u64, head: &[u8], payload: &[u8]) -> u32 {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&at.to_le_bytes()), &head[..16]);
-    crc32c::crc32c_append(sum, payload)
+    // In one piece with the head: a frame may be so short that each further call counts.
+    let mut place = [0; 8 + 16];
+    place[..8].copy_from_slice(&at.to_le_bytes());
+    place[8..].copy_from_slice(&head[..16]);
+    crc32c::crc32c_append(crc32c::crc32c(&place), payload)
+}
+
+/// Whether a record must be durable before its answer is given. What else may be lost with the machine are acks, and
+/// what follows from them.
+pub(crate) const fn urgent(record: &Record) -> bool {
+    !matches!(record, Record::Acked { .. } | Record::EpochOpened { .. } | Record::Failed { .. })
 }
 
 /// Writes the head of a segment whose first `durable` bytes are made durable before it is used.
+#[cfg(any(test, feature = "file-store"))]
 pub(crate) fn put_head(out: &mut Vec<u8>, spec: &DatasetSpec, durable: u64) {
     let start = out.len();
     out.extend(HEAD_MAGIC);
@@ -188,6 +328,7 @@ pub(crate) fn put_head(out: &mut Vec<u8>, spec: &DatasetSpec, durable: u64) {
 
 /// Writes a frame that will stand at byte `at` of its segment, of which `durable` bytes are durable by now. `None`, and
 /// nothing is written, if the records take 4 GiB or more.
+#[cfg(any(test, feature = "file-store"))]
 pub(crate) fn put_frame(out: &mut Vec<u8>, at: u64, durable: u64, records: &[Record]) -> Option<()> {
     let start = out.len();
     out.extend(FRAME_MAGIC);

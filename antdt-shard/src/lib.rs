@@ -10,7 +10,7 @@ pub mod order;
 pub mod error;
 pub mod store;
 
-#[cfg(feature = "file-store")]
+#[cfg(any(feature = "file-store", feature = "object-store"))]
 pub mod journal;
 
 #[cfg(feature = "runtime")]
@@ -19,13 +19,15 @@ pub mod runtime;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use error::{AckError, DecodeError, FetchError, RecoverError, RegisterError, SourceError};
+pub use error::{
+    AckError, CutError, DecodeError, ExchangeError, FetchError, RecoverError, RegisterError, SourceError,
+};
 pub use ledger::{
-    Answer, Effect, Event, LedgerSnapshot, LedgerStatus, Outstanding, Quarantined, Record, Recovery,
-    ShardLedger,
+    Answer, CutBinding, Effect, Event, LedgerCut, LedgerSnapshot, LedgerStatus, Missing, MissingWhy,
+    Outstanding, Quarantined, Record, Recovery, ShardLedger,
 };
 pub use order::ShardOrder;
 pub use spec::{
-    Assignment, DatasetSpec, Epochs, OnQuarantine, Shuffle, max_leases_default, shard_len_default,
+    Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle, max_leases_default, shard_len_default,
 };
-pub use store::{LedgerStore, MemStore, NullStore};
+pub use store::{CutStore, LedgerStore, MemStore, NullStore, SyncPolicy};

@@ -33,12 +33,29 @@ impl ShardOrder {
         self.permutation.as_ref().map_or(position, |order| order.at(position))
     }
 
-    /// Position of the shard with this index; `None` if there is no such shard. O(shards) when they are shuffled, for
-    /// the permutation is computed in one direction only.
+    /// Position of the shard with this index; `None` if there is no such shard.
     pub(crate) fn position_of(&self, index: u64) -> Option<u64> {
-        if self.permutation.is_none() {
-            return (index < self.len).then_some(index);
+        let position = || self.permutation.as_ref().map_or(index, |order| order.position_of(index));
+        (index < self.len).then(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shard_is_found_at_its_position_and_no_other_is() {
+        for (seed, len) in [(None, 10), (Some(Seed(1)), 1), (Some(Seed(2)), 1_000)] {
+            let order = ShardOrder::new(seed, len);
+            assert!((0..len).all(|position| order.position_of(order.at(position)) == Some(position)));
+            assert_eq!((order.position_of(len), order.position_of(u64::MAX)), (None, None));
         }
-        (0..self.len).find(|position| self.at(*position) == index)
+    }
+
+    #[test]
+    fn a_shard_of_a_large_epoch_is_found_without_a_search() {
+        let order = ShardOrder::new(Some(Seed(3)), 10_u64.pow(15));
+        assert_eq!(order.position_of(order.at(123_456_789)), Some(123_456_789));
     }
 }

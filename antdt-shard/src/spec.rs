@@ -1,8 +1,21 @@
 //! What is to be trained on, how it is cut, and in which order it is handed out.
 
+use std::sync::Arc;
+
 use antdt_core::{Delivery, Epoch, InvalidValue, NodeId, Role, SampleRange, Seed, ShardKey};
 
 use crate::order::ShardOrder;
+
+/// Where a data set is cut into shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cut {
+    /// Every so many samples; the last shard may be shorter. At most 2³². It must not follow a batch size that changes
+    /// while the job runs: see [`shard_len_default`].
+    Every(u64),
+    /// Where the data say so: at the ends of row groups, files or tasks. The end of each shard (exclusive), ascending;
+    /// the last one is the end of the data set.
+    At(Arc<[u64]>),
+}
 
 /// How many passes over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,9 +81,8 @@ pub struct DatasetSpec {
     pub name: String,
     /// Samples of one epoch.
     pub num_samples: u64,
-    /// Samples of a shard; the last one may be shorter. At most 2³². It must not follow a batch size that changes
-    /// while the job runs: see [`shard_len_default`].
-    pub shard_len: u64,
+    /// How they are cut into shards.
+    pub cut: Cut,
     /// Passes over the data.
     pub epochs: Epochs,
     /// What is shuffled.
@@ -105,7 +117,7 @@ impl DatasetSpec {
         Self {
             name: name.into(),
             num_samples,
-            shard_len,
+            cut: Cut::Every(shard_len),
             epochs: Epochs::Finite(1),
             shuffle: Shuffle::ShardsAndSamples,
             seed: Seed(0),
@@ -130,12 +142,9 @@ impl DatasetSpec {
             return Err(InvalidValue::new("name", format!("{:?}", self.name), "1 to 255 bytes long"));
         }
         at_least_1("num_samples", self.num_samples)?;
-        at_least_1("shard_len", self.shard_len)?;
         at_least_1("max_data_faults", self.max_data_faults.into())?;
         at_least_1("max_leases_per_holder", self.max_leases_per_holder.into())?;
-        if self.shard_len > Self::SHARD_LEN_MAX {
-            return Err(InvalidValue::new("shard_len", self.shard_len, "at most 4294967296 (2^32)"));
-        }
+        self.validate_cut()?;
         if let Epochs::Finite(epochs) = self.epochs {
             at_least_1("epochs", epochs.into())?;
             if self.num_samples.checked_mul(epochs.into()).is_none() {
@@ -156,17 +165,74 @@ impl DatasetSpec {
         Ok(())
     }
 
-    /// Shards of one epoch: `ceil(num_samples / shard_len)`.
-    pub const fn shard_count(&self) -> u64 {
-        self.num_samples.div_ceil(self.shard_len)
+    fn validate_cut(&self) -> Result<(), InvalidValue> {
+        let too_long = |field: &str, len: u64| {
+            InvalidValue::new(field, len, "at most 4294967296 (2^32) samples for each shard")
+        };
+        match &self.cut {
+            Cut::Every(0) => Err(InvalidValue::new("shard_len", 0, "at least 1")),
+            Cut::Every(len) if *len > Self::SHARD_LEN_MAX => Err(too_long("shard_len", *len)),
+            Cut::Every(_) => Ok(()),
+            Cut::At(ends) => {
+                let mut start = 0;
+                for (index, end) in ends.iter().enumerate() {
+                    let field = || format!("cut[{index}]");
+                    if *end <= start && (index > 0 || *end == 0) {
+                        return Err(InvalidValue::new(
+                            field(),
+                            end,
+                            format!("above {start}, the end before it"),
+                        ));
+                    }
+                    if end - start > Self::SHARD_LEN_MAX {
+                        return Err(too_long(&field(), end - start));
+                    }
+                    start = *end;
+                }
+                if start != self.num_samples {
+                    let expected = format!("{}, the number of samples", self.num_samples);
+                    return Err(InvalidValue::new("last end of cut", start, expected));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Shards of one epoch.
+    pub fn shard_count(&self) -> u64 {
+        match &self.cut {
+            Cut::Every(len) => self.num_samples.div_ceil(*len),
+            Cut::At(ends) => ends.len() as u64,
+        }
+    }
+
+    /// Samples of the longest shard.
+    pub fn shard_len_max(&self) -> u64 {
+        match &self.cut {
+            Cut::Every(len) => self.num_samples.min(*len),
+            Cut::At(_) => (0..self.shard_count()).map(|index| self.shard(index).len()).max().unwrap_or(0),
+        }
     }
 
     /// The samples of the `index`-th shard; empty beyond the last.
-    pub const fn shard(&self, index: u64) -> SampleRange {
-        let start = index.saturating_mul(self.shard_len);
-        let start = if start < self.num_samples { start } else { self.num_samples };
-        let end = start.saturating_add(self.shard_len);
-        SampleRange { start, end: if end < self.num_samples { end } else { self.num_samples } }
+    pub fn shard(&self, index: u64) -> SampleRange {
+        match &self.cut {
+            Cut::Every(len) => {
+                let start = index.saturating_mul(*len).min(self.num_samples);
+                SampleRange { start, end: start.saturating_add(*len).min(self.num_samples) }
+            }
+            Cut::At(ends) => {
+                // Beyond the last shard, also on machines that could not hold so many.
+                let end_of =
+                    |index: u64| usize::try_from(index).ok().and_then(|index| ends.get(index)).copied();
+                let end = end_of(index).unwrap_or(self.num_samples);
+                let start = match index.checked_sub(1) {
+                    None => 0,
+                    Some(before) => end_of(before).unwrap_or(self.num_samples),
+                };
+                SampleRange { start, end }
+            }
+        }
     }
 
     /// In which order the shards of an epoch are handed out.

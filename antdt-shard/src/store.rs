@@ -4,8 +4,10 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::ledger::Record;
+use crate::error::RecoverError;
+use crate::ledger::{Record, Recovery};
 
 /// The durable log of one data set. Its conformance suite is `testing::store` (feature `testing`).
 ///
@@ -14,11 +16,19 @@ pub trait LedgerStore: Send + 'static {
     /// Why the store failed.
     type Error: Error + Send + Sync + 'static;
 
-    /// The records appended so far, oldest first, also those of earlier processes; or fewer with the same fold, such
-    /// as a [`Record::Restored`] in place of the first ones.
-    fn load(&mut self) -> impl Future<Output = Result<Vec<Record>, Self::Error>> + Send;
+    /// Applies the records appended so far, also those of earlier processes, oldest first; or fewer with the same fold,
+    /// such as a [`Record::Base`] in place of the first ones.
+    ///
+    /// `recovery` is a new one of the data set. The records are folded as they are read, because a log may be larger
+    /// than memory and what it says is not.
+    ///
+    /// # Errors
+    /// If the log cannot be read, or a record does not follow from those before it.
+    fn load(&mut self, recovery: Recovery) -> impl Future<Output = Result<Recovery, Self::Error>> + Send;
 
-    /// Appends records, all or the first few of them. When this returns `Ok` they survive a crash of the process.
+    /// Appends records, all or the first few of them. When this returns `Ok`, generations, fences and restores survive
+    /// a crash, and so do all records before them. A store may promise less for the acks that came last, if it says how
+    /// much may be lost with what: an ack comes after the update it speaks of, so its samples are trained again.
     ///
     /// # Errors
     /// If the records may be lost. Unless the store [is full](Self::is_full), the service stops then: an answer that
@@ -31,6 +41,18 @@ pub trait LedgerStore: Send + 'static {
     fn is_full(_error: &Self::Error) -> bool {
         false
     }
+}
+
+/// When records that were stored are made durable, that is: survive the machine and not only the process.
+///
+/// Generations, fences and restores are made durable before they are answered, whatever the policy. What can be lost
+/// with the machine are acks, and an ack comes after the update it speaks of: its samples are trained again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// Before each answer: once for every round of the service.
+    Each,
+    /// At most so much later. Larger: more is repeated after a machine is lost; smaller: more writes.
+    Every(Duration),
 }
 
 /// Records in memory: they survive the service, not the process. A clone shares them.
@@ -48,13 +70,16 @@ impl MemStore {
 }
 
 impl LedgerStore for MemStore {
-    type Error = Infallible;
+    type Error = RecoverError;
 
-    async fn load(&mut self) -> Result<Vec<Record>, Infallible> {
-        Ok(self.records())
+    async fn load(&mut self, mut recovery: Recovery) -> Result<Recovery, RecoverError> {
+        for record in &self.records() {
+            recovery.apply(record)?;
+        }
+        Ok(recovery)
     }
 
-    async fn append(&mut self, records: &[Record]) -> Result<(), Infallible> {
+    async fn append(&mut self, records: &[Record]) -> Result<(), RecoverError> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(records);
         Ok(())
     }
@@ -67,11 +92,46 @@ pub struct NullStore;
 impl LedgerStore for NullStore {
     type Error = Infallible;
 
-    async fn load(&mut self) -> Result<Vec<Record>, Infallible> {
-        Ok(Vec::new())
+    async fn load(&mut self, recovery: Recovery) -> Result<Recovery, Infallible> {
+        Ok(recovery)
     }
 
     async fn append(&mut self, _records: &[Record]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+/// Where a job keeps the consistent cuts of its ledger, each under the checkpoint of the model that it belongs to. Its
+/// conformance suite is `testing::store::check_cuts` (feature `testing`).
+///
+/// A cut is bytes to its store. One task owns a store, and awaits each call to its end before the next.
+pub trait CutStore: Send + 'static {
+    /// Why the store failed.
+    type Error: Error + Send + Sync + 'static;
+
+    /// Keeps a cut, in place of an earlier one of the same checkpoint. When this returns `Ok` it survives whatever the
+    /// store survives; a crash in between leaves the earlier one, or none, but never a part.
+    ///
+    /// # Errors
+    /// If the cut may not be there.
+    fn save(&mut self, checkpoint: u64, cut: Vec<u8>)
+    -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// The cut of a checkpoint; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    fn load(&mut self, checkpoint: u64) -> impl Future<Output = Result<Option<Vec<u8>>, Self::Error>> + Send;
+
+    /// The checkpoints that have a cut, ascending.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    fn list(&mut self) -> impl Future<Output = Result<Vec<u64>, Self::Error>> + Send;
+
+    /// Removes all cuts but those of the `newest` highest checkpoints.
+    ///
+    /// # Errors
+    /// If some of them may still be there. None of those to keep is lost.
+    fn keep(&mut self, newest: usize) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }

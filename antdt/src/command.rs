@@ -235,7 +235,11 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
             ExitCode::from(EXIT_INCOMPLETE)
         }
         Outcome::Failed { why } => {
-            complain(why);
+            let missing = report.missing_text();
+            match missing.as_str() {
+                "" => complain(why),
+                missing => complain(&format_args!("{why}; not committed: {missing}")),
+            }
             ExitCode::FAILURE
         }
     }

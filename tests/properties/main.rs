@@ -1,5 +1,7 @@
 //! Promises of the protocols between crates, for every schedule of deaths.
 
+mod sampler;
+
 use antdt_agent::PlanSwitch;
 use antdt_collective::Lanes;
 use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};

@@ -16,7 +16,7 @@ mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("antdt-controller", SERVICE),
     ("antdt-agent", SERVICE),
     ("antdt-collective", SERVICE),
+    ("antdt-data", &["antdt-core"]),
     ("antdt-burn", &["antdt-core", "antdt-agent"]),
     (
         "antdt",
@@ -40,7 +41,21 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "antdt-burn?",
         ],
     ),
-    ("antdt-bench", &["antdt"]),
+    // It measures each part where it lies, so it may see every one.
+    (
+        "antdt-bench",
+        &[
+            "antdt",
+            "antdt-core",
+            "antdt-proto",
+            "antdt-rt",
+            "antdt-shard",
+            "antdt-collective",
+            "antdt-agent",
+            "antdt-monitor",
+            "antdt-controller",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

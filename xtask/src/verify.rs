@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{codegen, shell, tidy};
+use crate::{codegen, mutants, shell, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 6] =
     ["antdt-core", "antdt-shard", "antdt-monitor", "antdt-controller", "antdt-agent", "antdt-collective"];
 
-/// Everything is checked with the command line built in.
-const FEATURES: [&str; 2] = ["--features", "antdt/cli"];
+/// Everything is checked with the command line built in, and what is optional and needs no hardware.
+const FEATURES: [&str; 2] = ["--features", "antdt/cli,antdt-shard/object-store"];
 
 /// Runs every check; stops at the first that fails. Writes nothing but build products.
 pub(crate) fn verify(root: &Path) -> Result<()> {
@@ -38,6 +38,7 @@ pub(crate) fn verify(root: &Path) -> Result<()> {
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], &FEATURES[..]].concat(), &[])?;
     let docs = [&["doc", "--workspace", "--no-deps"], &FEATURES[..]].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -50,13 +51,18 @@ pub(crate) fn fix(root: &Path) -> Result<()> {
 
 /// One line of progress around a check.
 fn step(name: &str, repeat: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    step_says(name, repeat, || check().map(|()| String::new()))
+}
+
+/// A [`step`] that has something to say when it is done.
+fn step_says(name: &str, repeat: &str, check: impl FnOnce() -> Result<String>) -> Result<()> {
     print!("{name:<24}");
     // Progress only; what matters goes through the result.
     let _ = io::stdout().flush();
     let began = Instant::now();
     match check() {
-        Ok(()) => {
-            println!(" ok {:>7.1} s", began.elapsed().as_secs_f64());
+        Ok(said) => {
+            println!(" ok {:>7.1} s{said}", began.elapsed().as_secs_f64());
             Ok(())
         }
         Err(error) => {

@@ -110,3 +110,54 @@ proptest! {
         prop_assert_eq!(batcher.leases(), 0);
     }
 }
+
+#[test]
+fn a_recalled_lease_is_given_up_only_before_its_first_sample() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 5, 2, None));
+    batcher.granted(grant(2, 10, 5, 0, None));
+    batcher.granted(grant(3, 20, 5, 4, None));
+    let batch = batcher.take(4); // All of the first, one sample of the second.
+    assert_eq!(
+        batcher.recall(&[lease(1), lease(2), lease(3), lease(9)]),
+        [Ack { lease: lease(3), offset: 4 }]
+    );
+    assert_eq!((batcher.leases(), batcher.unread()), (2, 4));
+    batcher.commit(&batch);
+    assert_eq!(batcher.recall(&[lease(2)]), []);
+}
+
+#[test]
+fn an_adopted_lease_goes_on_under_its_new_name_also_in_the_batch_that_is_out() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 5, 0, None));
+    batcher.granted(grant(2, 10, 5, 0, None));
+    batcher.granted(grant(3, 20, 5, 0, None));
+    let first = batcher.take(2);
+    batcher.commit(&first);
+    let out = batcher.take(9); // Three of the first, five of the second, one of the third.
+    let held = batcher.held();
+    assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [2, 0, 0], "only what is committed");
+    // The service restarts twice while the batch is out. The second time it has given the second shard away.
+    batcher.adopted(&[
+        Some(grant(11, 0, 5, 2, None)),
+        Some(grant(12, 10, 5, 0, None)),
+        Some(grant(13, 20, 5, 0, None)),
+    ]);
+    batcher.adopted(&[Some(grant(21, 0, 5, 2, None)), None, Some(grant(23, 20, 5, 0, None))]);
+    assert_eq!([1, 2, 3].map(|l| batcher.name_of(lease(l))), [lease(21), lease(12), lease(23)]);
+    let done = batcher.commit(&out);
+    assert_eq!(done, [Held { lease: lease(21), key: grant(1, 0, 5, 0, None).key, offset: 5 }]);
+    assert_eq!(batcher.release(), [Ack { lease: lease(23), offset: 1 }]);
+}
+
+#[test]
+fn an_aborted_batch_is_read_again_under_the_new_name() {
+    let mut batcher = Batcher::new();
+    batcher.granted(grant(1, 0, 4, 0, Some(7)));
+    let out = batcher.take(3);
+    batcher.adopted(&[Some(grant(11, 0, 4, 0, Some(7)))]);
+    batcher.abort(&out);
+    let again = batcher.take(3);
+    assert_eq!((again.samples, again.fragments[0].lease), (out.samples, lease(11)));
+}

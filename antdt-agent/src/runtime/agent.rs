@@ -298,7 +298,7 @@ impl Agent {
                     Retry::Never if status.code() == Code::PermissionDenied => {
                         return Err(AgentError::Fenced { holder });
                     }
-                    Retry::Never => {
+                    Retry::Never | Retry::Register => {
                         return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
                     }
                     Retry::Now => {}

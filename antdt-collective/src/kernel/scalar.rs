@@ -1,10 +1,22 @@
-//! Plain loops, written so that the compiler vectorises them for the target it builds for.
+//! Plain loops, written so that the compiler vectorises them for whatever it builds them for: the reference, and what
+//! runs where there is nothing better.
 
 use crate::element::Element;
+use crate::op::ReduceOp;
 
-/// `into[i] = combine(into[i], incoming[i])` over the shorter of the two.
+/// `into[i] = into[i] op incoming[i]` over the shorter of the two.
 #[inline(always)]
-pub fn fold<E: Element>(into: &mut [E], incoming: &[E], combine: impl Fn(E, E) -> E) {
+pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
+    match op {
+        ReduceOp::Sum => fold(into, incoming, E::sum),
+        ReduceOp::Min => fold(into, incoming, E::least),
+        ReduceOp::Max => fold(into, incoming, E::most),
+        ReduceOp::Prod => fold(into, incoming, E::product),
+    }
+}
+
+#[inline(always)]
+fn fold<E: Element>(into: &mut [E], incoming: &[E], combine: impl Fn(E, E) -> E) {
     for (into, incoming) in into.iter_mut().zip(incoming) {
         *into = combine(*into, *incoming);
     }

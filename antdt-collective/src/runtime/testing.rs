@@ -16,7 +16,7 @@ use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken, Member};
 use crate::op::ReduceOp;
-use crate::schedule::{Algorithm, Direct, Ring, interpret};
+use crate::schedule::{Choice, CostModel, interpret};
 use crate::weighted::WeightedMean;
 
 /// The transports of one group in order of rank, with each one's abort handle.
@@ -126,22 +126,27 @@ const PATIENT: Duration = Duration::from_secs(60);
 pub fn check_values<T: Transport>(transports: Vec<T>) {
     let world = transports.len();
     on_all(transports, PATIENT, |me, communicator| {
-        for len in (0..=20).chain([63, 64, 65, 1021]) {
-            reduces::<f32>(communicator, me, len, ReduceOp::Sum, |x| x as f32);
-        }
-        for op in ReduceOp::ALL {
-            for len in [1, world, 67] {
-                reduces::<f32>(communicator, me, len, op, |x| x as f32);
-                reduces::<f64>(communicator, me, len, op, |x| x);
-                reduces::<i32>(communicator, me, len, op, |x| (x * 1e6) as i32);
-                reduces::<i64>(communicator, me, len, op, |x| (x * 1e6) as i64);
-                reduces::<u8>(communicator, me, len, op, |x| (x * 1e3) as u8);
-                reduces::<f16>(communicator, me, len, op, f16::from_f64);
-                reduces::<bf16>(communicator, me, len, op, bf16::from_f64);
+        for choice in Choice::ALL {
+            for len in [0, 1, 2, 3, world - 1, world, world + 1, 2 * world + 1, 20, 63, 64, 65, 1021] {
+                reduces::<f32>(communicator, choice, me, len, ReduceOp::Sum, |x| x as f32);
             }
         }
-        // Many segments, and a last one that is shorter.
-        reduces::<f32>(communicator, me, 300_001, ReduceOp::Sum, |x| x as f32);
+        // One that folds what comes at once, and one that keeps it apart and folds it from the left.
+        for choice in [Choice::Ring, Choice::RecursiveDoubling] {
+            // Many segments, and a last one that is shorter.
+            reduces::<f32>(communicator, choice, me, 300_001, ReduceOp::Sum, |x| x as f32);
+            for op in ReduceOp::ALL {
+                for len in [1, world, 67] {
+                    reduces::<f32>(communicator, choice, me, len, op, |x| x as f32);
+                    reduces::<f64>(communicator, choice, me, len, op, |x| x);
+                    reduces::<i32>(communicator, choice, me, len, op, |x| (x * 1e6) as i32);
+                    reduces::<i64>(communicator, choice, me, len, op, |x| (x * 1e6) as i64);
+                    reduces::<u8>(communicator, choice, me, len, op, |x| (x * 1e3) as u8);
+                    reduces::<f16>(communicator, choice, me, len, op, f16::from_f64);
+                    reduces::<bf16>(communicator, choice, me, len, op, bf16::from_f64);
+                }
+            }
+        }
         for unit in [0, 1, 7, 100_003] {
             let block = |rank: usize| vec![rank as u8 + 1; (rank + world - 1) % world * unit];
             let blocks = communicator.all_gather_v(&block(me.0 as usize)).expect("all members gather");
@@ -164,26 +169,21 @@ fn operands<E: Element>(rank: u32, len: usize, make: impl Fn(f64) -> E) -> Vec<E
 
 fn reduces<E: Element>(
     communicator: &mut ScheduledCommunicator<impl Transport>,
+    choice: Choice,
     me: Rank,
     len: usize,
     op: ReduceOp,
-    make: impl Fn(f64) -> E + Copy,
+    make: impl Fn(f64) -> E,
 ) {
     let world = communicator.group().world();
-    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
-        let mut buffers: Vec<Vec<E>> = (0..world).map(|rank| operands(rank, len, make)).collect();
-        let schedules: Vec<_> = (0..world).map(|rank| algorithm.schedule(Rank(rank), world, len)).collect();
-        interpret(&schedules, &mut buffers, op).expect("the schedules fit together");
-        let mut data = operands(me.0, len, make);
-        communicator.all_reduce_by(algorithm, &mut data, op).expect("all members reduce");
-        let bytes = bytemuck::cast_slice::<E, u8>;
-        assert!(
-            buffers.iter().all(|buffer| bytes(buffer) == bytes(&data)),
-            "{} {op} of {len} {}",
-            algorithm.name(),
-            E::TYPE
-        );
-    }
+    let algorithm = choice.algorithm(world, len * size_of::<E>(), &CostModel::LOOPBACK);
+    let mut buffers: Vec<Vec<E>> = (0..world).map(|rank| operands(rank, len, &make)).collect();
+    let schedules: Vec<_> = (0..world).map(|rank| algorithm.schedule(Rank(rank), world, len)).collect();
+    interpret(&schedules, &mut buffers, op).expect("the schedules fit together");
+    let mut data = operands(me.0, len, &make);
+    communicator.all_reduce_by(algorithm, &mut data, op).expect("all members reduce");
+    let bytes = bytemuck::cast_slice::<E, u8>;
+    assert!(buffers.iter().all(|buffer| bytes(buffer) == bytes(&data)), "{choice} {op} of {len} {}", E::TYPE);
 }
 
 fn means(communicator: &mut ScheduledCommunicator<impl Transport>, me: Rank, world: usize) {

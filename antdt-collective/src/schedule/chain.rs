@@ -1,8 +1,10 @@
 //! Broadcast down a chain: the root sends to its successor, which passes on what it has while more comes.
 //!
 //! The buffer is cut into `k` segments; after `n-1` rounds all links are busy at once. Cost `(n + k - 2)(α + S/(kB))`,
-//! which tends to `S/B` whatever `n` is: right for a model sent to the ranks that joined. Rejected: a binomial tree,
-//! `log2 n (α + S/B)`; fewer rounds for short messages, but nobody waits for a short broadcast here.
+//! which tends to `S/B` whatever `n` is: right for a model sent to the ranks that joined. For short messages
+//! see [`binomial`](super::binomial), `log2 n (α + S/B)`. Rejected: scatter and gather; `2S/B`, for fewer rounds.
+//!
+//! Source: folklore.
 
 use antdt_core::Rank;
 

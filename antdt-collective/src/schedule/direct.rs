@@ -3,8 +3,10 @@
 //! Rank `r` collects chunk `r` from all others, folds it in order of rank after its own, and sends the total to all.
 //! Cost `2α + 2(n-1)/n·S/B + (n-1)/n·Sγ` while the network takes `n-1` messages at once; many senders into one receiver
 //! is what makes it lose to the ring for long buffers. One owner computes each total, so all ranks have the same bits.
-//! Rejected for short buffers: recursive doubling, whose `log2 n` rounds send the whole buffer each time and which
-//! needs an extra step when `n` is no power of two.
+//! Beside it for short buffers stands [`doubling`](super::doubling): one message per round, but `log2 n` rounds, and two
+//! more when `n` is no power of two. Rejected: a star through one rank; its network takes all bytes of all ranks.
+//!
+//! Source: folklore.
 
 use antdt_core::Rank;
 
@@ -65,6 +67,6 @@ impl Algorithm for DirectGather {
     }
 }
 
-fn peers(me: Rank, world: u32) -> impl Iterator<Item = Rank> {
+pub(super) fn peers(me: Rank, world: u32) -> impl Iterator<Item = Rank> {
     (0..world).map(Rank).filter(move |peer| *peer != me)
 }

@@ -37,7 +37,7 @@ pub enum ScheduleError {
         /// The peer.
         peer: Rank,
     },
-    /// A received span overlaps another span of the round.
+    /// A received span overlaps another span of the round in a way that [`Schedule`] does not allow.
     #[error("round {round}: rank {me} receives into {span:?} while it uses {other:?}")]
     Overlap {
         /// Where.
@@ -89,19 +89,25 @@ pub fn interpret<E: Element>(
         }
         for (me, schedule) in (0..world).map(Rank).zip(schedules) {
             for step in schedule.rounds.get(round).map_or(&[][..], Vec::as_slice) {
-                let (Step::RecvCopy { from, span } | Step::RecvReduce { from, span }) = *step else {
+                let (from, span, sends) = parts(*step);
+                if sends {
                     continue;
-                };
-                let message = messages.remove(&(from, me));
-                let Some(message) = message.as_ref().filter(|message| message.len() == span.len) else {
-                    let (sent, received) = (message.map(|message| message.len()), Some(span.len));
+                }
+                let sent = messages.remove(&(from, me));
+                let sent_len = sent.as_ref().map(Vec::len);
+                let Some(mut message) = sent.filter(|message| message.len() == span.len) else {
+                    let (sent, received) = (sent_len, Some(span.len));
                     return Err(ScheduleError::Unmatched { round, from, to: me, sent, received });
                 };
                 let into = &mut buffers[me.0 as usize][span.range()];
-                if matches!(step, Step::RecvCopy { .. }) {
-                    into.copy_from_slice(message);
-                } else {
-                    kernel::reduce(op, into, message);
+                match step {
+                    Step::Send { .. } => {}
+                    Step::RecvCopy { .. } => into.copy_from_slice(&message),
+                    Step::RecvReduce { .. } => kernel::reduce(op, into, &message),
+                    Step::RecvReduceLeft { .. } => {
+                        kernel::reduce(op, &mut message, into);
+                        into.copy_from_slice(&message);
+                    }
                 }
             }
         }
@@ -129,8 +135,12 @@ pub fn check(round: usize, me: Rank, world: u32, len: usize, steps: &[Step]) -> 
             if (peer, sends) == (other_peer, other_sends) {
                 return Err(ScheduleError::Twice { round, me, peer });
             }
-            let both_fold = [step, other].iter().all(|step| matches!(step, Step::RecvReduce { .. }));
-            let allowed = (sends && other_sends) || (both_fold && span == other_span);
+            let allowed = match (sends, other_sends) {
+                (true, true) => true,
+                (true, false) => other.folds(),
+                (false, true) => step.folds(),
+                (false, false) => step.folds() && other.folds() && span == other_span,
+            };
             if !allowed && span.overlaps(other_span) {
                 return Err(ScheduleError::Overlap { round, me, span, other: other_span });
             }
@@ -142,6 +152,8 @@ pub fn check(round: usize, me: Rank, world: u32, len: usize, steps: &[Step]) -> 
 const fn parts(step: Step) -> (Rank, Span, bool) {
     match step {
         Step::Send { to, span } => (to, span, true),
-        Step::RecvCopy { from, span } | Step::RecvReduce { from, span } => (from, span, false),
+        Step::RecvCopy { from, span }
+        | Step::RecvReduce { from, span }
+        | Step::RecvReduceLeft { from, span } => (from, span, false),
     }
 }

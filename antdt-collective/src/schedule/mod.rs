@@ -4,21 +4,43 @@
 //! each receive has its send in the same round; the runtime executes a schedule over any transport. Rounds are a
 //! logical clock, not a barrier: a rank enters its next round as soon as its own sends and receives are done.
 //!
-//! Chosen by [`select_all_reduce`] and [`select_all_gather`]: [`Direct`] while latency rules, [`Ring`] beyond.
+//! Which of the all-reduces is used, [`select`] decides by a [`CostModel`]; a [`Choice`] overrules it.
 
-pub mod chain;
-pub mod direct;
 pub mod interpret;
+
+pub mod direct;
 pub mod ring;
+
+pub mod doubling;
+pub mod halving;
+pub mod tree;
+
+pub mod scatter;
+
+pub mod binomial;
+pub mod chain;
+
+pub mod dissemination;
+
+pub mod cost;
+pub mod select;
 
 use std::ops::Range;
 
 use antdt_core::Rank;
 
+pub use binomial::BinomialBroadcast;
 pub use chain::ChainBroadcast;
+pub use cost::CostModel;
 pub use direct::{Direct, DirectGather};
+pub use dissemination::Dissemination;
+pub use doubling::RecursiveDoubling;
+pub use halving::HalvingDoubling;
 pub use interpret::{ScheduleError, interpret};
 pub use ring::{Ring, RingGather};
+pub use scatter::{DirectScatter, RingScatter};
+pub use select::{Choice, ChoiceError, select, select_all_gather};
+pub use tree::DoubleTree;
 
 /// Elements of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,8 +83,16 @@ pub enum Step {
         /// What.
         span: Span,
     },
-    /// Fold what comes into the span.
+    /// Fold what comes into the span: `span = span op what comes`.
     RecvReduce {
+        /// From whom.
+        from: Rank,
+        /// What.
+        span: Span,
+    },
+    /// The same with the operands the other way round: `span = what comes op span`. Two ranks that swap their totals
+    /// and combine them in one order end with the same bits, even where the order shows: two zeros, two NaNs.
+    RecvReduceLeft {
         /// From whom.
         from: Rank,
         /// What.
@@ -70,12 +100,28 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// What it moves.
+    pub const fn span(self) -> Span {
+        let (Self::Send { span, .. }
+        | Self::RecvCopy { span, .. }
+        | Self::RecvReduce { span, .. }
+        | Self::RecvReduceLeft { span, .. }) = self;
+        span
+    }
+
+    /// Whether it folds what comes.
+    pub const fn folds(self) -> bool {
+        matches!(self, Self::RecvReduce { .. } | Self::RecvReduceLeft { .. })
+    }
+}
+
 /// What one rank does, round by round.
 ///
 /// Within a round all messages progress together, and there is at most one to and one from each peer. A received span
-/// overlaps no other span of the round, except that several messages may be folded into the very same span: that
-/// happens in the order of the steps, whatever the order of arrival. Messages of no elements are left out on both
-/// sides.
+/// overlaps no other span of the round, with two exceptions. Several messages may be folded into the very same span:
+/// that happens in the order of the steps, whatever the order of arrival. And a span that is folded into may be sent:
+/// what is sent is what was there before the round. Messages of no elements are left out on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schedule {
     /// The rounds in order. An empty one is kept: its number counts.
@@ -135,29 +181,9 @@ pub fn spans_of(blocks: &[usize]) -> Vec<Span> {
         .collect()
 }
 
-/// Up to here the two rounds of [`Direct`] beat the `2(n-1)` of [`Ring`]: a round costs some 20 µs over loopback, and
-/// both move the same bytes. A larger value only adds fan-in at the receivers.
-pub const DIRECT_MAX_BYTES: usize = 64 << 10;
-
-/// The algorithm for an all-reduce of `len_bytes`. All ranks choose alike, since they agree on the length.
-pub fn select_all_reduce(world: u32, len_bytes: usize) -> &'static dyn Algorithm {
-    // With two ranks both are the same exchange of halves.
-    if world == 2 || len_bytes > DIRECT_MAX_BYTES { &Ring } else { &Direct }
-}
-
-/// The algorithm for an all-gather of `blocks` bytes.
-pub fn select_all_gather(blocks: &[usize]) -> Box<dyn Algorithm> {
-    if blocks.iter().sum::<usize>() > DIRECT_MAX_BYTES * blocks.len() {
-        Box::new(RingGather { blocks: blocks.to_vec() })
-    } else {
-        Box::new(DirectGather { blocks: blocks.to_vec() })
-    }
-}
-
 // A message of no elements is sent on neither side.
 fn push(round: &mut Vec<Step>, step: Step) {
-    let (Step::Send { span, .. } | Step::RecvCopy { span, .. } | Step::RecvReduce { span, .. }) = step;
-    if span.len > 0 {
+    if step.span().len > 0 {
         round.push(step);
     }
 }

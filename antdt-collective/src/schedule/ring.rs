@@ -72,7 +72,7 @@ fn hand_round(me: Rank, world: u32, chunks: &[Span], lead: usize) -> impl Iterat
     })
 }
 
-fn pass(me: Rank, world: u32, out: Span, receive: impl Fn(Rank) -> Step) -> Vec<Step> {
+pub(super) fn pass(me: Rank, world: u32, out: Span, receive: impl Fn(Rank) -> Step) -> Vec<Step> {
     let mut round = Vec::with_capacity(2);
     push(&mut round, Step::Send { to: Rank((me.0 + 1) % world), span: out });
     push(&mut round, receive(Rank((me.0 + world - 1) % world)));

@@ -14,6 +14,27 @@ fn lengths() -> impl Iterator<Item = usize> {
     (0..=20).chain([31, 64, 100, 1021])
 }
 
+/// Lengths at which chunks become empty, uneven or even.
+fn lengths_of(world: u32) -> impl Iterator<Item = usize> {
+    let n = world as usize;
+    [0, 1, 2, 3, n - 1, n, n + 1, 2 * n - 1, 2 * n, 2 * n + 1, 16 * n + 7, 331].into_iter()
+}
+
+fn worlds() -> impl Iterator<Item = u32> {
+    (1..=17).chain([32, 64])
+}
+
+const ALL_REDUCES: [&dyn Algorithm; 8] = [
+    &Ring,
+    &Direct,
+    &HalvingDoubling,
+    &RecursiveDoubling,
+    &DoubleTree { segments: 0 },
+    &DoubleTree { segments: 1 },
+    &DoubleTree { segments: 3 },
+    &DoubleTree { segments: 8 },
+];
+
 /// Distinct, and with a different value for each rank and place.
 fn integers(world: u32, len: usize) -> Vec<Vec<i64>> {
     (0..i64::from(world))
@@ -23,9 +44,9 @@ fn integers(world: u32, len: usize) -> Vec<Vec<i64>> {
 
 #[test]
 fn every_all_reduce_equals_the_reference_for_every_operation_world_and_length() {
-    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
-        for world in 1..=9 {
-            for len in lengths() {
+    for algorithm in ALL_REDUCES {
+        for world in worlds() {
+            for len in lengths_of(world) {
                 for op in ReduceOp::ALL {
                     let mut buffers = integers(world, len);
                     let expected: Vec<i64> = (0..len)
@@ -56,9 +77,9 @@ fn every_all_reduce_equals_the_reference_for_every_operation_world_and_length() 
 
 #[test]
 fn floats_have_the_same_bits_on_all_ranks_and_are_near_the_double_precision_sum() {
-    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
-        for world in 1..=8_u32 {
-            for len in lengths() {
+    for algorithm in ALL_REDUCES {
+        for world in worlds() {
+            for len in lengths_of(world) {
                 let mut rng = antdt_core::Seed(u64::from(world)).derive_number(len as u64).rng();
                 let mut buffers: Vec<Vec<f32>> =
                     (0..world).map(|_| (0..len).map(|_| rng.normal() as f32).collect()).collect();
@@ -87,7 +108,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn a_nan_of_one_rank_reaches_all_alike() {
-    for algorithm in [&Ring as &dyn Algorithm, &Direct] {
+    for algorithm in ALL_REDUCES {
         for op in ReduceOp::ALL {
             let mut buffers = vec![vec![1.0_f32; 7]; 5];
             buffers[3][2] = f32::NAN;
@@ -95,6 +116,104 @@ fn a_nan_of_one_rank_reaches_all_alike() {
             for buffer in &buffers {
                 assert!(buffer.iter().enumerate().all(|(i, value)| value.is_nan() == (i == 2)), "{op}");
             }
+        }
+    }
+}
+
+#[test]
+fn two_zeros_and_two_nans_leave_the_same_bits_on_all_ranks() {
+    // Which of them wins depends on the order of the operands.
+    for (one, other) in [(0.0_f32, -0.0_f32), (f32::from_bits(0x7fc0_0001), f32::from_bits(0x7fc0_0002))] {
+        for algorithm in ALL_REDUCES {
+            for world in worlds() {
+                for op in ReduceOp::ALL {
+                    let mut buffers: Vec<Vec<f32>> = (0..world)
+                        .map(|r| vec![if r.count_ones() % 2 == 0 { one } else { other }; 5])
+                        .collect();
+                    interpret(&schedules(algorithm, world, 5), &mut buffers, op).unwrap();
+                    let name = algorithm.name();
+                    assert!(buffers.iter().all(|b| bits(b) == bits(&buffers[0])), "{name} {op} {world}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_rank_sends_more_bytes_or_rounds_than_its_algorithm_promises() {
+    for world in worlds().filter(|world| *world > 1) {
+        let (n, levels) = (world as usize, world.ilog2() as usize);
+        let (core, extra) = (1 << levels, usize::from(!world.is_power_of_two()));
+        let len = 96 * n;
+        let most = |algorithm: &dyn Algorithm| {
+            let all = schedules(algorithm, world, len);
+            let sent = all.iter().map(Schedule::sent).max().unwrap();
+            (all.iter().map(|s| s.rounds.len()).max().unwrap(), sent)
+        };
+        assert_eq!(most(&HalvingDoubling).0, 2 * levels + 2 * extra);
+        // Chunks of the core may be one element uneven in each of its rounds.
+        let bound = 2 * len * (core - 1) / core + extra * len + 2 * core;
+        assert!(most(&HalvingDoubling).1 <= bound, "{world}");
+        assert_eq!(most(&RecursiveDoubling), (levels + 2 * extra, (levels + extra) * len));
+        // Inside one tree: up once and down twice. A leaf of the other: up once.
+        assert!(most(&DoubleTree::default()).1 <= 2 * len + len * extra, "{world}");
+    }
+}
+
+#[test]
+fn every_rank_ends_with_the_total_of_its_own_block() {
+    for world in worlds() {
+        for len in lengths_of(world) {
+            let n = world as usize;
+            let even: Vec<usize> = split_even(len, n).iter().map(|span| span.len).collect();
+            let uneven: Vec<usize> = (0..n).map(|r| r * 7 % 5).collect();
+            for blocks in [even, uneven] {
+                let spans = spans_of(&blocks);
+                let len = blocks.iter().sum();
+                let scatters =
+                    [&RingScatter { blocks: blocks.clone() } as &dyn Algorithm, &DirectScatter { blocks }];
+                for algorithm in scatters {
+                    let mut buffers = integers(world, len);
+                    let totals: Vec<i64> = (0..len).map(|i| buffers.iter().map(|b| b[i]).sum()).collect();
+                    let all = schedules(algorithm, world, len);
+                    interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+                    for (span, buffer) in spans.iter().zip(&buffers) {
+                        assert_eq!(buffer[span.range()], totals[span.range()], "{}", algorithm.name());
+                    }
+                    assert_eq!(all.iter().map(Schedule::sent).sum::<usize>(), (n - 1) * len);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scatter_and_a_gather_of_the_same_blocks_are_an_all_reduce() {
+    for world in worlds() {
+        for len in lengths_of(world) {
+            let blocks: Vec<usize> = split_even(len, world as usize).iter().map(|span| span.len).collect();
+            let mut whole = integers(world, len);
+            let mut halves = whole.clone();
+            interpret(&schedules(&Ring, world, len), &mut whole, ReduceOp::Sum).unwrap();
+            let scatter = RingScatter { blocks: blocks.clone() };
+            interpret(&schedules(&scatter, world, len), &mut halves, ReduceOp::Sum).unwrap();
+            interpret(&schedules(&RingGather { blocks }, world, len), &mut halves, ReduceOp::Sum).unwrap();
+            assert_eq!(whole, halves);
+        }
+    }
+}
+
+#[test]
+fn nobody_leaves_the_barrier_before_everybody_came() {
+    for world in worlds() {
+        let all = schedules(&Dissemination, world, 1);
+        assert_eq!(all[0].rounds.len(), world.next_power_of_two().ilog2() as usize);
+        for late in 0..world {
+            // What the late one brings reaches all: none of them can have gone before.
+            let mut buffers = vec![vec![0_u8]; world as usize];
+            buffers[late as usize][0] = 1;
+            interpret(&all, &mut buffers, ReduceOp::Max).unwrap();
+            assert!(buffers.iter().all(|buffer| buffer[0] == 1), "{late} of {world}");
         }
     }
 }
@@ -130,23 +249,27 @@ fn the_ring_sends_the_fewest_bytes_in_two_n_minus_two_messages() {
 #[test]
 fn one_rank_alone_sends_nothing() {
     let gathers = [&RingGather { blocks: vec![5] } as &dyn Algorithm, &DirectGather { blocks: vec![5] }];
-    let broadcast = ChainBroadcast { root: Rank(0), segment: 2 };
-    for algorithm in gathers.into_iter().chain([&Ring as &dyn Algorithm, &Direct, &broadcast]) {
+    let chain = ChainBroadcast { root: Rank(0), segment: 2 };
+    let binomial = BinomialBroadcast { root: Rank(0) };
+    let others = [&chain as &dyn Algorithm, &binomial, &Dissemination];
+    for algorithm in gathers.into_iter().chain(others).chain(ALL_REDUCES) {
         assert_eq!(algorithm.schedule(Rank(0), 1, 5).messages(), 0, "{}", algorithm.name());
     }
 }
 
 #[test]
 fn every_rank_ends_with_the_roots_buffer() {
-    for world in 1..=8_u32 {
-        for root in 0..world {
-            for segment in [1, 3, 1000] {
-                for len in lengths() {
-                    let algorithm = ChainBroadcast { root: Rank(root), segment };
+    for world in worlds() {
+        for root in (0..world).filter(|root| world < 10 || root % 7 == 0 || root + 1 == world) {
+            let chains = [1, 3, 1000].map(|segment| ChainBroadcast { root: Rank(root), segment });
+            let [short, middle, long] = &chains;
+            let binomial = BinomialBroadcast { root: Rank(root) };
+            for algorithm in [short as &dyn Algorithm, middle, long, &binomial] {
+                for len in lengths_of(world).filter(|len| *len < 100) {
                     let mut buffers = integers(world, len);
                     let expected = buffers[root as usize].clone();
-                    interpret(&schedules(&algorithm, world, len), &mut buffers, ReduceOp::Sum).unwrap();
-                    assert!(buffers.iter().all(|buffer| *buffer == expected));
+                    interpret(&schedules(algorithm, world, len), &mut buffers, ReduceOp::Sum).unwrap();
+                    assert!(buffers.iter().all(|buffer| *buffer == expected), "{}", algorithm.name());
                 }
             }
         }
@@ -178,12 +301,14 @@ proptest! {
 
     #[test]
     fn relabelling_the_ranks_changes_no_integer(world in 1_u32..9, len in 0_usize..40, shift in 0_usize..8) {
-        let mut plain = integers(world, len);
-        let mut moved = plain.clone();
-        moved.rotate_left(shift % world as usize);
-        interpret(&schedules(&Ring, world, len), &mut plain, ReduceOp::Sum).unwrap();
-        interpret(&schedules(&Ring, world, len), &mut moved, ReduceOp::Sum).unwrap();
-        prop_assert_eq!(plain, moved);
+        for algorithm in ALL_REDUCES {
+            let mut plain = integers(world, len);
+            let mut moved = plain.clone();
+            moved.rotate_left(shift % world as usize);
+            interpret(&schedules(algorithm, world, len), &mut plain, ReduceOp::Sum).unwrap();
+            interpret(&schedules(algorithm, world, len), &mut moved, ReduceOp::Sum).unwrap();
+            prop_assert_eq!(plain, moved);
+        }
     }
 }
 
@@ -209,6 +334,14 @@ fn schedules_that_do_not_fit_together_are_refused() {
         all[0].rounds[0].push(step);
     });
     assert!(matches!(twice, Err(ScheduleError::Twice { .. })));
+    let overwritten = run::<f32>(|all| {
+        for step in &mut all[1].rounds[0] {
+            if let Step::RecvReduce { from, .. } = *step {
+                *step = Step::RecvCopy { from, span: Span { start: 1, len: 2 } };
+            }
+        }
+    });
+    assert!(matches!(overwritten, Err(ScheduleError::Overlap { .. })), "{overwritten:?}");
     let outside = Step::Send { to: Rank(9), span: Span { start: 0, len: 1 } };
     assert!(matches!(
         run::<f32>(|all| all[0].rounds[0].push(outside)),

@@ -5,6 +5,8 @@ pub mod control;
 pub mod group;
 pub mod shard;
 
+pub use shard::ack_outcome;
+
 /// A message that does not say what it must.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -47,30 +47,59 @@ impl Role {
         }
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterShardsRequest {
     #[prost(string, tag = "1")]
     pub dataset: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub holder: ::core::option::Option<Holder>,
+    /// Leases from before a restart of the service.
+    #[prost(message, repeated, tag = "3")]
+    pub held: ::prost::alloc::vec::Vec<Held>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Held {
+    #[prost(message, optional, tag = "1")]
+    pub lease: ::core::option::Option<LeaseId>,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "3")]
+    pub index: u64,
+    #[prost(uint64, tag = "4")]
+    pub offset: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterShardsReply {
     #[prost(uint64, tag = "1")]
     pub generation: u64,
+    /// One for each lease that was presented.
+    #[prost(message, repeated, tag = "2")]
+    pub adopted: ::prost::alloc::vec::Vec<Adoption>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FetchRequest {
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Adoption {
+    /// Absent: the lease is void.
+    #[prost(message, optional, tag = "1")]
+    pub grant: ::core::option::Option<Grant>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExchangeRequest {
     #[prost(string, tag = "1")]
     pub dataset: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub holder: ::core::option::Option<Holder>,
     #[prost(uint64, tag = "3")]
     pub generation: u64,
+    /// Means nothing if nothing is wanted.
     #[prost(uint64, tag = "4")]
     pub request: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub acks: ::prost::alloc::vec::Vec<Ack>,
+    /// Shards that are asked for.
+    #[prost(uint32, tag = "6")]
+    pub want: u32,
     /// How long the service may hold the call while there is nothing to grant.
-    #[prost(uint64, tag = "5")]
+    #[prost(uint64, tag = "7")]
     pub wait_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -100,22 +129,33 @@ pub struct Wait {
 pub struct EndOfData {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AtLimit {}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FetchReply {
-    #[prost(oneof = "fetch_reply::Outcome", tags = "1, 2, 3, 4")]
-    pub outcome: ::core::option::Option<fetch_reply::Outcome>,
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExchangeReply {
+    /// One for each ack.
+    #[prost(enumeration = "AckOutcome", repeated, tag = "1")]
+    pub outcomes: ::prost::alloc::vec::Vec<i32>,
+    /// Further shards, after the first.
+    #[prost(message, repeated, tag = "6")]
+    pub more: ::prost::alloc::vec::Vec<Grant>,
+    /// Leases to give back unless they were begun.
+    #[prost(message, repeated, tag = "7")]
+    pub recalled: ::prost::alloc::vec::Vec<LeaseId>,
+    /// Absent if nothing was wanted.
+    #[prost(oneof = "exchange_reply::Fetched", tags = "2, 3, 4, 5")]
+    pub fetched: ::core::option::Option<exchange_reply::Fetched>,
 }
-/// Nested message and enum types in `FetchReply`.
-pub mod fetch_reply {
+/// Nested message and enum types in `ExchangeReply`.
+pub mod exchange_reply {
+    /// Absent if nothing was wanted.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Outcome {
-        #[prost(message, tag = "1")]
-        Grant(super::Grant),
+    pub enum Fetched {
         #[prost(message, tag = "2")]
-        Wait(super::Wait),
+        Grant(super::Grant),
         #[prost(message, tag = "3")]
-        EndOfData(super::EndOfData),
+        Wait(super::Wait),
         #[prost(message, tag = "4")]
+        EndOfData(super::EndOfData),
+        #[prost(message, tag = "5")]
         AtLimit(super::AtLimit),
     }
 }
@@ -127,7 +167,7 @@ pub struct Ack {
     pub offset: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct AckRequest {
+pub struct ReleaseRequest {
     #[prost(string, tag = "1")]
     pub dataset: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
@@ -138,7 +178,7 @@ pub struct AckRequest {
     pub acks: ::prost::alloc::vec::Vec<Ack>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AckReply {
+pub struct ReleaseReply {
     #[prost(enumeration = "AckOutcome", repeated, tag = "1")]
     pub outcomes: ::prost::alloc::vec::Vec<i32>,
 }
@@ -159,6 +199,175 @@ pub struct FailRequest {
 pub struct FailReply {
     #[prost(enumeration = "AckOutcome", tag = "1")]
     pub outcome: i32,
+}
+/// Everything must be said; there are no defaults on the wire.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatasetSpec {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub num_samples: u64,
+    #[prost(enumeration = "Shuffle", tag = "7")]
+    pub shuffle: i32,
+    /// May be absent only where nothing is shuffled.
+    #[prost(uint64, optional, tag = "8")]
+    pub seed: ::core::option::Option<u64>,
+    #[prost(uint32, tag = "9")]
+    pub epoch_overlap: u32,
+    #[prost(enumeration = "Delivery", tag = "10")]
+    pub delivery: i32,
+    #[prost(uint32, tag = "11")]
+    pub max_data_faults: u32,
+    #[prost(uint32, tag = "14")]
+    pub max_leases_per_holder: u32,
+    #[prost(oneof = "dataset_spec::Cut", tags = "3, 4")]
+    pub cut: ::core::option::Option<dataset_spec::Cut>,
+    #[prost(oneof = "dataset_spec::Epochs", tags = "5, 6")]
+    pub epochs: ::core::option::Option<dataset_spec::Epochs>,
+    #[prost(oneof = "dataset_spec::OnQuarantine", tags = "12, 13")]
+    pub on_quarantine: ::core::option::Option<dataset_spec::OnQuarantine>,
+    #[prost(oneof = "dataset_spec::Assignment", tags = "15, 16")]
+    pub assignment: ::core::option::Option<dataset_spec::Assignment>,
+}
+/// Nested message and enum types in `DatasetSpec`.
+pub mod dataset_spec {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Cut {
+        /// Samples of each shard but the last.
+        #[prost(uint64, tag = "3")]
+        Every(u64),
+        #[prost(message, tag = "4")]
+        At(super::CutAt),
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Epochs {
+        #[prost(uint32, tag = "5")]
+        Finite(u32),
+        #[prost(message, tag = "6")]
+        Infinite(super::Infinite),
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum OnQuarantine {
+        #[prost(message, tag = "12")]
+        FailJob(super::FailJob),
+        /// The job goes on without so many samples.
+        #[prost(uint64, tag = "13")]
+        MaxSamples(u64),
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Assignment {
+        #[prost(message, tag = "15")]
+        Dynamic(super::Dynamic),
+        /// Workers with a share each.
+        #[prost(uint32, tag = "16")]
+        Workers(u32),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CutAt {
+    /// The end of each shard, ascending.
+    #[prost(uint64, repeated, tag = "1")]
+    pub ends: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Infinite {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailJob {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Dynamic {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenRequest {
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<DatasetSpec>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenReply {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<LedgerStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {
+    /// Empty: all of them.
+    #[prost(string, tag = "1")]
+    pub dataset: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StatusReply {
+    /// By name.
+    #[prost(message, repeated, tag = "1")]
+    pub datasets: ::prost::alloc::vec::Vec<DatasetStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatasetStatus {
+    #[prost(string, tag = "1")]
+    pub dataset: ::prost::alloc::string::String,
+    #[prost(oneof = "dataset_status::State", tags = "2, 3")]
+    pub state: ::core::option::Option<dataset_status::State>,
+}
+/// Nested message and enum types in `DatasetStatus`.
+pub mod dataset_status {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum State {
+        #[prost(message, tag = "2")]
+        Serving(super::LedgerStatus),
+        /// Its service has ended: why.
+        #[prost(string, tag = "3")]
+        Ended(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LedgerStatus {
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    #[prost(message, optional, tag = "2")]
+    pub counts: ::core::option::Option<Counts>,
+    #[prost(bool, tag = "3")]
+    pub finished: bool,
+    #[prost(bool, tag = "4")]
+    pub failed: bool,
+}
+/// Samples.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Counts {
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    #[prost(uint64, tag = "2")]
+    pub acked: u64,
+    #[prost(uint64, tag = "3")]
+    pub todo: u64,
+    #[prost(uint64, tag = "4")]
+    pub doing: u64,
+    #[prost(uint64, tag = "5")]
+    pub quarantined: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MissingRequest {
+    #[prost(string, tag = "1")]
+    pub dataset: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    /// The answer is about no more shards than this.
+    #[prost(uint32, tag = "3")]
+    pub shards: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MissingReply {
+    /// Of the whole epoch. The ranges cover fewer where the answer is bounded.
+    #[prost(uint64, tag = "1")]
+    pub samples: u64,
+    /// In the order of the data set.
+    #[prost(message, repeated, tag = "2")]
+    pub ranges: ::prost::alloc::vec::Vec<MissingRange>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MissingRange {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// Exclusive.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+    #[prost(enumeration = "MissingWhy", tag = "3")]
+    pub why: i32,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -185,6 +394,99 @@ impl AckOutcome {
             "ACK_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
             "ACK_OUTCOME_ACCEPTED" => Some(Self::Accepted),
             "ACK_OUTCOME_STALE_LEASE" => Some(Self::StaleLease),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Shuffle {
+    Unspecified = 0,
+    None = 1,
+    Shards = 2,
+    ShardsAndSamples = 3,
+}
+impl Shuffle {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SHUFFLE_UNSPECIFIED",
+            Self::None => "SHUFFLE_NONE",
+            Self::Shards => "SHUFFLE_SHARDS",
+            Self::ShardsAndSamples => "SHUFFLE_SHARDS_AND_SAMPLES",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SHUFFLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SHUFFLE_NONE" => Some(Self::None),
+            "SHUFFLE_SHARDS" => Some(Self::Shards),
+            "SHUFFLE_SHARDS_AND_SAMPLES" => Some(Self::ShardsAndSamples),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Delivery {
+    Unspecified = 0,
+    AtLeastOnce = 1,
+    AtMostOnce = 2,
+}
+impl Delivery {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DELIVERY_UNSPECIFIED",
+            Self::AtLeastOnce => "DELIVERY_AT_LEAST_ONCE",
+            Self::AtMostOnce => "DELIVERY_AT_MOST_ONCE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DELIVERY_UNSPECIFIED" => Some(Self::Unspecified),
+            "DELIVERY_AT_LEAST_ONCE" => Some(Self::AtLeastOnce),
+            "DELIVERY_AT_MOST_ONCE" => Some(Self::AtMostOnce),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum MissingWhy {
+    Unspecified = 0,
+    Waiting = 1,
+    Leased = 2,
+    Quarantined = 3,
+}
+impl MissingWhy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MISSING_WHY_UNSPECIFIED",
+            Self::Waiting => "MISSING_WHY_WAITING",
+            Self::Leased => "MISSING_WHY_LEASED",
+            Self::Quarantined => "MISSING_WHY_QUARANTINED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MISSING_WHY_UNSPECIFIED" => Some(Self::Unspecified),
+            "MISSING_WHY_WAITING" => Some(Self::Waiting),
+            "MISSING_WHY_LEASED" => Some(Self::Leased),
+            "MISSING_WHY_QUARANTINED" => Some(Self::Quarantined),
             _ => None,
         }
     }
@@ -269,6 +571,61 @@ pub mod shard_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        /// Starts a data set, or finds it started with equal settings.
+        pub async fn open(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OpenRequest>,
+        ) -> std::result::Result<tonic::Response<super::OpenReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Open");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Open"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Status");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Status"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn missing(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MissingRequest>,
+        ) -> std::result::Result<tonic::Response<super::MissingReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Missing");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Missing"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn register(
             &mut self,
             request: impl tonic::IntoRequest<super::RegisterShardsRequest>,
@@ -290,10 +647,10 @@ pub mod shard_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Register"));
             self.inner.unary(req, path, codec).await
         }
-        pub async fn fetch(
+        pub async fn exchange(
             &mut self,
-            request: impl tonic::IntoRequest<super::FetchRequest>,
-        ) -> std::result::Result<tonic::Response<super::FetchReply>, tonic::Status> {
+            request: impl tonic::IntoRequest<super::ExchangeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ExchangeReply>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -303,33 +660,15 @@ pub mod shard_client {
                     )
                 })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Fetch");
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Exchange");
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Fetch"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn ack(
-            &mut self,
-            request: impl tonic::IntoRequest<super::AckRequest>,
-        ) -> std::result::Result<tonic::Response<super::AckReply>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Shard/Ack");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Ack"));
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Shard", "Exchange"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn release(
             &mut self,
-            request: impl tonic::IntoRequest<super::AckRequest>,
-        ) -> std::result::Result<tonic::Response<super::AckReply>, tonic::Status> {
+            request: impl tonic::IntoRequest<super::ReleaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status> {
             self.inner
                 .ready()
                 .await
@@ -377,6 +716,19 @@ pub mod shard_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ShardServer.
     #[async_trait]
     pub trait Shard: std::marker::Send + std::marker::Sync + 'static {
+        /// Starts a data set, or finds it started with equal settings.
+        async fn open(
+            &self,
+            request: tonic::Request<super::OpenRequest>,
+        ) -> std::result::Result<tonic::Response<super::OpenReply>, tonic::Status>;
+        async fn status(
+            &self,
+            request: tonic::Request<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status>;
+        async fn missing(
+            &self,
+            request: tonic::Request<super::MissingRequest>,
+        ) -> std::result::Result<tonic::Response<super::MissingReply>, tonic::Status>;
         async fn register(
             &self,
             request: tonic::Request<super::RegisterShardsRequest>,
@@ -384,18 +736,14 @@ pub mod shard_server {
             tonic::Response<super::RegisterShardsReply>,
             tonic::Status,
         >;
-        async fn fetch(
+        async fn exchange(
             &self,
-            request: tonic::Request<super::FetchRequest>,
-        ) -> std::result::Result<tonic::Response<super::FetchReply>, tonic::Status>;
-        async fn ack(
-            &self,
-            request: tonic::Request<super::AckRequest>,
-        ) -> std::result::Result<tonic::Response<super::AckReply>, tonic::Status>;
+            request: tonic::Request<super::ExchangeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ExchangeReply>, tonic::Status>;
         async fn release(
             &self,
-            request: tonic::Request<super::AckRequest>,
-        ) -> std::result::Result<tonic::Response<super::AckReply>, tonic::Status>;
+            request: tonic::Request<super::ReleaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status>;
         async fn fail(
             &self,
             request: tonic::Request<super::FailRequest>,
@@ -477,6 +825,135 @@ pub mod shard_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
+                "/antdt.v1.Shard/Open" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenSvc<T: Shard>(pub Arc<T>);
+                    impl<T: Shard> tonic::server::UnaryService<super::OpenRequest>
+                    for OpenSvc<T> {
+                        type Response = super::OpenReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OpenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Shard>::open(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Shard/Status" => {
+                    #[allow(non_camel_case_types)]
+                    struct StatusSvc<T: Shard>(pub Arc<T>);
+                    impl<T: Shard> tonic::server::UnaryService<super::StatusRequest>
+                    for StatusSvc<T> {
+                        type Response = super::StatusReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Shard>::status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Shard/Missing" => {
+                    #[allow(non_camel_case_types)]
+                    struct MissingSvc<T: Shard>(pub Arc<T>);
+                    impl<T: Shard> tonic::server::UnaryService<super::MissingRequest>
+                    for MissingSvc<T> {
+                        type Response = super::MissingReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MissingRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Shard>::missing(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MissingSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/antdt.v1.Shard/Register" => {
                     #[allow(non_camel_case_types)]
                     struct RegisterSvc<T: Shard>(pub Arc<T>);
@@ -522,23 +999,23 @@ pub mod shard_server {
                     };
                     Box::pin(fut)
                 }
-                "/antdt.v1.Shard/Fetch" => {
+                "/antdt.v1.Shard/Exchange" => {
                     #[allow(non_camel_case_types)]
-                    struct FetchSvc<T: Shard>(pub Arc<T>);
-                    impl<T: Shard> tonic::server::UnaryService<super::FetchRequest>
-                    for FetchSvc<T> {
-                        type Response = super::FetchReply;
+                    struct ExchangeSvc<T: Shard>(pub Arc<T>);
+                    impl<T: Shard> tonic::server::UnaryService<super::ExchangeRequest>
+                    for ExchangeSvc<T> {
+                        type Response = super::ExchangeReply;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::FetchRequest>,
+                            request: tonic::Request<super::ExchangeRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Shard>::fetch(&inner, request).await
+                                <T as Shard>::exchange(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -549,50 +1026,7 @@ pub mod shard_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = FetchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/antdt.v1.Shard/Ack" => {
-                    #[allow(non_camel_case_types)]
-                    struct AckSvc<T: Shard>(pub Arc<T>);
-                    impl<T: Shard> tonic::server::UnaryService<super::AckRequest>
-                    for AckSvc<T> {
-                        type Response = super::AckReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::AckRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Shard>::ack(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = AckSvc(inner);
+                        let method = ExchangeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -611,16 +1045,16 @@ pub mod shard_server {
                 "/antdt.v1.Shard/Release" => {
                     #[allow(non_camel_case_types)]
                     struct ReleaseSvc<T: Shard>(pub Arc<T>);
-                    impl<T: Shard> tonic::server::UnaryService<super::AckRequest>
+                    impl<T: Shard> tonic::server::UnaryService<super::ReleaseRequest>
                     for ReleaseSvc<T> {
-                        type Response = super::AckReply;
+                        type Response = super::ReleaseReply;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::AckRequest>,
+                            request: tonic::Request<super::ReleaseRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {

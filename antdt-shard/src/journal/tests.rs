@@ -36,12 +36,28 @@ fn written(seed: u64, steps: u32, durable_each: usize) -> Written {
     Written { spec, bytes, states }
 }
 
-fn fold(segment: &Segment, spec: &DatasetSpec) -> LedgerSnapshot {
-    let mut recovery = Recovery::new(spec.clone()).unwrap();
-    for record in &segment.records {
-        recovery.apply(record).unwrap();
+/// The segment, and the state of the ledger that it gives.
+fn fold(bytes: &[u8], spec: &DatasetSpec) -> Result<(Segment, LedgerSnapshot), JournalError> {
+    let (segment, recovery) = Segment::fold(bytes, Recovery::new(spec.clone()).unwrap())?;
+    Ok((segment, recovery.snapshot()))
+}
+
+/// The same, of bytes that come in pieces.
+fn fold_pieces(
+    bytes: &[u8],
+    spec: &DatasetSpec,
+    rng: &mut antdt_core::DetRng,
+) -> Result<(Segment, LedgerSnapshot), JournalError> {
+    let mut reader = SegmentReader::new(Recovery::new(spec.clone()).unwrap(), bytes.len() as u64);
+    let (mut start, mut end) = (0, 0);
+    while start < bytes.len() {
+        end = (end + rng.below(40) as usize).min(bytes.len());
+        let used = reader.take(&bytes[start..end])?;
+        assert!(used > 0 || end - start < reader.wanted().min(bytes.len() - start), "it goes on");
+        start += used;
     }
-    recovery.snapshot()
+    let (segment, recovery) = reader.finish()?;
+    Ok((segment, recovery.snapshot()))
 }
 
 #[test]
@@ -54,16 +70,15 @@ fn every_prefix_of_a_journal_recovers_to_a_state_that_was_true_once() {
                 next += 1;
             }
             let (end, state) = &states[next];
-            let segment = Segment::read(&bytes[..len], &spec).unwrap();
+            let (segment, recovered) = fold(&bytes[..len], &spec).unwrap();
             assert_eq!((segment.len, segment.torn), (*end as u64, (len - end) as u64));
             // The state of that moment as a whole: nothing is acknowledged in it that was not then.
-            let recovered = fold(&segment, &spec);
             assert_eq!(&recovered, state);
             assert!(recovered.counts().balance());
         }
         assert_eq!(next, states.len() - 1);
         for len in 0..HEAD_LEN {
-            assert_eq!(Segment::read(&bytes[..len], &spec), Err(JournalError::Head));
+            assert_eq!(fold(&bytes[..len], &spec), Err(JournalError::Head));
         }
     }
 }
@@ -76,9 +91,9 @@ fn damage_of_what_was_durable_is_an_error_that_names_the_place() {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x20;
         let frame = states.iter().rev().map(|(start, _)| *start).find(|start| *start <= at).unwrap();
-        match Segment::read(&damaged, &spec) {
+        match fold(&damaged, &spec) {
             // Nobody was promised the last frame.
-            Ok(segment) => assert_eq!((frame, segment.len), (last, last as u64)),
+            Ok((segment, _)) => assert_eq!((frame, segment.len), (last, last as u64)),
             Err(error) => {
                 let expected = JournalError::Damaged { at: frame as u64, durable: last as u64 };
                 assert!(frame < last);
@@ -89,12 +104,10 @@ fn damage_of_what_was_durable_is_an_error_that_names_the_place() {
     // The middle is gone altogether.
     let (start, end) = (states[3].0, states[6].0);
     let cut = [&bytes[..start], &bytes[end..]].concat();
-    assert!(matches!(Segment::read(&cut, &spec).map(|s| s.len), Ok(len) if len == start as u64));
+    assert!(matches!(fold(&cut, &spec), Ok((s, _)) if s.len == start as u64));
     let mut blank = bytes;
     blank[start..end].fill(0);
-    assert!(
-        matches!(Segment::read(&blank, &spec), Err(JournalError::Damaged { at, .. }) if at == start as u64)
-    );
+    assert!(matches!(fold(&blank, &spec), Err(JournalError::Damaged { at, .. }) if at == start as u64));
 }
 
 #[test]
@@ -103,9 +116,9 @@ fn damage_of_what_was_not_durable_is_a_torn_tail_even_before_whole_frames() {
     let (start, state) = &states[4];
     let mut torn = bytes.clone();
     torn[*start + 8] ^= 1;
-    let segment = Segment::read(&torn, &spec).unwrap();
+    let (segment, recovered) = fold(&torn, &spec).unwrap();
     assert_eq!((segment.len, segment.torn), (*start as u64, (bytes.len() - start) as u64));
-    assert_eq!(&fold(&segment, &spec), state);
+    assert_eq!(&recovered, state);
 }
 
 #[test]
@@ -127,12 +140,14 @@ fn a_damaged_journal_is_refused_or_gives_a_state_that_was_true_once() {
                 _ => bytes[at] ^= 1 << rng.below(8),
             }
         }
-        match Segment::read(&bytes, &spec) {
+        let folded = fold(&bytes, &spec);
+        assert_eq!(fold_pieces(&bytes, &spec, &mut rng), folded, "however the bytes come");
+        match folded {
             Err(_) => refused += 1,
-            Ok(segment) => {
+            Ok((segment, recovered)) => {
                 cut += 1;
                 let state = states.iter().find(|(end, _)| *end as u64 == segment.len);
-                assert_eq!(fold(&segment, &spec), state.expect("a frame ends there").1);
+                assert_eq!(recovered, state.expect("a frame ends there").1);
             }
         }
     }
@@ -142,13 +157,13 @@ fn a_damaged_journal_is_refused_or_gives_a_state_that_was_true_once() {
 #[test]
 fn a_journal_says_why_it_is_refused() {
     let Written { spec, bytes, .. } = written(0, 10, 1);
-    let other = DatasetSpec { shard_len: 11, ..spec.clone() };
-    assert_eq!(Segment::read(&bytes, &other), Err(JournalError::SpecMismatch { name: spec.name.clone() }));
+    let other = DatasetSpec { cut: crate::spec::Cut::Every(11), ..spec.clone() };
+    assert_eq!(fold(&bytes, &other), Err(JournalError::SpecMismatch { name: spec.name.clone() }));
     let mut later = bytes.clone();
     later[4] = 2;
     let sum = crc32c::crc32c(&later[..HEAD_LEN - 4]).to_le_bytes();
     later[HEAD_LEN - 4..HEAD_LEN].copy_from_slice(&sum);
-    assert_eq!(Segment::read(&later, &spec), Err(JournalError::UnknownVersion { version: 2, newest: 1 }));
+    assert_eq!(fold(&later, &spec), Err(JournalError::UnknownVersion { version: 2, newest: 1 }));
     // A frame that is whole and holds no records: not damage, but something that we did not write.
     let mut strange = bytes[..HEAD_LEN].to_vec();
     put_frame(&mut strange, HEAD_LEN as u64, 0, &[]).unwrap();
@@ -157,5 +172,10 @@ fn a_journal_says_why_it_is_refused() {
     let (head, payload) = strange[HEAD_LEN..].split_at(FRAME_LEN);
     let sum = checksum(HEAD_LEN as u64, head, payload).to_le_bytes();
     strange[HEAD_LEN + 16..HEAD_LEN + 20].copy_from_slice(&sum);
-    assert!(matches!(Segment::read(&strange, &spec), Err(JournalError::Content { at: 26, .. })));
+    assert!(matches!(fold(&strange, &spec), Err(JournalError::Content { at: 26, .. })));
+    // A record that is whole and of another story.
+    let mut unfit = bytes[..HEAD_LEN].to_vec();
+    let acked = Record::Acked { epoch: antdt_core::Epoch(0), position: 0, offset: 1 };
+    put_frame(&mut unfit, HEAD_LEN as u64, 0, &[acked]).unwrap();
+    assert!(matches!(fold(&unfit, &spec), Err(JournalError::Unfit { at: 26, .. })));
 }

@@ -13,6 +13,8 @@ pub(crate) enum Move {
     Grant,
     /// Doing to acknowledged.
     Ack,
+    /// Todo to acknowledged: the log does not tell what was granted.
+    Replay,
     /// Doing to todo.
     Return,
     /// Doing to quarantined.
@@ -84,13 +86,14 @@ impl Account {
             let (from, into) = match to {
                 Move::Grant => (&mut counts.todo, &mut counts.doing),
                 Move::Ack => (&mut counts.doing, &mut counts.acked),
+                Move::Replay => (&mut counts.todo, &mut counts.acked),
                 Move::Return => (&mut counts.doing, &mut counts.todo),
                 Move::Quarantine => (&mut counts.doing, &mut counts.quarantined),
             };
             *from -= samples;
             *into += samples;
         }
-        if matches!(to, Move::Ack) && counts.acked == counts.total {
+        if matches!(to, Move::Ack | Move::Replay) && counts.acked == counts.total {
             self.epochs.remove(&epoch);
         }
     }

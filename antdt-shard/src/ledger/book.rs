@@ -73,6 +73,8 @@ pub(crate) struct Book {
     pub(crate) spec: DatasetSpec,
     /// The newest generation that was begun.
     pub(crate) generation: Option<Generation>,
+    /// The newest generation whose leases a restore made void for good: the model went back with them.
+    pub(crate) restored: Option<Generation>,
     pub(super) shares: Vec<Share>,
     /// Shares that have shards left, now or in epochs to come.
     pub(super) unfinished: u32,
@@ -97,7 +99,7 @@ impl Book {
         let unfinished = u32::try_from(unfinished).expect("share_count is a u32");
         let account = Account::new(&spec);
         let (quarantined, fences) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { spec, generation: None, shares, unfinished, quarantined, fences, account })
+        Ok(Self { spec, generation: None, restored: None, shares, unfinished, quarantined, fences, account })
     }
 
     pub(crate) const fn account(&self) -> &Account {
@@ -161,6 +163,27 @@ impl Book {
         Some(taken)
     }
 
+    /// Takes a shard of a share if it waits at no more than `offset`, and has as many samples.
+    pub(crate) fn take_at(&mut self, share: u32, key: ShardKey, offset: u64) -> Option<Taken> {
+        let state = &self.shares[share as usize];
+        let pass = state.open.iter().find(|pass| pass.epoch() == key.epoch)?;
+        let position = pass.position_of(key.index)?;
+        if !(state.start..state.end).contains(&position) || offset > self.spec.shard(key.index).len() {
+            return None;
+        }
+        let taken = self.take(Place { epoch: key.epoch, position }).ok()?;
+        if taken.begun.offset > offset {
+            self.put_back(&taken);
+            return None;
+        }
+        Some(taken)
+    }
+
+    /// Shards that wait in the open epochs of a share.
+    pub(crate) fn waiting(&self, share: u32) -> u64 {
+        self.shares[share as usize].open.iter().map(Pass::waiting).sum()
+    }
+
     /// Where the seed of the samples of a taken shard comes from.
     pub(crate) fn sample_seed(&self, taken: &Taken) -> Option<Seed> {
         let open = &self.shares[taken.share as usize].open;
@@ -178,7 +201,7 @@ impl Book {
     pub(crate) fn ack(&mut self, taken: &mut Taken, offset: u64) -> After {
         self.account.shift(taken.place.epoch, Move::Ack, offset - taken.begun.offset);
         taken.begun.offset = offset;
-        if offset == taken.len { self.end(taken) } else { After::Begun }
+        if offset == taken.len { self.end(taken.share as usize, taken.place.epoch) } else { After::Begun }
     }
 
     /// A taken shard waits again.
@@ -197,20 +220,20 @@ impl Book {
         let given_up = GivenUp { key: taken.key, offset: taken.begun.offset, len: taken.len };
         self.quarantined.insert(taken.place, given_up);
         self.account.shift(taken.place.epoch, Move::Quarantine, taken.left());
-        self.end(&taken);
+        self.end(taken.share as usize, taken.place.epoch);
     }
 
-    /// A taken shard will not come back.
-    fn end(&mut self, taken: &Taken) -> After {
-        let pass = self.pass_mut(taken);
+    /// A taken shard of a share will not come back.
+    fn end(&mut self, share: usize, epoch: Epoch) -> After {
+        let share = &mut self.shares[share];
+        let pass = share.open.iter_mut().find(|pass| pass.epoch() == epoch);
+        let pass = pass.expect("a pass with a taken shard is open");
         pass.end();
         if !pass.is_closed() {
             return After::Done;
         }
-        let limit = self.spec.epoch_limit();
-        let share = &mut self.shares[taken.share as usize];
         share.open.retain(|pass| !pass.is_closed());
-        if share.opened == limit && share.open.is_empty() {
+        if share.opened == self.spec.epoch_limit() && share.open.is_empty() {
             self.unfinished -= 1;
         }
         After::Closed
@@ -239,14 +262,7 @@ impl Book {
             }
             Record::Acked { epoch, position, offset } => {
                 let place = Place { epoch: *epoch, position: *position };
-                let mut taken = self.take(place).map_err(unfit)?;
-                if *offset <= taken.begun.offset || *offset > taken.len {
-                    self.put_back(&taken);
-                    return Err(unfit("the offset lies outside what was left of the shard"));
-                }
-                if self.ack(&mut taken, *offset) == After::Begun {
-                    self.put_back(&taken);
-                }
+                self.ack_waiting(place, *offset).map_err(unfit)?;
             }
             Record::Failed { epoch, position } => {
                 let taken = self.take(Place { epoch: *epoch, position: *position }).map_err(unfit)?;
@@ -262,18 +278,54 @@ impl Book {
                 let mut book = snapshot.book.clone();
                 book.merge_fences(self);
                 book.generation = book.generation.max(self.generation);
+                // Whatever was out, at any time before now, was trained into a model that is no more.
+                book.restored = book.generation;
                 *self = book;
+            }
+            Record::Base(snapshot) => {
+                if snapshot.book.spec != self.spec {
+                    return Err(RecoverError::SpecMismatch { name: self.spec.name.clone() });
+                }
+                if self.generation.is_some() {
+                    return Err(unfit("a base stands only at the beginning of a log"));
+                }
+                *self = snapshot.book.clone();
             }
         }
         Ok(())
     }
 
+    /// Samples of a waiting shard up to `offset` are done: [`take`](Self::take), [`ack`](Self::ack) and, if some of it is
+    /// left, [`put_back`](Self::put_back) in one.
+    fn ack_waiting(&mut self, place: Place, offset: u64) -> Result<(), &'static str> {
+        let (share, pass) = Self::find(&mut self.shares, place)?;
+        let len = pass.len_at(&self.spec, place.position);
+        let begun = pass.take(place.position).ok_or("the shard is done or given up")?;
+        if offset <= begun.offset || offset > len {
+            pass.put_back(place.position, begun);
+            return Err("the offset lies outside what was left of the shard");
+        }
+        if offset < len {
+            pass.put_back(place.position, Begun { offset, ..begun });
+        }
+        self.account.shift(place.epoch, Move::Replay, offset - begun.offset);
+        if offset == len {
+            self.end(share, place.epoch);
+        }
+        Ok(())
+    }
+
+    /// The pass to which a place belongs, and the index of its share.
+    fn find(shares: &mut [Share], place: Place) -> Result<(usize, &mut Pass), &'static str> {
+        let share = shares.partition_point(|share| share.end <= place.position);
+        let state = shares.get_mut(share).ok_or("the epoch has no such position")?;
+        let open = state.open.iter_mut().find(|pass| pass.epoch() == place.epoch);
+        Ok((share, open.ok_or("the epoch is not open")?))
+    }
+
     /// Takes a waiting shard by its place.
     fn take(&mut self, place: Place) -> Result<Taken, &'static str> {
-        let share = self.shares.partition_point(|share| share.end <= place.position);
-        let state = self.shares.get_mut(share).ok_or("the epoch has no such position")?;
-        let open = state.open.iter_mut().find(|pass| pass.epoch() == place.epoch);
-        let pass = open.ok_or("the epoch is not open")?;
+        let (share, pass) = Self::find(&mut self.shares, place)?;
         let begun = pass.take(place.position).ok_or("the shard is done or given up")?;
         let key = pass.key(place.position);
         let share = u32::try_from(share).expect("share_count is a u32");

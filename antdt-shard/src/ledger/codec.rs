@@ -29,10 +29,10 @@ use super::ranges::RangeSet;
 use super::record::Record;
 use super::snapshot::LedgerSnapshot;
 use crate::error::DecodeError;
-use crate::spec::{Assignment, DatasetSpec, Epochs, OnQuarantine, Shuffle};
+use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle};
 
 const MAGIC: [u8; 4] = *b"ADSN";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of a snapshot before its body.
 const HEAD: usize = 4 + 2 + 8 + 8;
 
@@ -69,6 +69,10 @@ impl Record {
                 out.push(6);
                 snapshot.encode(out);
             }
+            Self::Base(snapshot) => {
+                out.push(7);
+                snapshot.encode(out);
+            }
         }
     }
 
@@ -94,6 +98,7 @@ impl Record {
             4 => Self::Failed { epoch: Epoch(reader.u32()?), position: reader.u64()? },
             5 => Self::Fenced { node: reader.node()?, through: Incarnation(reader.u32()?) },
             6 => Self::Restored(Box::new(LedgerSnapshot::read(reader, spec)?)),
+            7 => Self::Base(Box::new(LedgerSnapshot::read(reader, spec)?)),
             value => return Err(DecodeError::Unknown { what: "record kind", value, at }),
         })
     }
@@ -109,7 +114,7 @@ impl LedgerSnapshot {
 
     /// The snapshot that these bytes are, all of them.
     ///
-    /// O(outstanding leases + holes); if the last shard is shorter, also O(shards) for each unclosed epoch, to find it.
+    /// O(outstanding leases + holes).
     ///
     /// # Errors
     /// If they are damaged, of a later format, of another data set, or of a state that no ledger can be in.
@@ -179,7 +184,7 @@ pub(crate) fn fingerprint(spec: &DatasetSpec) -> u64 {
     let DatasetSpec {
         name,
         num_samples,
-        shard_len,
+        cut,
         epochs,
         shuffle,
         seed,
@@ -194,7 +199,15 @@ pub(crate) fn fingerprint(spec: &DatasetSpec) -> u64 {
     put_u64(&mut bytes, name.len() as u64);
     bytes.extend(name.as_bytes());
     put_u64(&mut bytes, *num_samples);
-    put_u64(&mut bytes, *shard_len);
+    match cut {
+        Cut::Every(len) => put_u64(&mut bytes, *len),
+        Cut::At(ends) => {
+            // No shard is so long.
+            put_u64(&mut bytes, u64::MAX);
+            put_u64(&mut bytes, ends.len() as u64);
+            ends.iter().for_each(|end| put_u64(&mut bytes, *end));
+        }
+    }
     let (tag, value) = match epochs {
         Epochs::Finite(epochs) => (0, *epochs),
         Epochs::Infinite => (1, 0),
@@ -248,8 +261,10 @@ fn put_node(out: &mut Vec<u8>, node: NodeId) {
 }
 
 fn put_book(out: &mut Vec<u8>, book: &Book) {
-    out.push(u8::from(book.generation.is_some()));
-    put_u64(out, book.generation.unwrap_or_default().0);
+    for generation in [book.generation, book.restored] {
+        out.push(u8::from(generation.is_some()));
+        put_u64(out, generation.unwrap_or_default().0);
+    }
 
     put_u64(out, book.fences.len() as u64);
     for (node, through) in &book.fences {
@@ -303,12 +318,11 @@ fn put_counts(out: &mut Vec<u8>, counts: Counts) {
 
 fn read_book(reader: &mut Reader<'_>, spec: &DatasetSpec) -> Result<Book, DecodeError> {
     let mut book = Book::new(spec.clone())?;
-    let (begun, generation) = (reader.u8()?, Generation(reader.u64()?));
-    book.generation = match begun {
-        0 if generation == Generation(0) => None,
-        1 => Some(generation),
-        _ => return Err(reader.inconsistent("a generation is neither there nor absent")),
-    };
+    book.generation = reader.generation()?;
+    book.restored = reader.generation()?;
+    if book.restored > book.generation {
+        return Err(reader.inconsistent("a restore made generations void that never were"));
+    }
 
     for _ in 0..reader.count(1 + 4 + 4)? {
         let (node, through) = (reader.node()?, Incarnation(reader.u32()?));
@@ -443,17 +457,29 @@ fn recount(book: &Book, most: usize) -> Result<Account, &'static str> {
         return Err("an epoch that somebody has yet to open has no account");
     }
 
-    // Where the shorter last shard stands must be known to count the samples of a run of shards.
-    let missing = (spec.shard_len - spec.num_samples % spec.shard_len) % spec.shard_len;
+    // Where the shorter last shard of an epoch stands: asked for each of very many runs.
     let mut shorter = BTreeMap::new();
     let mut samples = |epoch: Epoch, start: u64, end: u64| {
-        let full = u128::from(end - start) * u128::from(spec.shard_len);
-        if missing == 0 {
-            return full;
+        if end - start == spec.shard_count() {
+            return u128::from(total);
         }
-        let find = || spec.shard_order(epoch).position_of(spec.shard_count() - 1);
-        let at = *shorter.entry(epoch).or_insert_with(find);
-        if at.is_some_and(|at| (start..end).contains(&at)) { full - u128::from(missing) } else { full }
+        match &spec.cut {
+            Cut::At(_) => {
+                let order = spec.shard_order(epoch);
+                (start..end).map(|at| u128::from(spec.shard(order.at(at)).len())).sum()
+            }
+            Cut::Every(len) => {
+                let full = u128::from(end - start) * u128::from(*len);
+                let missing = (len - total % len) % len;
+                let find = || spec.shard_order(epoch).position_of(spec.shard_count() - 1);
+                let at = *shorter.entry(epoch).or_insert_with(find);
+                if at.is_some_and(|at| (start..end).contains(&at)) {
+                    full - u128::from(missing)
+                } else {
+                    full
+                }
+            }
+        }
     };
 
     let mut waiting: BTreeMap<Epoch, u128> = BTreeMap::new();
@@ -578,6 +604,14 @@ impl<'a> Reader<'a> {
             value => return Err(DecodeError::Unknown { what: "role", value, at }),
         };
         Ok(NodeId { role, index: self.u32()? })
+    }
+
+    fn generation(&mut self) -> Result<Option<Generation>, DecodeError> {
+        match (self.u8()?, Generation(self.u64()?)) {
+            (0, Generation(0)) => Ok(None),
+            (1, generation) => Ok(Some(generation)),
+            _ => Err(self.inconsistent("a generation is neither there nor absent")),
+        }
     }
 
     fn counts(&mut self) -> Result<Counts, DecodeError> {

@@ -1,32 +1,39 @@
 //! The ledger as a [`Machine`]: events in, answers out. Everything here only dispatches.
 
 use antdt_core::{
-    Ack, AckOutcome, Counts, Epoch, FetchOutcome, Generation, Holder, JobTime, Machine, RequestId,
+    Ack, AckOutcome, Counts, Epoch, Exchanged, Generation, Held, Holder, JobTime, Machine, Registered,
+    RequestId,
 };
 
-use super::{Effect, LedgerSnapshot, Outstanding, Quarantined, ShardLedger};
-use crate::error::{AckError, FetchError, RecoverError, RegisterError};
+use super::{Effect, LedgerSnapshot, Missing, Outstanding, Quarantined, ShardLedger};
+use crate::error::{AckError, ExchangeError, RecoverError, RegisterError};
 
 /// Everything that can happen to a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// [`ShardLedger::register`].
+    /// [`ShardLedger::register_holding`].
     Register {
         /// Who.
         holder: Holder,
+        /// The leases it still has from an earlier generation.
+        held: Vec<Held>,
     },
-    /// [`ShardLedger::fetch`].
-    Fetch {
+    /// [`ShardLedger::exchange`].
+    Exchange {
         /// Who.
         holder: Holder,
         /// The generation it registered in.
         generation: Generation,
         /// Its running number.
         request: RequestId,
+        /// What is done.
+        acks: Vec<Ack>,
+        /// Shards it asks for.
+        want: u32,
     },
-    /// [`ShardLedger::ack_all`], or [`ShardLedger::settle`] if the master says it.
-    Ack {
+    /// [`ShardLedger::settle`].
+    Settle {
         /// Whose leases.
         holder: Holder,
         /// What is done.
@@ -51,6 +58,13 @@ pub enum Event {
         /// Who.
         holder: Holder,
     },
+    /// [`ShardLedger::freeze`].
+    Freeze {
+        /// When it thaws by itself.
+        until: JobTime,
+    },
+    /// [`ShardLedger::thaw`].
+    Thaw,
     /// [`ShardLedger::counts`] and what belongs to them.
     Status,
     /// [`ShardLedger::epoch_counts`].
@@ -62,6 +76,13 @@ pub enum Event {
     Outstanding,
     /// [`ShardLedger::quarantined`].
     Quarantined,
+    /// [`ShardLedger::missing`].
+    Missing {
+        /// Of which epoch.
+        epoch: Epoch,
+        /// Of how many shards at most.
+        shards: usize,
+    },
     /// [`ShardLedger::snapshot`].
     Snapshot,
     /// [`ShardLedger::restore`].
@@ -78,15 +99,17 @@ pub enum Event {
 #[non_exhaustive]
 pub enum Answer {
     /// To [`Event::Register`].
-    Register(Result<Generation, RegisterError>),
-    /// To [`Event::Fetch`].
-    Fetch(Result<FetchOutcome, FetchError>),
-    /// To [`Event::Ack`] and [`Event::Release`]: one for each entry, in order.
+    Register(Result<Registered, RegisterError>),
+    /// To [`Event::Exchange`].
+    Exchange(Result<Exchanged, ExchangeError>),
+    /// To [`Event::Settle`] and [`Event::Release`]: one for each entry, in order.
     Ack(Result<Vec<AckOutcome>, AckError>),
     /// To [`Event::Fail`].
     Fail(Result<AckOutcome, AckError>),
     /// To [`Event::WorkerLost`].
     WorkerLost,
+    /// To [`Event::Freeze`] and [`Event::Thaw`].
+    Frozen,
     /// To [`Event::Status`].
     Status(LedgerStatus),
     /// To [`Event::EpochCounts`].
@@ -95,6 +118,8 @@ pub enum Answer {
     Outstanding(Vec<Outstanding>),
     /// To [`Event::Quarantined`].
     Quarantined(Vec<Quarantined>),
+    /// To [`Event::Missing`].
+    Missing(Vec<Missing>),
     /// To [`Event::Snapshot`].
     Snapshot(Box<LedgerSnapshot>),
     /// To [`Event::Restore`].
@@ -132,24 +157,33 @@ impl Machine for ShardLedger {
     type Answer = Answer;
     type Effect = Effect;
 
-    // Nothing the ledger does depends on the time: whether a holder is alive is the membership's to say.
+    // Only a thaw depends on the time: whether a holder is alive is the membership's to say.
     fn handle(&mut self, _now: JobTime, event: Event) -> Answer {
         match event {
-            Event::Register { holder } => Answer::Register(self.register(holder)),
-            Event::Fetch { holder, generation, request } => {
-                Answer::Fetch(self.fetch(holder, generation, request))
+            Event::Register { holder, held } => Answer::Register(self.register_holding(holder, &held)),
+            Event::Exchange { holder, generation, request, acks, want } => {
+                Answer::Exchange(self.exchange(holder, generation, request, &acks, want))
             }
-            Event::Ack { holder, acks } => Answer::Ack(self.ack_all(holder, &acks)),
+            Event::Settle { holder, acks } => Answer::Ack(self.settle(holder, &acks)),
             Event::Release { holder, acks } => Answer::Ack(self.release(holder, &acks)),
             Event::Fail { holder, ack } => Answer::Fail(self.fail(holder, ack)),
             Event::WorkerLost { holder } => {
                 self.worker_lost(holder);
                 Answer::WorkerLost
             }
+            Event::Freeze { until } => {
+                self.freeze(until);
+                Answer::Frozen
+            }
+            Event::Thaw => {
+                self.thaw();
+                Answer::Frozen
+            }
             Event::Status => Answer::Status(self.status()),
             Event::EpochCounts { epoch } => Answer::EpochCounts(self.epoch_counts(epoch)),
             Event::Outstanding => Answer::Outstanding(self.outstanding().collect()),
             Event::Quarantined => Answer::Quarantined(self.quarantined().collect()),
+            Event::Missing { epoch, shards } => Answer::Missing(self.missing(epoch, shards)),
             Event::Snapshot => Answer::Snapshot(Box::new(self.snapshot())),
             Event::Restore { snapshot, generation } => Answer::Restore(self.restore(&snapshot, generation)),
         }
@@ -162,8 +196,12 @@ impl Machine for ShardLedger {
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        None
+        self.standing.frozen_until
     }
 
-    fn on_deadline(&mut self, _now: JobTime) {}
+    fn on_deadline(&mut self, now: JobTime) {
+        if self.standing.frozen_until.is_some_and(|until| until <= now) {
+            self.thaw();
+        }
+    }
 }

@@ -24,26 +24,30 @@
 mod account;
 mod book;
 pub(crate) mod codec;
+mod cut;
 mod machine;
+mod missing;
 mod pass;
 mod ranges;
 mod record;
 mod snapshot;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    Ack, AckOutcome, Counts, Epoch, FetchOutcome, Generation, Grant, Holder, Incarnation, LeaseId, NodeId,
-    RequestId, Role, SampleRange, ShardKey,
+    Ack, AckOutcome, Counts, Epoch, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation,
+    JobTime, LeaseId, NodeId, Registered, RequestId, Role, SampleRange, ShardKey,
 };
 
 use self::book::{After, Book, Taken};
+pub use self::cut::{CutBinding, LedgerCut};
 pub use self::machine::{Answer, Event, LedgerStatus};
+pub use self::missing::{Missing, MissingWhy};
 pub use self::record::{Record, Recovery};
 pub use self::snapshot::LedgerSnapshot;
-use crate::error::{AckError, FetchError, RecoverError, RegisterError};
-use crate::spec::DatasetSpec;
+use crate::error::{AckError, ExchangeError, FetchError, RecoverError, RegisterError};
+use crate::spec::{Assignment, DatasetSpec};
 
 /// How long a holder that was told to wait may wait before it asks again, should no wake-up reach it. A larger one
 /// delays the end of an epoch when a message is lost; a smaller one makes idle workers poll.
@@ -78,15 +82,26 @@ pub struct Quarantined {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lease {
     holder: Holder,
+    /// Samples that were done when it was granted.
+    resumed_at: u64,
     taken: Taken,
+}
+
+/// The answer to a request, as long as the holder may repeat it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answered {
+    request: RequestId,
+    first: Grant,
+    more: Vec<Grant>,
 }
 
 /// A worker, as long as this generation lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     live: Incarnation,
-    held: u32,
-    last: Option<(RequestId, Grant)>,
+    /// Its leases, oldest first.
+    leases: VecDeque<u64>,
+    last: Option<Answered>,
     /// Leases that the live incarnation finished lately, with their lengths: the repetition of an ack whose answer
     /// was lost is recognised. As many as it can hold are enough, because a holder acknowledges one call at a time.
     completed: VecDeque<(u64, u64)>,
@@ -98,7 +113,18 @@ impl Member {
     const COMPLETED_MAX: usize = 1024;
 
     const fn new(live: Incarnation) -> Self {
-        Self { live, held: 0, last: None, completed: VecDeque::new() }
+        Self { live, leases: VecDeque::new(), last: None, completed: VecDeque::new() }
+    }
+
+    fn held(&self) -> u32 {
+        u32::try_from(self.leases.len()).expect("no more than max_leases_per_holder, a u32")
+    }
+
+    /// A lease of it has ended. Most often it is the oldest.
+    fn end(&mut self, sequence: u64) {
+        if let Some(at) = self.leases.iter().position(|held| *held == sequence) {
+            self.leases.remove(at);
+        }
     }
 }
 
@@ -109,11 +135,22 @@ struct Standing {
     sequence: u64,
     leases: BTreeMap<u64, Lease>,
     members: BTreeMap<NodeId, Member>,
+    /// Those who were told to wait and have not been given anything since.
+    idle: BTreeSet<NodeId>,
+    /// Nothing is granted before this.
+    frozen_until: Option<JobTime>,
 }
 
 impl Standing {
     const fn new(generation: Generation) -> Self {
-        Self { generation, sequence: 0, leases: BTreeMap::new(), members: BTreeMap::new() }
+        Self {
+            generation,
+            sequence: 0,
+            leases: BTreeMap::new(),
+            members: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            frozen_until: None,
+        }
     }
 }
 
@@ -178,21 +215,75 @@ impl ShardLedger {
     /// # Errors
     /// If that life has ended itself, or the node has no share of the data.
     pub fn register(&mut self, holder: Holder) -> Result<Generation, RegisterError> {
+        Ok(self.register_holding(holder, &[])?.generation)
+    }
+
+    /// [`register`](Self::register) of a life that still holds leases of an earlier generation. Where that is safe
+    /// they are adopted: the shard gets a new lease, and what the holder committed of it counts. Safe means that
+    ///
+    /// - the ledger was not set back after the lease was granted, so the model that the samples went into is still
+    ///   the one that is trained;
+    /// - the shard waits, at an offset that is not beyond the presented one;
+    /// - the holder stays within its lease cap, and this is its first registration in this generation. A repeated one
+    ///   is answered with the leases that it has, so a message that comes late adopts nothing behind its holder's back.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_holding(&mut self, holder: Holder, held: &[Held]) -> Result<Registered, RegisterError> {
         let Holder { node, incarnation } = holder;
         if node.role != Role::Worker {
             return Err(RegisterError::NotAWorker { node });
         }
-        if self.book.spec.share_of(node).is_none() {
+        let Some(share) = self.book.spec.share_of(node) else {
             return Err(RegisterError::NoShare { node, workers: self.book.spec.share_count() });
-        }
+        };
         if let Some(through) = self.fence(holder) {
             return Err(RegisterError::Fenced { holder, through });
         }
         if let Some(before) = incarnation.0.checked_sub(1) {
             self.worker_lost(Holder::new(node, Incarnation(before)));
         }
+        let first = !self.standing.members.contains_key(&node);
         self.standing.members.entry(node).or_insert_with(|| Member::new(incarnation));
-        Ok(self.standing.generation)
+        let adopt = |held: &Held| {
+            let again = self.held_again(holder, held.key);
+            if first && again.is_none() { self.adopt(holder, share, held) } else { again }
+        };
+        let adopted = held.iter().map(adopt).collect();
+        Ok(Registered { generation: self.standing.generation, adopted })
+    }
+
+    /// The lease that a holder has on a shard, granted as it stands.
+    fn held_again(&self, holder: Holder, key: ShardKey) -> Option<Grant> {
+        let member = self.standing.members.get(&holder.node)?;
+        let of_shard = |sequence: &u64| {
+            self.standing
+                .leases
+                .get(sequence)
+                .filter(|lease| lease.taken.key == key)
+                .map(|l| (*sequence, l.taken))
+        };
+        let (sequence, taken) = member.leases.iter().find_map(of_shard)?;
+        Some(self.grant(sequence, &taken))
+    }
+
+    fn adopt(&mut self, holder: Holder, share: u32, held: &Held) -> Option<Grant> {
+        let void = self.book.restored.is_some_and(|restored| held.lease.generation <= restored);
+        let has_room = self.standing.members.get(&holder.node)?.held() < self.book.spec.max_leases_per_holder;
+        if void || held.lease.generation >= self.standing.generation || !has_room {
+            return None;
+        }
+        let mut taken = self.book.take_at(share, held.key, held.offset)?;
+        if held.offset > taken.begun.offset {
+            let (epoch, position) = (taken.place.epoch, taken.place.position);
+            self.records.push_back(Record::Acked { epoch, position, offset: held.offset });
+            let after = self.book.ack(&mut taken, held.offset);
+            self.wake |= after == After::Closed;
+            if after != After::Begun {
+                return None; // Done. There is nothing left to hold.
+            }
+        }
+        Some(self.lend(holder, taken))
     }
 
     /// Asks for a shard. Repeating the request that was last answered with a grant gives the same grant.
@@ -205,6 +296,50 @@ impl ShardLedger {
         generation: Generation,
         request: RequestId,
     ) -> Result<FetchOutcome, FetchError> {
+        self.check_caller(holder, generation)?;
+        Ok(self.fetch_many(holder, request, 1)?.0)
+    }
+
+    /// Acknowledges and asks for up to `want` shards, in one call. Everything is checked before anything is counted.
+    ///
+    /// With a `want` of 0 it only acknowledges. Of more, a holder gets what keeps it under its lease cap; and near the
+    /// end of an epoch, when the waiting shards are few, no more than half of its equal part of them, so that no
+    /// prefetch of a slow worker makes the others wait (guided self-scheduling: Polychronopoulos and Kuck, 1987,
+    /// recalled).
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch), if nothing is wanted only for who the caller is; or as [`ack_all`](Self::ack_all),
+    /// except that no acks are fine if something is wanted.
+    pub fn exchange(
+        &mut self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+        acks: &[Ack],
+        want: u32,
+    ) -> Result<Exchanged, ExchangeError> {
+        self.check_caller(holder, generation)?;
+        if want > 0 {
+            self.check_request(holder, request)?;
+        }
+        if !acks.is_empty() || want == 0 {
+            self.check_all(holder, acks)?;
+        }
+        let mut exchanged = Exchanged {
+            outcomes: acks.iter().map(|ack| self.ack_checked(holder, *ack)).collect(),
+            ..Exchanged::default()
+        };
+        if want > 0 {
+            let (fetched, more) = self.fetch_many(holder, request, want)?;
+            exchanged.fetched = Some(fetched);
+            exchanged.more = more;
+        }
+        exchanged.recalled = self.recall(holder);
+        Ok(exchanged)
+    }
+
+    /// Whether the caller may say anything.
+    fn check_caller(&self, holder: Holder, generation: Generation) -> Result<(), FetchError> {
         let current = self.standing.generation;
         if generation != current {
             return Err(FetchError::WrongGeneration { given: generation, current });
@@ -212,15 +347,19 @@ impl ShardLedger {
         if let Some(through) = self.fence(holder) {
             return Err(FetchError::Fenced { holder, through });
         }
-        let member = self.standing.members.get_mut(&holder.node);
-        let member = member.filter(|member| member.live == holder.incarnation);
-        let Some(member) = member else {
+        let member = self.standing.members.get(&holder.node);
+        if member.is_none_or(|member| member.live != holder.incarnation) {
             return Err(FetchError::UnknownHolder { holder });
-        };
-        match member.last {
-            Some((last, grant)) if last == request => return Ok(FetchOutcome::Granted(grant)),
-            Some((last, _)) if last > request => {
-                return Err(FetchError::OldRequest { holder, request, last });
+        }
+        Ok(())
+    }
+
+    /// Whether a member may ask with this request; `true` if it was answered with a grant before.
+    fn check_request(&self, holder: Holder, request: RequestId) -> Result<bool, FetchError> {
+        match self.standing.members.get(&holder.node).and_then(|member| member.last.as_ref()) {
+            Some(last) if last.request == request => return Ok(true),
+            Some(last) if last.request > request => {
+                return Err(FetchError::OldRequest { holder, request, last: last.request });
             }
             Some(_) | None => {}
         }
@@ -230,34 +369,105 @@ impl ShardLedger {
         {
             return Err(FetchError::Quarantined { key: given_up.key, samples, limit });
         }
-        if member.held >= self.book.spec.max_leases_per_holder {
-            return Ok(FetchOutcome::AtLimit);
+        Ok(false)
+    }
+
+    /// Up to `want` shards for a member, at least one if there is one.
+    fn fetch_many(
+        &mut self,
+        holder: Holder,
+        request: RequestId,
+        want: u32,
+    ) -> Result<(FetchOutcome, Vec<Grant>), FetchError> {
+        let repeated = self.check_request(holder, request)?;
+        let members = self.standing.members.len() as u64;
+        let member = self.standing.members.get(&holder.node).expect("the caller was checked");
+        if let Some(last) = member.last.as_ref().filter(|_| repeated) {
+            return Ok((FetchOutcome::Granted(last.first), last.more.clone()));
+        }
+        let room = self.book.spec.max_leases_per_holder.saturating_sub(member.held());
+        if room == 0 {
+            return Ok((FetchOutcome::AtLimit, Vec::new()));
         }
         let share = self.book.spec.share_of(holder.node).expect("a registered worker has a share");
+        if self.standing.frozen_until.is_some() {
+            return Ok((FetchOutcome::Wait { retry_after: RETRY_AFTER }, Vec::new()));
+        }
         if let Some(epoch) = self.book.open_if_due(share) {
             // Nobody needs to be woken for it: what made it possible, the end of an older epoch, woke everybody.
             self.records.push_back(Record::EpochOpened { share, epoch });
         }
         let Some(taken) = self.book.take_first(share) else {
-            return Ok(if self.is_finished() {
-                FetchOutcome::EndOfData
-            } else {
-                FetchOutcome::Wait { retry_after: RETRY_AFTER }
-            });
+            if self.is_finished() {
+                return Ok((FetchOutcome::EndOfData, Vec::new()));
+            }
+            self.standing.idle.insert(holder.node);
+            return Ok((FetchOutcome::Wait { retry_after: RETRY_AFTER }, Vec::new()));
         };
+        let fair = self.book.waiting(share) / (2 * members);
+        let first = self.lend(holder, taken);
+        let mut more = Vec::new();
+        for _ in 1..u64::from(want.min(room)).min(fair) {
+            let Some(taken) = self.book.take_first(share) else { break };
+            more.push(self.lend(holder, taken));
+        }
+        let member = self.standing.members.get_mut(&holder.node).expect("the caller was checked");
+        member.last = Some(Answered { request, first, more: more.clone() });
+        self.standing.idle.remove(&holder.node);
+        Ok((FetchOutcome::Granted(first), more))
+    }
+
+    /// Leases a taken shard to a member.
+    fn lend(&mut self, holder: Holder, taken: Taken) -> Grant {
         self.standing.sequence += 1;
-        let grant = Grant {
-            lease: LeaseId { generation: current, sequence: self.standing.sequence },
+        let sequence = self.standing.sequence;
+        let grant = self.grant(sequence, &taken);
+        self.standing.leases.insert(sequence, Lease { holder, resumed_at: taken.begun.offset, taken });
+        let member = self.standing.members.get_mut(&holder.node).expect("only members are lent to");
+        member.leases.push_back(sequence);
+        grant
+    }
+
+    fn grant(&self, sequence: u64, taken: &Taken) -> Grant {
+        Grant {
+            lease: LeaseId { generation: self.standing.generation, sequence },
             key: taken.key,
             start: self.book.spec.shard(taken.key.index).start,
             len: taken.len,
             resume_at: taken.begun.offset,
-            seed: self.book.sample_seed(&taken),
+            seed: self.book.sample_seed(taken),
+        }
+    }
+
+    /// Leases of this holder that others could begin at once: newest first, none that it has acknowledged samples of,
+    /// not the oldest, which it is about to begin, and no more than there are idle holders.
+    fn recall(&self, holder: Holder) -> Vec<LeaseId> {
+        let Standing { generation, leases, members, idle, .. } = &self.standing;
+        // With a static assignment nobody else may have them.
+        let in_vain = self.book.spec.assignment != Assignment::Dynamic;
+        let Some(member) = members.get(&holder.node).filter(|_| !idle.is_empty() && !in_vain) else {
+            return Vec::new();
         };
-        self.standing.leases.insert(self.standing.sequence, Lease { holder, taken });
-        member.held += 1;
-        member.last = Some((request, grant));
-        Ok(FetchOutcome::Granted(grant))
+        let others = idle.len() - usize::from(idle.contains(&holder.node));
+        let unstarted =
+            |sequence: &&u64| leases.get(sequence).is_some_and(|l| l.taken.begun.offset == l.resumed_at);
+        let newest = member.leases.iter().skip(1).rev().filter(unstarted).take(others);
+        newest.map(|sequence| LeaseId { generation: *generation, sequence: *sequence }).collect()
+    }
+
+    /// Grants nothing until [`thaw`](Self::thaw), or until the deadline at the latest: whoever asks is told to wait.
+    /// Acks count. To let a job come to rest before a [cut](Self::cut).
+    ///
+    /// The deadline is that of the [`Machine`](antdt_core::Machine); whoever calls methods must thaw.
+    pub fn freeze(&mut self, until: JobTime) {
+        self.standing.frozen_until = Some(until);
+    }
+
+    /// Grants again.
+    pub fn thaw(&mut self) {
+        if self.standing.frozen_until.take().is_some() {
+            self.wake = true;
+        }
     }
 
     /// Samples of a lease are done. Repeating the ack that finished a shard is accepted and counts nothing.
@@ -332,7 +542,7 @@ impl ShardLedger {
     /// A life of a node, and all before it, have ended. What they held waits again at the last acked offset, and
     /// nothing they say later counts. Repeating it, or saying it late, changes nothing.
     ///
-    /// O(outstanding leases).
+    /// O(its leases).
     pub fn worker_lost(&mut self, holder: Holder) {
         let Holder { node, incarnation } = holder;
         if node.role != Role::Worker || !self.book.raise_fence(node, incarnation) {
@@ -341,20 +551,15 @@ impl ShardLedger {
         self.records.push_back(Record::Fenced { node, through: incarnation });
         // The lost holder may itself be waiting for an answer.
         self.wake = true;
-        let Standing { members, leases, .. } = &mut self.standing;
-        // No later life can be live: its registration would have raised the fence this far.
-        if members.remove(&node).is_none_or(|member| member.held == 0) {
-            return;
-        }
-        let book = &mut self.book;
-        // A lease of this node is one of the life that was live, for earlier ones ended when it registered.
-        leases.retain(|_, lease| {
-            let keep = lease.holder.node != node;
-            if !keep {
-                book.put_back(&lease.taken);
+        let Standing { members, leases, idle, .. } = &mut self.standing;
+        idle.remove(&node);
+        // No later life can be live: its registration would have raised the fence this far. So every lease of the node
+        // is one of the life that was live, for earlier ones ended when it registered.
+        for sequence in members.remove(&node).into_iter().flat_map(|member| member.leases) {
+            if let Some(lease) = leases.remove(&sequence) {
+                self.book.put_back(&lease.taken);
             }
-            keep
-        });
+        }
     }
 
     /// The sample accounts of the job.
@@ -461,7 +666,7 @@ impl ShardLedger {
         if after != After::Begun {
             leases.remove(&id.sequence);
             let member = members.get_mut(&holder.node).expect("the holder of a live lease is a member");
-            member.held -= 1;
+            member.end(id.sequence);
             let remembered = (self.book.spec.max_leases_per_holder as usize).min(Member::COMPLETED_MAX);
             if member.completed.len() >= remembered {
                 member.completed.pop_front();
@@ -477,7 +682,7 @@ impl ShardLedger {
         self.lease(holder, id)?;
         let lease = self.standing.leases.remove(&id.sequence)?;
         let member = self.standing.members.get_mut(&holder.node);
-        member.expect("the holder of a live lease is a member").held -= 1;
+        member.expect("the holder of a live lease is a member").end(id.sequence);
         Some(lease.taken)
     }
 }

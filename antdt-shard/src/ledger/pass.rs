@@ -6,7 +6,7 @@ use antdt_core::{Epoch, Seed, ShardKey};
 
 use super::ranges::RangeSet;
 use crate::order::ShardOrder;
-use crate::spec::DatasetSpec;
+use crate::spec::{Cut, DatasetSpec};
 
 /// How far a shard is that nobody has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Pass {
     epoch: Epoch,
     order: ShardOrder,
     samples: Option<Seed>,
+    /// Where the last shard stands, if it is the only one that can differ in length from the first.
+    last: Option<u64>,
     pub(super) untouched: RangeSet,
     pub(super) begun: BTreeMap<u64, Begun>,
     doing: u64,
@@ -43,14 +45,12 @@ impl Pass {
         untouched: RangeSet,
         begun: BTreeMap<u64, Begun>,
     ) -> Self {
-        Self {
-            epoch,
-            order: spec.shard_order(epoch),
-            samples: spec.epoch_sample_seed(epoch),
-            untouched,
-            begun,
-            doing: 0,
-        }
+        let order = spec.shard_order(epoch);
+        let last = match spec.cut {
+            Cut::Every(_) => order.position_of(order.len() - 1),
+            Cut::At(_) => None,
+        };
+        Self { epoch, order, last, samples: spec.epoch_sample_seed(epoch), untouched, begun, doing: 0 }
     }
 
     pub(crate) const fn epoch(&self) -> Epoch {
@@ -61,8 +61,25 @@ impl Pass {
         ShardKey { epoch: self.epoch, index: self.order.at(position) }
     }
 
+    /// Samples of the shard at `position`: nearly always without computing which shard it is, which would be most of the
+    /// cost of reading a log.
+    pub(crate) fn len_at(&self, spec: &DatasetSpec, position: u64) -> u64 {
+        let as_the_first = self.last.is_some_and(|last| last != position);
+        spec.shard(if as_the_first { 0 } else { self.order.at(position) }).len()
+    }
+
     pub(crate) fn sample_seed(&self, key: ShardKey) -> Option<Seed> {
         self.samples.map(|seed| seed.derive_number(key.index))
+    }
+
+    /// Position, in the order, of the shard with this index; `None` if there is no such shard.
+    pub(crate) fn position_of(&self, index: u64) -> Option<u64> {
+        self.order.position_of(index)
+    }
+
+    /// Shards that wait.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.untouched.len() + self.begun.len() as u64
     }
 
     pub(crate) fn has_todo(&self) -> bool {
@@ -110,8 +127,7 @@ impl Pass {
         self.doing -= 1;
     }
 
-    /// Every waiting shard, for tests; O(waiting shards).
-    #[cfg(test)]
+    /// Every waiting shard; O(waiting shards) to go through.
     pub(crate) fn todo(&self) -> impl Iterator<Item = (u64, Begun)> {
         let fresh = self.untouched.runs().flat_map(|(start, end)| start..end);
         fresh.map(|position| (position, Begun::default())).chain(self.begun.iter().map(|(p, b)| (*p, *b)))

@@ -50,6 +50,8 @@ pub enum Record {
         /// The newest life that ended.
         through: Incarnation,
     },
+    /// What the log said before it was shortened to this; always the first record.
+    Base(Box<LedgerSnapshot>),
     /// The ledger was set back; what stands before this record counts only for its fences and generations.
     Restored(Box<LedgerSnapshot>),
 }
@@ -78,6 +80,11 @@ impl Recovery {
     /// If the data set cannot be registered.
     pub fn new(spec: DatasetSpec) -> Result<Self, RecoverError> {
         Ok(Self { book: Book::new(spec)? })
+    }
+
+    /// The data set.
+    pub const fn spec(&self) -> &DatasetSpec {
+        &self.book.spec
     }
 
     /// Takes the next record.

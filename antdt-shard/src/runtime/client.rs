@@ -1,23 +1,29 @@
 //! A source over gRPC: deadlines, retries, and typed errors.
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use antdt_core::port::{SeamError, ShardSource};
-use antdt_core::{Ack, AckOutcome, FetchOutcome, Holder, InvalidValue, RequestId, Retry, Seed};
+use antdt_core::{
+    Ack, AckOutcome, Epoch, Exchanged, Held, Holder, InvalidValue, Registered, RequestId, Retry, Seed,
+};
 use antdt_proto::WireError;
-use antdt_proto::convert::to_ns;
+use antdt_proto::convert::{ack_outcome, required, to_ns};
 use antdt_proto::v1;
 use antdt_proto::v1::shard_client::ShardClient as Stub;
 use antdt_rt::Backoff;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::error::SourceError;
+use crate::ledger::{LedgerStatus, Missing};
 use crate::runtime::status::from_status;
+use crate::runtime::wire;
+use crate::spec::DatasetSpec;
 
 /// How patient a client is.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +65,18 @@ pub struct ShardClient {
     options: ClientOptions,
     /// The generation of the last registration; 0, which no service has, before the first.
     generation: Arc<AtomicU64>,
+    /// The data set as this client opened it: what it must be again when the service was restarted without it.
+    opened: Arc<OnceLock<v1::DatasetSpec>>,
+}
+
+/// Samples of an epoch that are not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingSamples {
+    /// How many there are.
+    pub samples: u64,
+    /// Which, in the order of the data set; fewer than there are if the service was asked for fewer shards, or they
+    /// lie in too many pieces.
+    pub ranges: Vec<Missing>,
 }
 
 impl ShardClient {
@@ -86,15 +104,73 @@ impl ShardClient {
     /// A client over a channel that others may use too.
     pub fn over(channel: Channel, dataset: impl Into<String>, options: ClientOptions) -> Self {
         let inner = Stub::new(channel);
-        Self { inner, dataset: dataset.into(), options, generation: Arc::default() }
+        Self { inner, dataset: dataset.into(), options, generation: Arc::default(), opened: Arc::default() }
+    }
+
+    /// Lets the service start the data set of this client, unless it has with equal settings. From then on every
+    /// [`register`](ShardSource::register) does so too: a service that was restarted may know no data sets.
+    ///
+    /// # Errors
+    /// If the settings are refused or are not those that the data set has, or it cannot be started.
+    pub async fn open(&self, spec: &DatasetSpec) -> Result<LedgerStatus, SourceError> {
+        if spec.name != self.dataset {
+            let expected = format!("{:?}, the data set of this client", self.dataset);
+            let error = InvalidValue::new("name", format!("{:?}", spec.name), expected);
+            return Err(SourceError::Rejected(error.to_string()));
+        }
+        let spec = wire::spec_out(spec);
+        let status = self.open_wire(spec.clone()).await?;
+        // The first one stands: another could not have been opened.
+        let _ = self.opened.set(spec);
+        Ok(status)
+    }
+
+    async fn open_wire(&self, spec: v1::DatasetSpec) -> Result<LedgerStatus, SourceError> {
+        let request = v1::OpenRequest { spec: Some(spec) };
+        let send = |mut client: Stub<Channel>, request| async move { client.open(request).await };
+        let reply = self.call(request, Duration::ZERO, send).await?;
+        let status = required("open.status", reply.status).map_err(|e| malformed(&e))?;
+        wire::status_in(status).map_err(|e| malformed(&e))
+    }
+
+    /// Where every data set of the service stands, by name; an error where the service of one has ended.
+    ///
+    /// # Errors
+    /// If the service does not answer.
+    pub async fn status(&self) -> Result<BTreeMap<String, Result<LedgerStatus, SourceError>>, SourceError> {
+        use v1::dataset_status::State;
+        let request = v1::StatusRequest::default();
+        let send = |mut client: Stub<Channel>, request| async move { client.status(request).await };
+        let reply = self.call(request, Duration::ZERO, send).await?;
+        let entry = |dataset: v1::DatasetStatus| {
+            let status = match required("status.state", dataset.state)? {
+                State::Serving(status) => Ok(wire::status_in(status)?),
+                State::Ended(why) => Err(SourceError::Unavailable { why, after: Duration::ZERO }),
+            };
+            Ok((dataset.dataset, status))
+        };
+        reply.datasets.into_iter().map(entry).collect::<Result<_, _>>().map_err(|e: WireError| malformed(&e))
+    }
+
+    /// Which samples of an epoch of this data set are not done, of at most `shards` shards.
+    ///
+    /// # Errors
+    /// If there is no such epoch, `shards` is above 4,096, or the service does not answer.
+    pub async fn missing(&self, epoch: Epoch, shards: u32) -> Result<MissingSamples, SourceError> {
+        let request = v1::MissingRequest { dataset: self.dataset.clone(), epoch: epoch.0, shards };
+        let send = |mut client: Stub<Channel>, request| async move { client.missing(request).await };
+        let v1::MissingReply { samples, ranges } = self.call(request, Duration::ZERO, send).await?;
+        let ranges = ranges.into_iter().map(|range| wire::missing_in(epoch, range));
+        let ranges = ranges.collect::<Result<_, _>>().map_err(|e| malformed(&e))?;
+        Ok(MissingSamples { samples, ranges })
     }
 
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    fn ack_request(&self, holder: Holder, acks: &[Ack]) -> v1::AckRequest {
-        v1::AckRequest {
+    fn release_request(&self, holder: Holder, acks: &[Ack]) -> v1::ReleaseRequest {
+        v1::ReleaseRequest {
             dataset: self.dataset.clone(),
             holder: Some(holder.into()),
             generation: self.generation(),
@@ -121,12 +197,16 @@ impl ShardClient {
             let limit = options.call_deadline + held;
             let error = match timeout(limit, send(self.inner.clone(), request.clone())).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
+                // The service was restarted and nobody has opened the data set again: registering does.
+                Ok(Err(status)) if status.code() == Code::NotFound && self.opened.get().is_some() => {
+                    SourceError::Reregister(status.message().to_owned())
+                }
                 Ok(Err(status)) => from_status(&status),
                 Err(_) => {
                     SourceError::Unavailable { why: format!("no answer within {limit:?}"), after: limit }
                 }
             };
-            if error.retry() == Retry::Never {
+            if error.retry() != Retry::Later {
                 return Err(error);
             }
             // Tries that ran into their deadline count too: `retry_for` bounds the whole.
@@ -147,62 +227,66 @@ fn malformed(error: &WireError) -> SourceError {
 }
 
 fn outcome(wire: i32) -> Result<AckOutcome, SourceError> {
-    let unknown = WireError::Unknown { field: "ack.outcome", value: wire.into() };
-    let known = v1::AckOutcome::try_from(wire).map_err(|_| malformed(&unknown))?;
-    known.try_into().map_err(|e| malformed(&e))
+    ack_outcome(wire).map_err(|e| malformed(&e))
 }
 
-fn outcomes(reply: &v1::AckReply, asked: usize) -> Result<Vec<AckOutcome>, SourceError> {
-    if reply.outcomes.len() != asked {
-        let got = reply.outcomes.len();
-        return Err(SourceError::Rejected(format!("the shard service answered {got} of {asked} acks")));
+/// There must be an answer to each question.
+fn complete<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, SourceError> {
+    if answers.len() == asked {
+        return Ok(answers);
     }
-    reply.outcomes.iter().map(|wire| outcome(*wire)).collect()
+    let got = answers.len();
+    Err(SourceError::Rejected(format!("the shard service gave {got} answers to {asked} entries")))
 }
 
 impl ShardSource for ShardClient {
     type Error = SourceError;
 
-    async fn register(&self, holder: Holder) -> Result<(), SourceError> {
-        let request =
-            v1::RegisterShardsRequest { dataset: self.dataset.clone(), holder: Some(holder.into()) };
+    async fn register(&self, holder: Holder, held: &[Held]) -> Result<Registered, SourceError> {
+        if let Some(spec) = self.opened.get() {
+            self.open_wire(spec.clone()).await?;
+        }
+        let request = v1::RegisterShardsRequest {
+            dataset: self.dataset.clone(),
+            holder: Some(holder.into()),
+            held: held.iter().map(|held| (*held).into()).collect(),
+        };
         let send = |mut client: Stub<Channel>, request| async move { client.register(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
-        self.generation.store(reply.generation, Ordering::Relaxed);
-        Ok(())
+        let Registered { generation, adopted } = reply.try_into().map_err(|e| malformed(&e))?;
+        self.generation.store(generation.0, Ordering::Relaxed);
+        Ok(Registered { generation, adopted: complete(adopted, held.len())? })
     }
 
-    async fn fetch(
+    async fn exchange(
         &self,
         holder: Holder,
         request: RequestId,
+        acks: &[Ack],
+        want: u32,
         wait: Duration,
-    ) -> Result<FetchOutcome, SourceError> {
-        let request = v1::FetchRequest {
+    ) -> Result<Exchanged, SourceError> {
+        let request = v1::ExchangeRequest {
             dataset: self.dataset.clone(),
             holder: Some(holder.into()),
             generation: self.generation(),
             request: request.0,
+            acks: acks.iter().map(|ack| (*ack).into()).collect(),
+            want,
             wait_ns: to_ns(wait),
         };
-        let reply = self
-            .call(request, wait, |mut client, request| async move { client.fetch(request).await })
-            .await?;
-        reply.try_into().map_err(|e| malformed(&e))
-    }
-
-    async fn ack(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
-        let request = self.ack_request(holder, acks);
-        let send = |mut client: Stub<Channel>, request| async move { client.ack(request).await };
-        let reply = self.call(request, Duration::ZERO, send).await?;
-        outcomes(&reply, acks.len())
+        let send = |mut client: Stub<Channel>, request| async move { client.exchange(request).await };
+        let reply = self.call(request, wait, send).await?;
+        let exchanged: Exchanged = reply.try_into().map_err(|e| malformed(&e))?;
+        Ok(Exchanged { outcomes: complete(exchanged.outcomes, acks.len())?, ..exchanged })
     }
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
-        let request = self.ack_request(holder, acks);
+        let request = self.release_request(holder, acks);
         let send = |mut client: Stub<Channel>, request| async move { client.release(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
-        outcomes(&reply, acks.len())
+        let outcomes = reply.outcomes.into_iter().map(outcome).collect::<Result<_, _>>()?;
+        complete(outcomes, acks.len())
     }
 
     async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {

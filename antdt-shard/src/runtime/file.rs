@@ -14,26 +14,17 @@ use tokio::sync::oneshot;
 use self::folder::Folder;
 use crate::error::RecoverError;
 use crate::journal::JournalError;
-use crate::ledger::Record;
+use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
-use crate::store::LedgerStore;
+use crate::store::{LedgerStore, SyncPolicy};
 
+mod cuts;
 mod folder;
 
 #[cfg(test)]
 mod tests;
 
-/// When records that were written are made durable, that is: survive the machine and not only the process.
-///
-/// Generations, fences and restores are made durable before they are answered, whatever the policy. What can be lost
-/// with the machine are acks, and an ack comes after the update it speaks of: its samples are trained again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncPolicy {
-    /// Before each answer: one `fsync` for every round of the service.
-    Each,
-    /// At most so much later. Larger: more is repeated after a machine is lost; smaller: more `fsync`s.
-    Every(Duration),
-}
+pub use cuts::FileCuts;
 
 /// How a [`FileStore`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +107,7 @@ pub enum FileStoreError {
 }
 
 enum Job {
-    Load(oneshot::Sender<Result<Vec<Record>, FileStoreError>>),
+    Load(Box<Recovery>, oneshot::Sender<Result<Recovery, FileStoreError>>),
     Append(Vec<Record>, oneshot::Sender<Result<(), FileStoreError>>),
 }
 
@@ -176,8 +167,8 @@ impl FileStore {
 impl LedgerStore for FileStore {
     type Error = FileStoreError;
 
-    async fn load(&mut self) -> Result<Vec<Record>, FileStoreError> {
-        self.ask(Job::Load).await
+    async fn load(&mut self, recovery: Recovery) -> Result<Recovery, FileStoreError> {
+        self.ask(|reply| Job::Load(Box::new(recovery), reply)).await
     }
 
     async fn append(&mut self, records: &[Record]) -> Result<(), FileStoreError> {
@@ -212,7 +203,7 @@ fn work(mut disk: Folder, jobs: &mpsc::Receiver<Job>) {
         };
         // Nobody may be there to be told any more; what was done stands all the same.
         match job {
-            Ok(Job::Load(reply)) => drop(reply.send(disk.load())),
+            Ok(Job::Load(recovery, reply)) => drop(reply.send(disk.load(*recovery))),
             Ok(Job::Append(records, reply)) => {
                 let appended = disk.append(&records);
                 let _ = reply.send(appended);

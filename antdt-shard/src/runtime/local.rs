@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use antdt_core::port::ShardSource;
-use antdt_core::{Ack, AckOutcome, FetchOutcome, Generation, Holder, RequestId};
+use antdt_core::{Ack, AckOutcome, Exchanged, Generation, Held, Holder, Registered, RequestId};
 
 use crate::error::SourceError;
 use crate::runtime::service::ShardHandle;
@@ -28,24 +28,22 @@ impl LocalSource {
 impl ShardSource for LocalSource {
     type Error = SourceError;
 
-    async fn register(&self, holder: Holder) -> Result<(), SourceError> {
-        let generation = self.handle.register(holder).await?;
-        self.generation.store(generation.0, Ordering::Relaxed);
-        Ok(())
+    async fn register(&self, holder: Holder, held: &[Held]) -> Result<Registered, SourceError> {
+        let registered = self.handle.register(holder, held.to_vec()).await?;
+        self.generation.store(registered.generation.0, Ordering::Relaxed);
+        Ok(registered)
     }
 
-    async fn fetch(
+    async fn exchange(
         &self,
         holder: Holder,
         request: RequestId,
+        acks: &[Ack],
+        want: u32,
         wait: Duration,
-    ) -> Result<FetchOutcome, SourceError> {
+    ) -> Result<Exchanged, SourceError> {
         let generation = Generation(self.generation.load(Ordering::Relaxed));
-        self.handle.fetch(holder, generation, request, wait).await
-    }
-
-    async fn ack(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
-        self.handle.ack(holder, acks.to_vec()).await
+        self.handle.exchange(holder, generation, request, acks.to_vec(), want, wait).await
     }
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {

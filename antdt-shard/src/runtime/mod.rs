@@ -1,6 +1,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the half that does I/O")]
 //! The service: one task owns one ledger; handles, in-process sources and gRPC lead to it.
 
+pub mod catalog;
 pub mod local;
 pub mod service;
 pub mod watch;
@@ -8,22 +9,32 @@ pub mod watch;
 #[cfg(feature = "file-store")]
 pub mod file;
 
+#[cfg(feature = "object-store")]
+pub mod object;
+
 #[cfg(feature = "grpc")]
 pub mod client;
 #[cfg(feature = "grpc")]
 pub mod server;
 #[cfg(feature = "grpc")]
 mod status;
+#[cfg(feature = "grpc")]
+mod wire;
 
+pub use catalog::{Catalog, CatalogError, dataset_folder};
 pub use local::LocalSource;
 pub use service::{ServiceError, ShardHandle, ShardService};
 pub use watch::Tap;
 
+pub use crate::store::SyncPolicy;
 #[cfg(feature = "file-store")]
-pub use file::{FileStore, FileStoreError, FileStoreOptions, SyncPolicy};
+pub use file::{FileCuts, FileStore, FileStoreError, FileStoreOptions};
+
+#[cfg(feature = "object-store")]
+pub use object::{ObjectCuts, ObjectError, ObjectLog, ObjectLogOptions, Patience};
 
 #[cfg(feature = "grpc")]
-pub use client::{ClientOptions, ShardClient};
+pub use client::{ClientOptions, MissingSamples, ShardClient};
 #[cfg(feature = "grpc")]
 pub use server::ShardServer;
 

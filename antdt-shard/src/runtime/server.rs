@@ -3,28 +3,51 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{Ack, Generation, Holder, InvalidValue, RequestId};
+use antdt_core::{Ack, Epoch, Generation, Held, Holder, InvalidValue, RequestId};
 use antdt_proto::WireError;
 use antdt_proto::convert::required;
 use antdt_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::runtime::service::ShardHandle;
+use crate::error::SourceError;
+use crate::ledger::LedgerStatus;
+use crate::runtime::catalog::{Catalog, CatalogError};
+use crate::runtime::service::{ShardHandle, WAIT_MAX};
 use crate::runtime::status::to_status;
+use crate::runtime::wire;
 
-/// Serves any number of data sets by name. The status codes it answers with:
+/// Acks, or leases that are presented, in one call at most. With it a request stays well below the 4 MiB that a
+/// message may have; a larger one would keep the task of the data set from everybody else for longer.
+const ENTRIES_MAX: usize = 1 << 14;
+
+/// Shards that may be asked for at once: the answer, too, must fit a message.
+const WANT_MAX: u32 = 1 << 12;
+
+/// Shards that a question after missing samples may be about.
+const MISSING_SHARDS_MAX: u32 = 1 << 12;
+
+/// Ranges in its answer at most: a shard of which a part is done in shuffled order can be missing in very many pieces.
+const MISSING_RANGES_MAX: usize = 1 << 16;
+
+/// Serves any number of data sets by name: given ones, and those of a [`Catalog`], which clients may open more in. The
+/// status codes it answers with:
 ///
 /// | code | when | the client |
 /// |---|---|---|
-/// | `FAILED_PRECONDITION` | a new generation, or never registered | drops its leases and registers |
+/// | `FAILED_PRECONDITION` | a new generation, or never registered | registers and presents its leases |
 /// | `PERMISSION_DENIED` | the holder is fenced | exits |
 /// | `DATA_LOSS` | too many samples are quarantined | exits |
 /// | `NOT_FOUND` | no such data set | aborts |
-/// | `INVALID_ARGUMENT` | a malformed or wrong request | aborts |
+/// | `ALREADY_EXISTS` | the data set is open with other settings | aborts |
+/// | `RESOURCE_EXHAUSTED` | too many data sets | aborts |
+/// | `UNIMPLEMENTED` | a data set is to be opened and there is no catalog | aborts |
+/// | `INVALID_ARGUMENT` | a malformed or wrong request, or more in one than is served | aborts |
 /// | `UNAVAILABLE` | the task of the data set has ended | tries again |
+/// | `INTERNAL` | the store of a data set that is to be opened failed | tries again |
 #[derive(Debug, Default)]
 pub struct ShardServer {
     datasets: BTreeMap<String, ShardHandle>,
+    catalog: Option<Catalog>,
 }
 
 impl ShardServer {
@@ -50,25 +73,94 @@ impl ShardServer {
         Ok(self)
     }
 
+    /// Serves what is in the catalog, too, and lets clients open more. A name that was given [by itself](Self::with)
+    /// hides one in the catalog.
+    pub fn with_catalog(mut self, catalog: Catalog) -> Self {
+        self.catalog = Some(catalog);
+        self
+    }
+
     /// To be added to a tonic server.
     pub fn into_service(self) -> v1::shard_server::ShardServer<Self> {
         v1::shard_server::ShardServer::new(self)
     }
 
-    fn dataset(&self, name: &str) -> Result<&ShardHandle, Status> {
-        self.datasets.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.datasets.keys().map(String::as_str).collect();
-            Status::not_found(format!("there is no data set {name:?}; there is {known:?}"))
+    fn dataset(&self, name: &str) -> Result<ShardHandle, Status> {
+        if let Some(handle) = self.datasets.get(name) {
+            return Ok(handle.clone());
+        }
+        let unknown = || CatalogError::UnknownDataset { name: name.to_owned(), known: self.names() };
+        let found = self.catalog.as_ref().map_or_else(|| Err(unknown()), |catalog| catalog.get(name));
+        found.map_err(|error| match error {
+            // Those that were given by themselves are known too.
+            CatalogError::UnknownDataset { .. } => catalog_status(&unknown()),
+            error => catalog_status(&error),
         })
     }
+
+    /// What there is.
+    fn names(&self) -> Vec<String> {
+        let catalog = self.catalog.as_ref().map(Catalog::names).unwrap_or_default();
+        let mut names: Vec<String> = self.datasets.keys().cloned().chain(catalog).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn catalog_status(error: &CatalogError) -> Status {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    match error {
+        CatalogError::Spec(_) => Status::invalid_argument(text),
+        CatalogError::SpecMismatch { .. } => Status::already_exists(text),
+        CatalogError::UnknownDataset { .. } => Status::not_found(text),
+        CatalogError::TooMany { .. } => Status::resource_exhausted(text),
+        CatalogError::ShutDown { .. } => Status::unavailable(text),
+        CatalogError::Store { .. } | CatalogError::Service(_) => Status::internal(text),
+    }
+}
+
+fn refused(error: &InvalidValue) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn at_most(field: &str, given: u64, most: u64) -> Result<(), Status> {
+    if given <= most {
+        return Ok(());
+    }
+    Err(refused(&InvalidValue::new(field, given, format!("at most {most} in one call; make several"))))
+}
+
+fn wait(wait_ns: u64) -> Result<Duration, Status> {
+    let wait = Duration::from_nanos(wait_ns);
+    if wait <= WAIT_MAX {
+        return Ok(wait);
+    }
+    let expected = format!("at most {} ({WAIT_MAX:?}); ask again after it", WAIT_MAX.as_nanos());
+    Err(refused(&InvalidValue::new("wait_ns", wait_ns, expected)))
+}
+
+fn dataset_status(name: String, status: Result<LedgerStatus, SourceError>) -> v1::DatasetStatus {
+    use v1::dataset_status::State;
+    let state = match status {
+        Ok(status) => State::Serving(wire::status_out(status)),
+        Err(ended) => State::Ended(ended.to_string()),
+    };
+    v1::DatasetStatus { dataset: name, state: Some(state) }
 }
 
 fn holder(wire: Option<v1::Holder>) -> Result<Holder, WireError> {
     required("holder", wire)?.try_into()
 }
 
-fn acks(wire: Vec<v1::Ack>) -> Result<Vec<Ack>, WireError> {
-    wire.into_iter().map(Ack::try_from).collect()
+fn acks(wire: Vec<v1::Ack>) -> Result<Vec<Ack>, Status> {
+    at_most("acks", wire.len() as u64, ENTRIES_MAX as u64)?;
+    Ok(wire.into_iter().map(Ack::try_from).collect::<Result<_, _>>()?)
 }
 
 #[tonic::async_trait]
@@ -79,35 +171,37 @@ impl v1::shard_server::Shard for ShardServer {
     ) -> Result<Response<v1::RegisterShardsReply>, Status> {
         let request = request.into_inner();
         let dataset = self.dataset(&request.dataset)?;
-        let generation = dataset.register(holder(request.holder)?).await.map_err(to_status)?;
-        Ok(Response::new(v1::RegisterShardsReply { generation: generation.0 }))
+        at_most("held", request.held.len() as u64, ENTRIES_MAX as u64)?;
+        let held = request.held.into_iter().map(Held::try_from).collect::<Result<_, _>>()?;
+        let registered = dataset.register(holder(request.holder)?, held).await.map_err(to_status)?;
+        Ok(Response::new(registered.into()))
     }
 
-    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<v1::FetchReply>, Status> {
+    async fn exchange(
+        &self,
+        request: Request<v1::ExchangeRequest>,
+    ) -> Result<Response<v1::ExchangeReply>, Status> {
         let request = request.into_inner();
         let dataset = self.dataset(&request.dataset)?;
         let holder = holder(request.holder)?;
-        let wait = Duration::from_nanos(request.wait_ns);
         let (generation, id) = (Generation(request.generation), RequestId(request.request));
-        let outcome = dataset.fetch(holder, generation, id, wait).await.map_err(to_status)?;
-        Ok(Response::new(outcome.into()))
+        let (acks, wait) = (acks(request.acks)?, wait(request.wait_ns)?);
+        at_most("want", request.want.into(), WANT_MAX.into())?;
+        let exchanged = dataset.exchange(holder, generation, id, acks, request.want, wait).await;
+        Ok(Response::new(exchanged.map_err(to_status)?.into()))
     }
 
-    // The generation of the three requests below is not looked at: every lease carries its own, and one of an
+    // The generation of the two requests below is not looked at: every lease carries its own, and one of an
     // earlier generation is answered as stale.
-    async fn ack(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckReply>, Status> {
-        let request = request.into_inner();
-        let dataset = self.dataset(&request.dataset)?;
-        let outcomes = dataset.ack(holder(request.holder)?, acks(request.acks)?).await.map_err(to_status)?;
-        Ok(Response::new(ack_reply(outcomes)))
-    }
-
-    async fn release(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckReply>, Status> {
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseReply>, Status> {
         let request = request.into_inner();
         let dataset = self.dataset(&request.dataset)?;
         let outcomes =
             dataset.release(holder(request.holder)?, acks(request.acks)?).await.map_err(to_status)?;
-        Ok(Response::new(ack_reply(outcomes)))
+        Ok(Response::new(release_reply(outcomes)))
     }
 
     async fn fail(&self, request: Request<v1::FailRequest>) -> Result<Response<v1::FailReply>, Status> {
@@ -117,9 +211,52 @@ impl v1::shard_server::Shard for ShardServer {
         let outcome = dataset.fail(holder(request.holder)?, ack, &request.why).await.map_err(to_status)?;
         Ok(Response::new(v1::FailReply { outcome: v1::AckOutcome::from(outcome).into() }))
     }
+
+    async fn open(&self, request: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
+        let Some(catalog) = &self.catalog else {
+            return Err(Status::unimplemented("this service opens no data sets; take one of those it has"));
+        };
+        let spec = required("spec", request.into_inner().spec)?;
+        let spec = wire::spec_in(spec).map_err(|e| refused(&e))?;
+        let handle = catalog.open(spec).await.map_err(|e| catalog_status(&e))?;
+        let status = handle.status().await.map_err(to_status)?;
+        Ok(Response::new(v1::OpenReply { status: Some(wire::status_out(status)) }))
+    }
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        let asked = request.into_inner().dataset;
+        let names = if asked.is_empty() { self.names() } else { vec![asked] };
+        let mut datasets = Vec::with_capacity(names.len());
+        for name in names {
+            let status = self.dataset(&name)?.status().await;
+            datasets.push(dataset_status(name, status));
+        }
+        Ok(Response::new(v1::StatusReply { datasets }))
+    }
+
+    async fn missing(
+        &self,
+        request: Request<v1::MissingRequest>,
+    ) -> Result<Response<v1::MissingReply>, Status> {
+        let v1::MissingRequest { dataset, epoch, shards } = request.into_inner();
+        let dataset = self.dataset(&dataset)?;
+        at_most("shards", shards.into(), MISSING_SHARDS_MAX.into())?;
+        let epoch = Epoch(epoch);
+        let Some(counts) = dataset.epoch_counts(epoch).await.map_err(to_status)? else {
+            return Err(refused(&InvalidValue::new("epoch", epoch, "one of the data set's epochs, from 0")));
+        };
+        let missing = dataset.missing(epoch, shards as usize).await.map_err(to_status)?;
+        Ok(Response::new(v1::MissingReply {
+            samples: counts.total - counts.acked,
+            ranges: missing.iter().take(MISSING_RANGES_MAX).map(wire::missing_out).collect(),
+        }))
+    }
 }
 
-fn ack_reply(outcomes: Vec<antdt_core::AckOutcome>) -> v1::AckReply {
+fn release_reply(outcomes: Vec<antdt_core::AckOutcome>) -> v1::ReleaseReply {
     let outcomes = outcomes.into_iter().map(|outcome| v1::AckOutcome::from(outcome).into()).collect();
-    v1::AckReply { outcomes }
+    v1::ReleaseReply { outcomes }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use antdt_core::{
-    Ack, AckOutcome, Counts, Epoch, FetchOutcome, Generation, Holder, JobTime, Machine, RequestId,
+    Ack, AckOutcome, CheckpointId, Counts, Epoch, Exchanged, FetchOutcome, Generation, Held, Holder, JobTime,
+    Machine, Registered, RequestId,
 };
 use antdt_rt::{CancellationToken, JobClock, Mailbox, Runner, drive, mailbox};
 use tokio::sync::watch;
@@ -14,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{RecoverError, SourceError};
 use crate::ledger::{
-    Answer, Effect, Event, LedgerSnapshot, LedgerStatus, Outstanding, Quarantined, Record, Recovery,
-    ShardLedger,
+    Answer, CutBinding, Effect, Event, LedgerCut, LedgerSnapshot, LedgerStatus, Missing, Outstanding,
+    Quarantined, Record, Recovery, ShardLedger,
 };
 use crate::spec::DatasetSpec;
 use crate::store::LedgerStore;
@@ -70,7 +71,7 @@ pub struct ShardService<E: std::error::Error + 'static> {
 const INBOX_BOUND: usize = 1024;
 
 /// The longest a fetch is held. Holding is cheap, but the caller's deadline must be longer.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
     /// Reads the store, begins the generation after the last one in it, and serves.
@@ -111,10 +112,8 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         let failed = |source| ServiceError::Store { dataset: dataset.clone(), source };
         let refused = |source| ServiceError::Recover { dataset: dataset.clone(), source };
 
-        let mut recovery = Recovery::new(spec).map_err(refused)?;
-        for record in store.load().await.map_err(failed)? {
-            recovery.apply(&record).map_err(refused)?;
-        }
+        let recovery = Recovery::new(spec).map_err(refused)?;
+        let recovery = store.load(recovery).await.map_err(failed)?;
         let generation = recovery.snapshot().generation().unwrap_or_default().next();
         let mut ledger = recovery.finish(generation).map_err(refused)?;
         // The generation must be on record before anybody can hold a lease of it.
@@ -265,52 +264,51 @@ impl ShardHandle {
         SourceError::Unavailable { why, after: Duration::ZERO }
     }
 
-    /// [`ShardLedger::register`].
+    /// [`ShardLedger::register_holding`].
     ///
     /// # Errors
     /// As there, or if the service has ended.
-    pub async fn register(&self, holder: Holder) -> Result<Generation, SourceError> {
-        ask!(self, Event::Register { holder }, Answer::Register(result) => Ok(result?))
+    pub async fn register(&self, holder: Holder, held: Vec<Held>) -> Result<Registered, SourceError> {
+        ask!(self, Event::Register { holder, held }, Answer::Register(result) => Ok(result?))
     }
 
-    /// [`ShardLedger::fetch`], held up to `wait` (at most 30 s) while there is nothing to grant.
+    /// [`ShardLedger::exchange`], held up to `wait` (at most 30 s) while there is nothing to grant.
     ///
     /// # Errors
     /// As there, or if the service has ended.
     ///
     /// # Cancel safety
-    /// A dropped call may have been granted a shard; repeat the request to get it.
-    pub async fn fetch(
+    /// A dropped call may have been granted shards, and its acks may count; repeat the request to hear of them.
+    pub async fn exchange(
         &self,
         holder: Holder,
         generation: Generation,
         request: RequestId,
+        acks: Vec<Ack>,
+        want: u32,
         wait: Duration,
-    ) -> Result<FetchOutcome, SourceError> {
+    ) -> Result<Exchanged, SourceError> {
         let deadline = Instant::now() + wait.min(WAIT_MAX);
         let mut woken = self.woken.clone();
+        let mut acks = acks;
+        let mut outcomes = Vec::new();
         loop {
             // What happens from here on is noticed below, even if it happens before the answer arrives.
             woken.mark_unchanged();
-            let event = Event::Fetch { holder, generation, request };
-            let outcome = ask!(self, event, Answer::Fetch(result) => result?);
-            if !matches!(outcome, FetchOutcome::Wait { .. }) {
-                return Ok(outcome);
+            let event =
+                Event::Exchange { holder, generation, request, acks: std::mem::take(&mut acks), want };
+            let mut exchanged = ask!(self, event, Answer::Exchange(result) => result?);
+            // Only the first round has acks.
+            outcomes.append(&mut exchanged.outcomes);
+            if !matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. })) {
+                return Ok(Exchanged { outcomes, ..exchanged });
             }
             match timeout_at(deadline, woken.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(self.gone()),
-                Err(_) => return Ok(outcome),
+                Err(_) => return Ok(Exchanged { outcomes, ..exchanged }),
             }
         }
-    }
-
-    /// [`ShardLedger::ack_all`].
-    ///
-    /// # Errors
-    /// As there, or if the service has ended.
-    pub async fn ack(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
-        ask!(self, Event::Ack { holder, acks }, Answer::Ack(result) => Ok(result?))
     }
 
     /// [`ShardLedger::settle`]: the master's word for a holder that cannot speak. Before [`worker_lost`](Self::worker_lost).
@@ -318,7 +316,7 @@ impl ShardHandle {
     /// # Errors
     /// As there, or if the service has ended.
     pub async fn settle(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
-        self.ack(holder, acks).await
+        ask!(self, Event::Settle { holder, acks }, Answer::Ack(result) => Ok(result?))
     }
 
     /// [`ShardLedger::release`].
@@ -380,6 +378,49 @@ impl ShardHandle {
     /// If the service has ended.
     pub async fn quarantined(&self) -> Result<Vec<Quarantined>, SourceError> {
         ask!(self, Event::Quarantined, Answer::Quarantined(shards) => Ok(shards))
+    }
+
+    /// [`ShardLedger::missing`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn missing(&self, epoch: Epoch, shards: usize) -> Result<Vec<Missing>, SourceError> {
+        ask!(self, Event::Missing { epoch, shards }, Answer::Missing(missing) => Ok(missing))
+    }
+
+    /// [`ShardLedger::freeze`]: nothing is granted until `until` (the clock of the service), or [`thaw`](Self::thaw).
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn freeze(&self, until: JobTime) -> Result<(), SourceError> {
+        ask!(self, Event::Freeze { until }, Answer::Frozen => Ok(()))
+    }
+
+    /// [`ShardLedger::thaw`].
+    ///
+    /// # Errors
+    /// If the service has ended.
+    pub async fn thaw(&self) -> Result<(), SourceError> {
+        ask!(self, Event::Thaw, Answer::Frozen => Ok(()))
+    }
+
+    /// [`ShardLedger::cut`]. The task of the service is busy with it only as long as a copy takes; the bytes are made
+    /// by the caller.
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn cut(&self, checkpoint: CheckpointId, committed: u64) -> Result<LedgerCut, SourceError> {
+        let cut = self.snapshot().await?.cut(checkpoint, committed);
+        cut.map_err(|e| SourceError::Rejected(e.to_string()))
+    }
+
+    /// [`ShardLedger::restore_cut`], in the generation that follows.
+    ///
+    /// # Errors
+    /// As there, or if the service has ended.
+    pub async fn restore_cut(&self, cut: &LedgerCut, model: &CutBinding) -> Result<Generation, SourceError> {
+        cut.check(model).map_err(|e| SourceError::Rejected(e.to_string()))?;
+        self.restore(cut.snapshot().clone()).await
     }
 
     /// [`ShardLedger::snapshot`].

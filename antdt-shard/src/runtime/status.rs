@@ -2,7 +2,7 @@
 //!
 //! | code | error | the caller |
 //! |---|---|---|
-//! | `FAILED_PRECONDITION` | [`SourceError::Reregister`] | drops its leases and registers |
+//! | `FAILED_PRECONDITION` | [`SourceError::Reregister`] | registers and presents its leases |
 //! | `PERMISSION_DENIED` | [`SourceError::Fenced`] | exits |
 //! | `DATA_LOSS` | [`SourceError::DataLost`] | exits |
 //! | `INVALID_ARGUMENT`; `NOT_FOUND` for an unknown data set | [`SourceError::Rejected`] | aborts |

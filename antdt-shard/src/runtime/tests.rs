@@ -11,9 +11,9 @@ use antdt_rt::{CancellationToken, JobClock};
 use tokio::time::Instant;
 
 use super::*;
-use crate::error::SourceError;
-use crate::ledger::Record;
-use crate::spec::{DatasetSpec, Epochs, Shuffle};
+use crate::error::{RecoverError, SourceError};
+use crate::ledger::{Record, Recovery};
+use crate::spec::{Cut, DatasetSpec, Epochs, Shuffle};
 use crate::store::{LedgerStore, MemStore, NullStore};
 use crate::testing::source::check_source;
 use crate::testing::store::check_store;
@@ -30,6 +30,40 @@ async fn service<S: LedgerStore>(spec: DatasetSpec, store: S) -> (ShardService<S
     let shutdown = CancellationToken::new();
     let service = ShardService::start(spec, store, JobClock::start(), shutdown.clone()).await.unwrap();
     (service, shutdown)
+}
+
+/// What an exchange is made of.
+trait Shorthand {
+    async fn enter(&self, holder: Holder) -> Result<Generation, SourceError>;
+    async fn fetch(
+        &self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+        wait: Duration,
+    ) -> Result<FetchOutcome, SourceError>;
+    async fn ack(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError>;
+}
+
+impl Shorthand for ShardHandle {
+    async fn enter(&self, holder: Holder) -> Result<Generation, SourceError> {
+        Ok(self.register(holder, Vec::new()).await?.generation)
+    }
+
+    async fn fetch(
+        &self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+        wait: Duration,
+    ) -> Result<FetchOutcome, SourceError> {
+        let exchanged = self.exchange(holder, generation, request, Vec::new(), 1, wait).await?;
+        Ok(exchanged.fetched.expect("something was wanted"))
+    }
+
+    async fn ack(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
+        self.settle(holder, acks).await
+    }
 }
 
 async fn granted(handle: &ShardHandle, holder: Holder, generation: Generation, request: u64) -> Grant {
@@ -60,8 +94,8 @@ async fn the_store_in_memory_keeps_the_contract() {
 async fn a_waiter_is_woken_by_a_returned_shard() {
     let (service, _shutdown) = service(DatasetSpec { num_samples: 4, ..spec() }, NullStore).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
-    handle.register(worker(1, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
+    handle.enter(worker(1, 0)).await.unwrap();
     let first = granted(&handle, worker(0, 0), generation, 1).await;
 
     let began = Instant::now();
@@ -82,8 +116,8 @@ async fn a_waiter_is_woken_by_the_next_epoch_and_by_the_end() {
     let spec = DatasetSpec { num_samples: 4, epochs: Epochs::Finite(2), ..spec() };
     let (service, _shutdown) = service(spec, NullStore).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
-    handle.register(worker(1, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
+    handle.enter(worker(1, 0)).await.unwrap();
     let mut holder = worker(0, 0);
     let mut other = worker(1, 0);
     for request in 1..=2 {
@@ -107,7 +141,7 @@ async fn a_waiter_is_woken_by_the_next_epoch_and_by_the_end() {
         }
         // A request that was answered with a grant must be followed by a higher one.
         (holder, other) = (holder, worker(2, 0));
-        handle.register(other).await.unwrap();
+        handle.enter(other).await.unwrap();
     }
     assert!(handle.status().await.unwrap().finished);
 }
@@ -116,8 +150,8 @@ async fn a_waiter_is_woken_by_the_next_epoch_and_by_the_end() {
 async fn a_waiter_hears_to_wait_when_its_time_is_over() {
     let (service, _shutdown) = service(DatasetSpec { num_samples: 4, ..spec() }, NullStore).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
-    handle.register(worker(1, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
+    handle.enter(worker(1, 0)).await.unwrap();
     granted(&handle, worker(0, 0), generation, 1).await;
     let began = Instant::now();
     let outcome = handle.fetch(worker(1, 0), generation, RequestId(1), Duration::from_secs(2)).await.unwrap();
@@ -132,15 +166,15 @@ async fn a_waiter_hears_to_wait_when_its_time_is_over() {
 async fn a_waiter_that_is_fenced_or_whose_service_ends_is_told() {
     let (service, shutdown) = service(DatasetSpec { num_samples: 4, ..spec() }, NullStore).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
-    handle.register(worker(1, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
+    handle.enter(worker(1, 0)).await.unwrap();
     granted(&handle, worker(0, 0), generation, 1).await;
     let long = Duration::from_secs(20);
     let (outcome, _) = tokio::join!(handle.fetch(worker(1, 0), generation, RequestId(1), long), async {
         handle.worker_lost(worker(1, 0)).await
     });
     assert!(matches!(outcome, Err(SourceError::Fenced(_))), "{outcome:?}");
-    handle.register(worker(1, 1)).await.unwrap();
+    handle.enter(worker(1, 1)).await.unwrap();
     let (outcome, ()) = tokio::join!(handle.fetch(worker(1, 1), generation, RequestId(1), long), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         shutdown.cancel();
@@ -156,7 +190,7 @@ async fn a_restarted_service_goes_on_in_a_new_generation() {
     let store = MemStore::default();
     let (first, shutdown) = service(spec(), store.clone()).await;
     let handle = first.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
     let (done, part) = (
         granted(&handle, worker(0, 0), generation, 1).await,
         granted(&handle, worker(0, 0), generation, 2).await,
@@ -172,11 +206,11 @@ async fn a_restarted_service_goes_on_in_a_new_generation() {
     let status = handle.status().await.unwrap();
     assert_eq!(status.generation, generation.next());
     assert_eq!(status.counts, Counts { doing: 0, todo: 5, ..before.counts() });
-    assert!(matches!(handle.register(worker(9, 4)).await, Err(SourceError::Fenced(_))), "fences survive");
+    assert!(matches!(handle.enter(worker(9, 4)).await, Err(SourceError::Fenced(_))), "fences survive");
     let late = handle.fetch(worker(0, 0), generation, RequestId(3), Duration::ZERO).await;
     assert!(matches!(late, Err(SourceError::Reregister(_))), "{late:?}");
     assert_eq!(handle.ack(worker(0, 0), vec![all(&part)]).await.unwrap(), [AckOutcome::StaleLease]);
-    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
     let again = granted(&handle, worker(0, 0), generation, 1).await;
     assert_eq!((again.key, again.resume_at), (part.key, 1));
 
@@ -200,8 +234,8 @@ struct FailingStore {
 impl LedgerStore for FailingStore {
     type Error = io::Error;
 
-    async fn load(&mut self) -> Result<Vec<Record>, io::Error> {
-        Ok(self.kept.records())
+    async fn load(&mut self, recovery: Recovery) -> Result<Recovery, io::Error> {
+        self.kept.load(recovery).await.map_err(io::Error::other)
     }
 
     async fn append(&mut self, records: &[Record]) -> Result<(), io::Error> {
@@ -224,7 +258,7 @@ async fn an_answer_that_could_not_be_stored_is_never_given() {
     let store = FailingStore::default();
     let (service, _shutdown) = service(spec(), store.clone()).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
     let grant = granted(&handle, worker(0, 0), generation, 1).await;
     store.broken.store(true, Ordering::Relaxed);
     let error = handle.ack(worker(0, 0), vec![all(&grant)]).await.unwrap_err();
@@ -246,8 +280,8 @@ async fn a_full_store_stops_the_grants_and_keeps_the_acks() {
     let store = FailingStore::default();
     let (service, shutdown) = service(spec(), store.clone()).await;
     let handle = service.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
-    handle.register(worker(1, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
+    handle.enter(worker(1, 0)).await.unwrap();
     let first = granted(&handle, worker(0, 0), generation, 1).await;
     let second = granted(&handle, worker(0, 0), generation, 2).await;
     store.full.store(true, Ordering::Relaxed);
@@ -294,7 +328,7 @@ async fn acks_that_a_full_store_never_took_are_trained_again() {
     let store = FailingStore::default();
     let (first, shutdown) = service(spec(), store.clone()).await;
     let handle = first.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
     let grant = granted(&handle, worker(0, 0), generation, 1).await;
     handle.ack(worker(0, 0), vec![Ack { lease: grant.lease, offset: 1 }]).await.unwrap();
     store.full.store(true, Ordering::Relaxed);
@@ -305,7 +339,7 @@ async fn acks_that_a_full_store_never_took_are_trained_again() {
     store.full.store(false, Ordering::Relaxed);
     let (second, _shutdown) = service(spec(), store).await;
     let handle = second.handle();
-    let generation = handle.register(worker(0, 0)).await.unwrap();
+    let generation = handle.enter(worker(0, 0)).await.unwrap();
     let again = granted(&handle, worker(0, 0), generation, 1).await;
     assert_eq!((again.key, again.resume_at), (grant.key, 1), "from the last ack that was stored");
 }
@@ -316,7 +350,7 @@ async fn a_log_of_another_data_set_is_refused() {
     store.append(&[Record::Acked { epoch: antdt_core::Epoch(0), position: 0, offset: 1 }]).await.unwrap();
     let error =
         ShardService::start(spec(), store, JobClock::start(), CancellationToken::new()).await.unwrap_err();
-    assert!(matches!(error, ServiceError::Recover { .. }), "{error}");
+    assert!(matches!(error, ServiceError::Store { source: RecoverError::Unfit { .. }, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -371,7 +405,7 @@ mod grpc {
             let client = client(&address);
             clients.spawn(async move {
                 let holder = worker(index, 0);
-                client.register(holder).await.unwrap();
+                client.register(holder, &[]).await.unwrap();
                 let mut trained = 0;
                 for request in 1.. {
                     let wait = Duration::from_secs(5);
@@ -407,12 +441,12 @@ mod grpc {
         let fetch = |request| client.fetch(worker(0, 1), RequestId(request), Duration::ZERO);
 
         assert!(matches!(fetch(1).await, Err(SourceError::Reregister(_))));
-        client.register(worker(0, 1)).await.unwrap();
-        assert!(matches!(client.register(worker(0, 0)).await, Err(SourceError::Fenced(_))));
+        client.register(worker(0, 1), &[]).await.unwrap();
+        assert!(matches!(client.register(worker(0, 0), &[]).await, Err(SourceError::Fenced(_))));
         let server = Holder::new(NodeId::server(0), Incarnation(0));
-        assert!(matches!(client.register(server).await, Err(SourceError::Rejected(_))));
+        assert!(matches!(client.register(server, &[]).await, Err(SourceError::Rejected(_))));
         let elsewhere = ShardClient::connect(&address, "e", ClientOptions::default()).unwrap();
-        let unknown = elsewhere.register(worker(0, 1)).await.unwrap_err();
+        let unknown = elsewhere.register(worker(0, 1), &[]).await.unwrap_err();
         assert!(unknown.to_string().contains(r#"there is no data set "e"; there is ["d"]"#), "{unknown}");
         let FetchOutcome::Granted(grant) = fetch(2).await.unwrap() else { panic!() };
         assert!(matches!(fetch(1).await, Err(SourceError::Rejected(_))));
@@ -451,7 +485,7 @@ mod grpc {
         let short = Duration::from_millis(50);
         let options = ClientOptions { call_deadline: short, retry_for: short, ..ClientOptions::default() };
         let client = ShardClient::connect(&address, "d", options).unwrap();
-        let error = client.register(worker(0, 0)).await.unwrap_err();
+        let error = client.register(worker(0, 0), &[]).await.unwrap_err();
         assert!(matches!(error, SourceError::Unavailable { .. }), "{error}");
         silent.abort();
     }
@@ -462,7 +496,7 @@ mod grpc {
         let (first, shutdown) = service(spec(), store.clone()).await;
         let (address, stop, task) = serve(ShardServer::new().with(first.handle()).unwrap()).await;
         let client = client(&address);
-        client.register(worker(0, 0)).await.unwrap();
+        client.register(worker(0, 0), &[]).await.unwrap();
         let FetchOutcome::Granted(grant) =
             client.fetch(worker(0, 0), RequestId(1), Duration::ZERO).await.unwrap()
         else {
@@ -486,7 +520,7 @@ mod grpc {
             Server::builder().add_service(server).serve_with_incoming(TcpIncoming::from(listener)),
         );
         assert!(matches!(late.await.unwrap(), Err(SourceError::Reregister(_))), "a new generation");
-        client.register(worker(0, 0)).await.unwrap();
+        client.register(worker(0, 0), &[]).await.unwrap();
         let FetchOutcome::Granted(again) =
             client.fetch(worker(0, 0), RequestId(1), Duration::ZERO).await.unwrap()
         else {
@@ -499,7 +533,7 @@ mod grpc {
     #[tokio::test]
     async fn two_data_sets_of_one_name_are_refused() {
         let (one, _shutdown) = service(spec(), NullStore).await;
-        let (two, _shutdown) = service(DatasetSpec { shard_len: 5, ..spec() }, NullStore).await;
+        let (two, _shutdown) = service(DatasetSpec { cut: Cut::Every(5), ..spec() }, NullStore).await;
         let (eval, _shutdown) = service(DatasetSpec { name: "eval".to_owned(), ..spec() }, NullStore).await;
         let server = ShardServer::new().with(one.handle()).unwrap().with(eval.handle()).unwrap();
         let error = server.with(two.handle()).unwrap_err();

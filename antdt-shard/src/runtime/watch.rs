@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use antdt_core::{FetchOutcome, JobTime, Machine};
+use antdt_core::{Exchanged, FetchOutcome, JobTime, Machine};
 
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
 
@@ -39,11 +39,23 @@ impl Watched {
         self.full.load(Ordering::Relaxed)
     }
 
-    fn answer(&mut self, now: JobTime, event: Event) -> Answer {
-        if matches!(event, Event::Fetch { .. }) && self.is_full() {
-            return Answer::Fetch(Ok(FetchOutcome::Wait { retry_after: RETRY_FULL }));
+    fn answer(&mut self, now: JobTime, mut event: Event) -> Answer {
+        let full = self.is_full();
+        let Event::Exchange { acks, want: want @ 1.., .. } = &mut event else {
+            return self.ledger.handle(now, event);
+        };
+        if !full {
+            return self.ledger.handle(now, event);
         }
-        self.ledger.handle(now, event)
+        *want = 0;
+        let fetched = Some(FetchOutcome::Wait { retry_after: RETRY_FULL });
+        if acks.is_empty() {
+            return Answer::Exchange(Ok(Exchanged { fetched, ..Exchanged::default() }));
+        }
+        match self.ledger.handle(now, event) {
+            Answer::Exchange(Ok(exchanged)) => Answer::Exchange(Ok(Exchanged { fetched, ..exchanged })),
+            refused => refused,
+        }
     }
 }
 
@@ -66,8 +78,8 @@ impl Machine for Watched {
         let seen = matches!(
             event,
             Event::Register { .. }
-                | Event::Fetch { .. }
-                | Event::Ack { .. }
+                | Event::Exchange { .. }
+                | Event::Settle { .. }
                 | Event::Release { .. }
                 | Event::Fail { .. }
                 | Event::WorkerLost { .. }
@@ -85,14 +97,17 @@ impl Machine for Watched {
         effect.or_else(|| std::mem::take(&mut self.retry).then_some(Effect::Wake))
     }
 
-    // The ledger itself has no deadlines.
     fn deadline(&self) -> Option<JobTime> {
-        self.is_full().then_some(self.retry_at)
+        let retry = self.is_full().then_some(self.retry_at);
+        retry.into_iter().chain(self.ledger.deadline()).min()
     }
 
     fn on_deadline(&mut self, now: JobTime) {
-        // Any effect makes the runner try the store again.
-        self.retry = true;
-        self.retry_at = now + RETRY_FULL;
+        self.ledger.on_deadline(now);
+        if self.is_full() && self.retry_at <= now {
+            // Any effect makes the runner try the store again.
+            self.retry = true;
+            self.retry_at = now + RETRY_FULL;
+        }
     }
 }

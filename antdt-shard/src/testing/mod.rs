@@ -9,4 +9,4 @@ mod naive;
 pub mod source;
 pub mod store;
 
-pub use naive::NaiveLedger;
+pub use naive::{NaiveLedger, Note};

@@ -1,16 +1,16 @@
 //! A ledger that is obviously right: every sample is a flag, every lease that ever was is in a list, and every
 //! question is answered by looking at all of them. It shares no code with the real one but the orders of the spec.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{
-    Ack, AckOutcome, Counts, Epoch, FetchOutcome, Generation, Grant, Holder, Incarnation, LeaseId, NodeId,
-    RequestId, Role, ShardKey,
+    Ack, AckOutcome, Counts, Epoch, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation,
+    LeaseId, NodeId, Permutation, Registered, RequestId, Role, SampleRange, ShardKey,
 };
 
-use crate::error::{AckError, FetchError, RegisterError};
-use crate::ledger::Outstanding;
-use crate::spec::{Assignment, DatasetSpec, Epochs, OnQuarantine};
+use crate::error::{AckError, ExchangeError, FetchError, RegisterError};
+use crate::ledger::{Missing, MissingWhy, Outstanding, Record};
+use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, OnQuarantine};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -26,6 +26,8 @@ struct Shard {
     position: u64,
     key: ShardKey,
     start: u64,
+    /// Which sample is at which offset.
+    samples: Vec<u64>,
     acked: Vec<bool>,
     faults: u32,
     state: State,
@@ -38,6 +40,19 @@ impl Shard {
     fn len(&self) -> u64 {
         self.acked.len() as u64
     }
+    /// Samples below this offset are done. Whether that is news.
+    fn reach(&mut self, offset: u64) -> bool {
+        let news = offset > self.offset();
+        self.acked.iter_mut().take(usize::try_from(offset).expect("small")).for_each(|done| *done = true);
+        if self.offset() == self.len() {
+            self.state = State::Done;
+        }
+        news
+    }
+    fn fault(&mut self, most: u32) {
+        self.faults += 1;
+        self.state = if self.faults == most { State::Quarantined } else { State::Todo };
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -45,8 +60,18 @@ struct Lease {
     id: LeaseId,
     holder: Holder,
     key: ShardKey,
+    resumed_at: u64,
     /// Running number of its completion.
     completed: Option<usize>,
+}
+
+/// What the model writes down for a later life.
+#[derive(Debug, Clone)]
+pub enum Note {
+    /// What the real one must write down too.
+    Record(Record),
+    /// It was set back to this copy of itself.
+    Restored(Box<NaiveLedger>),
 }
 
 /// The reference model. Finite data sets only; everything is materialised.
@@ -60,7 +85,11 @@ pub struct NaiveLedger {
     completions: usize,
     fences: BTreeMap<NodeId, Incarnation>,
     live: BTreeMap<NodeId, Incarnation>,
-    grants: BTreeMap<Holder, (RequestId, Grant)>,
+    grants: BTreeMap<Holder, (RequestId, Vec<Grant>)>,
+    idle: BTreeSet<NodeId>,
+    frozen: bool,
+    restored: Option<Generation>,
+    notes: Vec<Note>,
 }
 
 impl NaiveLedger {
@@ -85,7 +114,20 @@ impl NaiveLedger {
             fences: BTreeMap::new(),
             live: BTreeMap::new(),
             grants: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            frozen: false,
+            restored: None,
+            notes: vec![Note::Record(Record::GenerationStarted { generation })],
         }
+    }
+
+    /// Everything that was written down, in order.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    fn note(&mut self, record: Record) {
+        self.notes.push(Note::Record(record));
     }
 
     fn epochs(&self) -> u32 {
@@ -122,8 +164,8 @@ impl NaiveLedger {
         if let Some(through) = self.fenced(holder) {
             return Err(RegisterError::Fenced { holder, through });
         }
-        for older in 0..holder.incarnation.0 {
-            self.worker_lost(Holder::new(node, Incarnation(older)));
+        if holder.incarnation > Incarnation(0) {
+            self.worker_lost(Holder::new(node, Incarnation(holder.incarnation.0 - 1)));
         }
         self.live.insert(node, holder.incarnation);
         Ok(self.generation)
@@ -133,12 +175,81 @@ impl NaiveLedger {
     ///
     /// # Errors
     /// As the real one.
-    pub fn fetch(
-        &mut self,
-        holder: Holder,
-        generation: Generation,
-        request: RequestId,
-    ) -> Result<FetchOutcome, FetchError> {
+    pub fn register_holding(&mut self, holder: Holder, held: &[Held]) -> Result<Registered, RegisterError> {
+        let known = self.live.contains_key(&holder.node) && self.live[&holder.node] == holder.incarnation;
+        let generation = self.register(holder)?;
+        let mut adopted = Vec::new();
+        for held in held {
+            let mine = self.outstanding().into_iter().find(|l| l.holder == holder && l.key == held.key);
+            if let Some(mine) = mine {
+                let shard = self.shards.iter().find(|shard| shard.key == held.key).expect("it is leased");
+                adopted.push(Some(self.grant_of(mine.lease, shard)));
+                continue;
+            }
+            let void = self.restored.is_some_and(|restored| held.lease.generation <= restored);
+            let share = self.share_of(holder);
+            let full = self.held(holder) >= self.spec.max_leases_per_holder as usize;
+            let shard = self.shards.iter_mut().find(|shard| {
+                shard.key == held.key
+                    && shard.share == share as u64
+                    && shard.state == State::Todo
+                    && shard.offset() <= held.offset
+                    && held.offset <= shard.len()
+            });
+            let Some(shard) =
+                shard.filter(|_| !known && !void && !full && held.lease.generation < generation)
+            else {
+                adopted.push(None);
+                continue;
+            };
+            let news = shard.reach(held.offset);
+            let (key, position, state) = (shard.key, shard.position, shard.state);
+            if news {
+                self.note(Record::Acked { epoch: key.epoch, position, offset: held.offset });
+            }
+            adopted.push((state == State::Todo).then(|| self.lend(holder, key)));
+        }
+        Ok(Registered { generation, adopted })
+    }
+
+    fn held(&self, holder: Holder) -> usize {
+        self.outstanding().iter().filter(|lease| lease.holder == holder).count()
+    }
+
+    fn share_of(&self, holder: Holder) -> usize {
+        match self.spec.assignment {
+            Assignment::Dynamic => 0,
+            Assignment::Static { .. } => holder.node.index as usize,
+        }
+    }
+
+    fn grant_of(&self, lease: LeaseId, shard: &Shard) -> Grant {
+        Grant {
+            lease,
+            key: shard.key,
+            start: shard.start,
+            len: shard.len(),
+            resume_at: shard.offset(),
+            seed: self.spec.sample_seed(shard.key),
+        }
+    }
+
+    fn lend(&mut self, holder: Holder, key: ShardKey) -> Grant {
+        let id = LeaseId { generation: self.generation, sequence: self.leases.len() as u64 + 1 };
+        let shard = self.shards.iter_mut().find(|shard| shard.key == key).expect("it is opened");
+        shard.state = State::Doing(id);
+        let resumed_at = shard.offset();
+        self.leases.push(Lease { id, holder, key, resumed_at, completed: None });
+        let shard = self.shards.iter().find(|shard| shard.key == key).expect("it is opened");
+        self.grant_of(id, shard)
+    }
+
+    fn first_waiting(&self, share: usize) -> Option<ShardKey> {
+        let todo = self.shards.iter().filter(|s| s.share == share as u64 && s.state == State::Todo);
+        todo.min_by_key(|shard| (shard.key.epoch, shard.position)).map(|shard| shard.key)
+    }
+
+    fn check_caller(&self, holder: Holder, generation: Generation) -> Result<(), FetchError> {
         if generation != self.generation {
             return Err(FetchError::WrongGeneration { given: generation, current: self.generation });
         }
@@ -148,9 +259,13 @@ impl NaiveLedger {
         if self.live.get(&holder.node) != Some(&holder.incarnation) {
             return Err(FetchError::UnknownHolder { holder });
         }
-        if let Some((last, grant)) = self.grants.get(&holder) {
+        Ok(())
+    }
+
+    fn check_request(&self, holder: Holder, request: RequestId) -> Result<(), FetchError> {
+        if let Some((last, _)) = self.grants.get(&holder) {
             if *last == request {
-                return Ok(FetchOutcome::Granted(*grant));
+                return Ok(());
             }
             if *last > request {
                 return Err(FetchError::OldRequest { holder, request, last: *last });
@@ -166,42 +281,125 @@ impl NaiveLedger {
             let first = given_up.min_by_key(|shard| (shard.key.epoch, shard.position)).map(|shard| shard.key);
             return Err(FetchError::Quarantined { key: first.expect("samples > 0"), samples, limit });
         }
-        let held = self.outstanding().iter().filter(|lease| lease.holder == holder).count();
-        if held >= self.spec.max_leases_per_holder as usize {
-            return Ok(FetchOutcome::AtLimit);
+        Ok(())
+    }
+
+    /// As the real one.
+    ///
+    /// # Errors
+    /// As the real one.
+    pub fn fetch(
+        &mut self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+    ) -> Result<FetchOutcome, FetchError> {
+        self.check_caller(holder, generation)?;
+        self.check_request(holder, request)?;
+        Ok(self.answer(holder, request, 1).0)
+    }
+
+    /// As the real one.
+    ///
+    /// # Errors
+    /// As the real one.
+    pub fn exchange(
+        &mut self,
+        holder: Holder,
+        generation: Generation,
+        request: RequestId,
+        acks: &[Ack],
+        want: u32,
+    ) -> Result<Exchanged, ExchangeError> {
+        self.check_caller(holder, generation)?;
+        if want > 0 {
+            self.check_request(holder, request)?;
         }
-        let share = match self.spec.assignment {
-            Assignment::Dynamic => 0,
-            Assignment::Static { .. } => holder.node.index as usize,
-        };
+        if want == 0 || !acks.is_empty() {
+            self.checked(holder, acks)?;
+        }
+        let outcomes = acks.iter().map(|ack| self.ack_one(holder, *ack)).collect();
+        let (mut fetched, mut more) = (None, Vec::new());
+        if want > 0 {
+            let answer = self.answer(holder, request, want);
+            fetched = Some(answer.0);
+            more = answer.1;
+        }
+        Ok(Exchanged { outcomes, fetched, more, recalled: self.recall(holder) })
+    }
+
+    fn recall(&self, holder: Holder) -> Vec<LeaseId> {
+        if self.spec.assignment != Assignment::Dynamic {
+            return Vec::new();
+        }
+        let others = self.idle.iter().filter(|node| **node != holder.node).count();
+        let mut mine: Vec<&Lease> = self
+            .leases
+            .iter()
+            .filter(|lease| self.outstanding().iter().any(|o| o.lease == lease.id && o.holder == holder))
+            .collect();
+        mine.sort_by_key(|lease| lease.id);
+        let offset = |key| self.shards.iter().find(|shard| shard.key == key).expect("leased").offset();
+        let unstarted = |lease: &&Lease| offset(lease.key) == lease.resumed_at;
+        mine.into_iter().skip(1).rev().filter(unstarted).take(others).map(|lease| lease.id).collect()
+    }
+
+    fn answer(&mut self, holder: Holder, request: RequestId, want: u32) -> (FetchOutcome, Vec<Grant>) {
+        if let Some((_, grants)) = self.grants.get(&holder).filter(|(last, _)| *last == request) {
+            return (FetchOutcome::Granted(grants[0]), grants[1..].to_vec());
+        }
+        let room = (self.spec.max_leases_per_holder as usize).saturating_sub(self.held(holder));
+        if room == 0 {
+            return (FetchOutcome::AtLimit, Vec::new());
+        }
+        let wait = FetchOutcome::Wait { retry_after: std::time::Duration::from_secs(1) };
+        if self.frozen {
+            return (wait, Vec::new());
+        }
+        let share = self.share_of(holder);
         self.open_if_due(share);
-        let mine =
-            self.shards.iter_mut().filter(|shard| shard.share == share as u64 && shard.state == State::Todo);
-        let Some(shard) = mine.min_by_key(|shard| (shard.key.epoch, shard.position)) else {
-            return Ok(if self.is_finished() {
-                FetchOutcome::EndOfData
-            } else {
-                FetchOutcome::Wait { retry_after: std::time::Duration::from_secs(1) }
-            });
+        let Some(key) = self.first_waiting(share) else {
+            if self.is_finished() {
+                return (FetchOutcome::EndOfData, Vec::new());
+            }
+            self.idle.insert(holder.node);
+            return (wait, Vec::new());
         };
-        let lease = LeaseId { generation, sequence: self.leases.len() as u64 + 1 };
-        shard.state = State::Doing(lease);
-        let grant = Grant {
-            lease,
-            key: shard.key,
-            start: shard.start,
-            len: shard.len(),
-            resume_at: shard.offset(),
-            seed: self.spec.sample_seed(shard.key),
-        };
-        self.leases.push(Lease { id: lease, holder, key: shard.key, completed: None });
-        self.grants.insert(holder, (request, grant));
-        Ok(FetchOutcome::Granted(grant))
+        let mut grants = vec![self.lend(holder, key)];
+        let waiting =
+            self.shards.iter().filter(|s| s.share == share as u64 && s.state == State::Todo).count();
+        let fair = waiting / (2 * self.live.len());
+        while grants.len() < fair.min(room).min(want as usize) {
+            let key = self.first_waiting(share).expect("fair counts those that wait");
+            grants.push(self.lend(holder, key));
+        }
+        self.idle.remove(&holder.node);
+        self.grants.insert(holder, (request, grants.clone()));
+        (FetchOutcome::Granted(grants[0]), grants[1..].to_vec())
+    }
+
+    /// As the real one, until [`thaw`](Self::thaw).
+    pub fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    /// As the real one.
+    pub fn thaw(&mut self) {
+        self.frozen = false;
+    }
+
+    /// Which shard a sample is in, by counting the ends before it.
+    fn shard_of(&self, sample: u64) -> u64 {
+        match &self.spec.cut {
+            Cut::Every(len) => sample / len,
+            Cut::At(ends) => ends.iter().filter(|end| **end <= sample).count() as u64,
+        }
     }
 
     fn open_if_due(&mut self, share: usize) {
         let of_share = self.shards.iter().filter(|shard| shard.share == share as u64);
-        if of_share.clone().any(|shard| shard.state == State::Todo) || self.opened[share] == self.epochs() {
+        let ended = self.opened[share] == self.epochs() || self.share_positions(share).is_empty();
+        if ended || of_share.clone().any(|shard| shard.state == State::Todo) {
             return;
         }
         let open = of_share.filter(|shard| matches!(shard.state, State::Todo | State::Doing(_)));
@@ -211,17 +409,29 @@ impl NaiveLedger {
         if unclosed.len() > self.spec.epoch_overlap as usize {
             return;
         }
+        self.note(Record::EpochOpened { share: share as u32, epoch: Epoch(self.opened[share]) });
+        self.open(share);
+    }
+
+    fn open(&mut self, share: usize) {
         let epoch = Epoch(self.opened[share]);
         let order = self.spec.shard_order(epoch);
         for position in self.share_positions(share) {
             let key = ShardKey { epoch, index: order.at(position) };
             let samples: Vec<u64> =
-                (0..self.spec.num_samples).filter(|s| s / self.spec.shard_len == key.index).collect();
+                (0..self.spec.num_samples).filter(|s| self.shard_of(*s) == key.index).collect();
+            let permuted =
+                self.spec.sample_seed(key).map(|seed| Permutation::new(seed, samples.len() as u64));
+            let at = |offset: usize| {
+                let permuted = permuted.map(|order| usize::try_from(order.at(offset as u64)).expect("small"));
+                samples[permuted.unwrap_or(offset)]
+            };
             self.shards.push(Shard {
                 share: share as u64,
                 position,
                 key,
                 start: samples[0],
+                samples: (0..samples.len()).map(at).collect(),
                 acked: vec![false; samples.len()],
                 faults: 0,
                 state: State::Todo,
@@ -263,13 +473,12 @@ impl NaiveLedger {
         let live = self.live.get(&holder.node) == Some(&holder.incarnation);
         let cap = self.spec.max_leases_per_holder as usize;
         if let Some(shard) = self.doing(holder, ack.lease) {
-            shard
-                .acked
-                .iter_mut()
-                .take(usize::try_from(ack.offset).expect("small"))
-                .for_each(|done| *done = true);
-            if shard.offset() == shard.len() {
-                shard.state = State::Done;
+            let news = shard.reach(ack.offset);
+            let (key, position, state) = (shard.key, shard.position, shard.state);
+            if news {
+                self.note(Record::Acked { epoch: key.epoch, position, offset: ack.offset });
+            }
+            if state == State::Done {
                 self.completions += 1;
                 let completions = self.completions;
                 let lease = self.leases.iter_mut().find(|l| l.id == ack.lease).expect("it is being done");
@@ -328,13 +537,13 @@ impl NaiveLedger {
                 len: shard.len(),
             });
         }
-        shard
-            .acked
-            .iter_mut()
-            .take(usize::try_from(ack.offset).expect("small"))
-            .for_each(|done| *done = true);
-        shard.faults += 1;
-        shard.state = if shard.faults == most { State::Quarantined } else { State::Todo };
+        let news = shard.reach(ack.offset);
+        shard.fault(most);
+        let (epoch, position) = (shard.key.epoch, shard.position);
+        if news {
+            self.note(Record::Acked { epoch, position, offset: ack.offset });
+        }
+        self.note(Record::Failed { epoch, position });
         Ok(AckOutcome::Accepted)
     }
 
@@ -343,9 +552,14 @@ impl NaiveLedger {
         if holder.node.role == Role::Server {
             return;
         }
-        let fence = self.fences.entry(holder.node).or_insert(holder.incarnation);
-        *fence = (*fence).max(holder.incarnation);
+        if self.fenced(holder).is_none() {
+            self.note(Record::Fenced { node: holder.node, through: holder.incarnation });
+            self.fences.insert(holder.node, holder.incarnation);
+        }
         self.live.retain(|node, live| *node != holder.node || *live > holder.incarnation);
+        if !self.live.contains_key(&holder.node) {
+            self.idle.remove(&holder.node);
+        }
         for lease in self.outstanding() {
             if lease.holder.node == holder.node && lease.holder.incarnation <= holder.incarnation {
                 self.doing(lease.holder, lease.lease).expect("it is outstanding").state = State::Todo;
@@ -353,29 +567,122 @@ impl NaiveLedger {
         }
     }
 
-    /// A copy with every lease void.
+    /// A copy with every lease void, and without what was written down.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         let mut copy = self.clone();
-        for shard in &mut copy.shards {
+        copy.notes.clear();
+        copy.void();
+        copy
+    }
+
+    /// A life of the service ends: nobody holds anything, is known or waits.
+    fn void(&mut self) {
+        for shard in &mut self.shards {
             if matches!(shard.state, State::Doing(_)) {
                 shard.state = State::Todo;
             }
         }
-        copy.leases.clear();
-        copy.live.clear();
-        copy.grants.clear();
-        copy
+        self.leases.clear();
+        self.live.clear();
+        self.grants.clear();
+        self.idle.clear();
+        self.frozen = false;
     }
 
-    /// As the real one, with a generation that is known to be new.
-    pub fn restore(&mut self, snapshot: &Self, generation: Generation) {
+    fn set_back(&mut self, snapshot: &Self) {
         let mut fences = snapshot.fences.clone();
         for (node, through) in &self.fences {
             let fence = fences.entry(*node).or_insert(*through);
             *fence = (*fence).max(*through);
         }
-        *self = Self { generation, fences, ..snapshot.clone() };
+        // No lease of before, of either life, is worth anything now.
+        let generation = self.generation.max(snapshot.generation);
+        let notes = std::mem::take(&mut self.notes);
+        *self = Self { generation, fences, restored: Some(generation), notes, ..snapshot.clone() };
+    }
+
+    /// As the real one, with a generation that is known to be new.
+    pub fn restore(&mut self, snapshot: &Self, generation: Generation) {
+        self.set_back(snapshot);
+        self.generation = generation;
+        self.notes.push(Note::Restored(Box::new(snapshot.clone())));
+        self.note(Record::GenerationStarted { generation });
+    }
+
+    /// The service ends, all but the first `kept` of what was written down is lost, and its next life begins with that.
+    ///
+    /// # Panics
+    /// If a note does not follow from those before it.
+    #[must_use]
+    pub fn recover(&self, kept: usize, generation: Generation) -> Self {
+        let mut next = Self::new(self.spec.clone(), Generation(0));
+        next.notes.clear();
+        for note in &self.notes[..kept] {
+            next.reread(note);
+            next.notes.push(note.clone());
+        }
+        next.void();
+        next.generation = generation;
+        next.note(Record::GenerationStarted { generation });
+        next
+    }
+
+    fn reread(&mut self, note: &Note) {
+        let most = self.spec.max_data_faults;
+        match note {
+            Note::Restored(snapshot) => self.set_back(snapshot),
+            Note::Record(Record::GenerationStarted { generation }) => self.generation = *generation,
+            Note::Record(Record::EpochOpened { share, epoch }) => {
+                assert_eq!(self.opened[*share as usize], epoch.0, "epochs open one after the other");
+                self.open(*share as usize);
+            }
+            Note::Record(Record::Acked { epoch, position, offset }) => {
+                self.at(*epoch, *position).reach(*offset);
+            }
+            Note::Record(Record::Failed { epoch, position }) => self.at(*epoch, *position).fault(most),
+            Note::Record(Record::Fenced { node, through }) => {
+                self.fences.insert(*node, *through);
+            }
+            Note::Record(record @ (Record::Base(_) | Record::Restored(_))) => {
+                panic!("the model does not write {record:?}")
+            }
+        }
+    }
+
+    fn at(&mut self, epoch: Epoch, position: u64) -> &mut Shard {
+        let mut shards = self.shards.iter_mut();
+        shards.find(|s| (s.key.epoch, s.position) == (epoch, position)).expect("its epoch is open")
+    }
+
+    /// By looking at every sample.
+    pub fn missing(&self, epoch: Epoch) -> Vec<Missing> {
+        let mut missing: Vec<Missing> = Vec::new();
+        let samples = if epoch.0 < self.epochs() { self.spec.num_samples } else { 0 };
+        for sample in 0..samples {
+            let key = ShardKey { epoch, index: self.shard_of(sample) };
+            let why = match self.shards.iter().find(|shard| shard.key == key) {
+                None => MissingWhy::Waiting,
+                Some(shard) => {
+                    let offset = shard.samples.iter().position(|s| *s == sample).expect("it is in its shard");
+                    match shard.state {
+                        _ if shard.acked[offset] => continue,
+                        State::Todo => MissingWhy::Waiting,
+                        State::Doing(_) => MissingWhy::Leased,
+                        State::Done => unreachable!("a shard is done with samples left"),
+                        State::Quarantined => MissingWhy::Quarantined,
+                    }
+                }
+            };
+            match missing.last_mut().filter(|last| last.samples.end == sample && last.why == why) {
+                Some(last) => last.samples.end += 1,
+                None => {
+                    let samples = SampleRange { start: sample, end: sample + 1 };
+                    missing.push(Missing { epoch, samples, why });
+                }
+            }
+        }
+        missing
     }
 
     /// By counting.

@@ -1,9 +1,9 @@
-//! What every [`LedgerStore`] must do, whoever wrote it.
+//! What every [`LedgerStore`] and every [`CutStore`] must do, whoever wrote it.
 
 use super::history::History;
-use crate::ledger::{LedgerSnapshot, Record, Recovery};
+use crate::ledger::{LedgerSnapshot, Recovery};
 use crate::spec::{DatasetSpec, Epochs};
-use crate::store::LedgerStore;
+use crate::store::{CutStore, LedgerStore};
 
 /// The data set whose records the suite stores.
 pub fn suite_spec() -> DatasetSpec {
@@ -16,35 +16,70 @@ pub fn suite_spec() -> DatasetSpec {
 /// # Panics
 /// If the store breaks its contract, with what it should have done.
 pub async fn check_store<S: LedgerStore>(open: impl Fn() -> S) {
-    assert_eq!(open().load().await.expect("no error"), [], "the suite starts from an empty store");
+    let empty = Recovery::new(suite_spec()).expect("a valid data set").snapshot();
+    assert_eq!(loaded(&mut open()).await, empty, "the suite starts from an empty store");
 
     let groups = History::play(suite_spec(), 1, 3_000).groups;
-    let mut appended: Vec<Record> = Vec::new();
+    let mut appended = Recovery::new(suite_spec()).expect("a valid data set");
     let mut store = open();
     for (number, group) in groups.iter().enumerate() {
         store.append(group).await.expect("no error");
-        appended.extend_from_slice(group);
+        for record in group {
+            appended.apply(record).expect("the records of one ledger");
+        }
         if number == groups.len() / 3 {
-            let loaded = store.load().await.expect("no error");
-            assert_eq!(fold(&loaded), fold(&appended), "what was appended is there");
+            assert_eq!(loaded(&mut store).await, appended.snapshot(), "what was appended is there");
             store.append(&[]).await.expect("appending nothing is fine");
         }
         if number % (groups.len() / 3) == 1 {
             drop(store);
             store = open();
-            let loaded = store.load().await.expect("no error");
-            assert_eq!(fold(&loaded), fold(&appended), "records outlive the store");
+            assert_eq!(loaded(&mut store).await, appended.snapshot(), "records outlive the store");
         }
     }
     drop(store);
-    let loaded = open().load().await.expect("no error");
-    assert_eq!(fold(&loaded), fold(&appended), "a reopened store goes on where it was");
+    assert_eq!(loaded(&mut open()).await, appended.snapshot(), "a reopened store goes on where it was");
 }
 
-fn fold(records: &[Record]) -> LedgerSnapshot {
-    let mut recovery = Recovery::new(suite_spec()).expect("a valid data set");
-    for record in records {
-        recovery.apply(record).expect("records come back in order, each once");
+/// The state that the records of a store of [`suite_spec`] give.
+///
+/// # Panics
+/// If the store does not give them.
+pub async fn loaded<S: LedgerStore>(store: &mut S) -> LedgerSnapshot {
+    let recovery = Recovery::new(suite_spec()).expect("a valid data set");
+    store.load(recovery).await.expect("records come back in order, each once").snapshot()
+}
+
+/// Runs the suite of a store of cuts. `open` opens the same, at first empty, store again and again.
+///
+/// # Panics
+/// If the store breaks its contract, with what it should have done.
+pub async fn check_cuts<S: CutStore>(open: impl Fn() -> S) {
+    const NONE: [u64; 0] = [];
+    let mut store = open();
+    assert_eq!(store.list().await.expect("no error"), NONE, "the suite starts from an empty store");
+    assert_eq!(store.load(7).await.expect("no error"), None, "what was not saved is not there");
+    store.keep(3).await.expect("keeping of nothing is fine");
+    // Not in order, more digits than one, empty, larger than a page.
+    let cuts: [(u64, Vec<u8>); 5] =
+        [(9, vec![9; 9]), (10, Vec::new()), (2, vec![2; 100_000]), (u64::MAX, vec![0]), (0, vec![1, 2, 3])];
+    for (checkpoint, cut) in &cuts {
+        store.save(*checkpoint, cut.clone()).await.expect("no error");
     }
-    recovery.snapshot()
+    drop(store);
+    let mut store = open();
+    assert_eq!(store.list().await.expect("no error"), [0, 2, 9, 10, u64::MAX], "ascending, by number");
+    for (checkpoint, cut) in &cuts {
+        let loaded = store.load(*checkpoint).await.expect("no error");
+        assert_eq!(loaded.as_ref(), Some(cut), "a cut comes back as it was");
+    }
+    store.save(9, vec![4]).await.expect("no error");
+    assert_eq!(store.load(9).await.expect("no error"), Some(vec![4]), "the later cut of a checkpoint counts");
+    store.keep(3).await.expect("no error");
+    assert_eq!(store.list().await.expect("no error"), [9, 10, u64::MAX], "the newest are kept");
+    assert_eq!(store.load(2).await.expect("no error"), None);
+    drop(store);
+    let mut store = open();
+    store.keep(0).await.expect("no error");
+    assert_eq!(store.list().await.expect("no error"), NONE, "or none");
 }

@@ -24,6 +24,7 @@ const FLAGS: [(&str, &str, &str); JobSpec::SETTINGS.len()] = [
     ("seed", "N", "the number all randomness comes from [default: 0]"),
     ("sharding", "KIND", "dynamic (from the ledger) or static (equal shares) [default: dynamic]"),
     ("shard-len", "SAMPLES", "samples per shard [default: derived]"),
+    ("max-quarantined", "SAMPLES", "unreadable samples that the job may go on without [default: 0]"),
     ("learning-rate", "RATE", "step size [default: the workload's]"),
     ("emulate-speed", "SAMPLES_PER_S", "let every worker appear this fast; real gradients, then a wait"),
     ("straggler", "SPEC", "worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures]; may be repeated"),

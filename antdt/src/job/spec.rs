@@ -62,6 +62,8 @@ pub struct JobSpec {
     pub sharding: Sharding,
     /// Samples per shard; `None` derives it from the data, the batch and the number of workers.
     pub shard_len: Option<u64>,
+    /// Samples that may be given up over the whole job because they cannot be read; with 0 the first such shard ends it.
+    pub max_quarantined: u64,
     /// Step size of the optimizer; `None` is the workload's own.
     pub learning_rate: Option<f32>,
     /// Samples per second that one worker appears to compute; `None` is the machine's real speed.
@@ -117,6 +119,7 @@ impl Default for JobSpec {
             seed: 0,
             sharding: Sharding::Dynamic,
             shard_len: None,
+            max_quarantined: 0,
             learning_rate: None,
             emulate_speed: None,
             stragglers: Vec::new(),
@@ -142,7 +145,7 @@ impl Default for JobSpec {
 
 impl JobSpec {
     /// Every setting's name, in the order of the help text.
-    pub const SETTINGS: [&'static str; 28] = [
+    pub const SETTINGS: [&'static str; 29] = [
         "nproc-per-node",
         "servers",
         "sync",
@@ -156,6 +159,7 @@ impl JobSpec {
         "seed",
         "sharding",
         "shard-len",
+        "max-quarantined",
         "learning-rate",
         "emulate-speed",
         "straggler",
@@ -193,6 +197,7 @@ impl JobSpec {
             "seed" => self.seed = whole(setting, text)?,
             "sharding" => self.sharding = text.parse()?,
             "shard-len" => self.shard_len = Some(whole(setting, text)?),
+            "max-quarantined" => self.max_quarantined = whole(setting, text)?,
             "learning-rate" => self.learning_rate = Some(number(setting, text)?),
             "emulate-speed" => self.emulate_speed = Some(number(setting, text)?),
             "straggler" => self.stragglers.push(text.parse()?),

@@ -13,14 +13,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_controller::runtime::launcher::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
 use antdt_controller::{LauncherEvent, UnknownPolicy, policy};
-use antdt_core::{Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
+use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_rt::{CancellationToken, JobClock, Mailbox, drive, mailbox};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
 use antdt_shard::{
-    Answer, Assignment, DatasetSpec, Epochs, Event as LedgerEvent, NullStore, Shuffle, max_leases_default,
-    shard_len_default,
+    Answer, Assignment, DatasetSpec, Epochs, Event as LedgerEvent, MissingWhy, NullStore, OnQuarantine,
+    Shuffle, SourceError, max_leases_default, shard_len_default,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +28,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::job::{JobSpec, Sharding};
 use crate::node::NodeEnv;
-use crate::report::{MeasuredOn, Outcome, Progress, Report, SampleBalance};
+use crate::report::{MeasuredOn, MissingEntry, Outcome, Progress, Report, SampleBalance};
 use crate::worker::TRAIN_DATASET;
 use console::Console;
 use head::{Head, HeadAnswer, HeadConfig, HeadEvent};
@@ -190,16 +190,16 @@ pub async fn run(
     }
     console.finish();
     stop_servers.cancel();
-    let counts = match &handle {
-        Some(handle) => handle.status().await.map_err(|e| JobError::Master(e.to_string()))?.counts,
-        None => Counts::default(),
+    let (counts, missing) = match &handle {
+        Some(handle) => balance(spec, handle).await.map_err(|e| JobError::Master(e.to_string()))?,
+        None => (Counts::default(), Vec::new()),
     };
     stop_head.cancel();
     let head = head_task.await.map_err(|e| JobError::Master(e.to_string()))?;
     stop_ledger.cancel();
     tasks.shutdown().await;
     let watch = std::mem::take(&mut *lock(&watch));
-    Ok(report(spec, job, outcome, &counts, head, watch, clock.now()))
+    Ok(report(spec, job, outcome, (&counts, missing), head, watch, clock.now()))
 }
 
 async fn start_ledger(
@@ -216,6 +216,9 @@ async fn start_ledger(
     dataset.shuffle = Shuffle::ShardsAndSamples;
     dataset.seed = Seed(spec.seed).derive("data");
     dataset.max_leases_per_holder = max_leases_default(shard_len, batch);
+    if spec.max_quarantined > 0 {
+        dataset.on_quarantine = OnQuarantine::Continue { max_samples: spec.max_quarantined };
+    }
     dataset.assignment = match spec.sharding {
         Sharding::Dynamic => Assignment::Dynamic,
         Sharding::Static => Assignment::Static { workers: spec.workers },
@@ -265,6 +268,36 @@ fn launchers(programs: &Programs, console: &Console) -> (Launchers, [mpsc::Recei
     let (workers, worker_events) = ProcessLauncher::new(spec(&programs.worker, input), Arc::clone(&sink));
     let (servers, server_events) = ProcessLauncher::new(spec(&programs.server, ChildInput::Watched), sink);
     (Launchers::new(workers, servers), [worker_events, server_events])
+}
+
+/// What became of the samples, and which of them are not done.
+async fn balance(spec: &JobSpec, ledger: &ShardHandle) -> Result<(Counts, Vec<MissingEntry>), SourceError> {
+    /// Shards looked at in each epoch: more than the ranges that are listed.
+    const SHARDS: usize = 4 * Report::MISSING_MAX;
+    let counts = ledger.status().await?.counts;
+    let mut missing = Vec::new();
+    if counts.acked < counts.total {
+        for epoch in (0..spec.epochs).map(Epoch) {
+            let ranges = ledger.missing(epoch, SHARDS).await?;
+            missing.extend(ranges.into_iter().take(Report::MISSING_MAX - missing.len()).map(|range| {
+                MissingEntry {
+                    epoch: range.epoch.0,
+                    first: range.samples.start,
+                    last: range.samples.end.saturating_sub(1),
+                    why: match range.why {
+                        MissingWhy::Waiting => "waiting",
+                        MissingWhy::Leased => "leased",
+                        MissingWhy::Quarantined => "quarantined",
+                    }
+                    .to_owned(),
+                }
+            }));
+            if missing.len() == Report::MISSING_MAX {
+                break;
+            }
+        }
+    }
+    Ok((counts, missing))
 }
 
 async fn forward_exits(mut events: mpsc::Receiver<LauncherEvent>, head: Mailbox<Head>) {
@@ -369,26 +402,13 @@ fn report(
     spec: &JobSpec,
     job: String,
     outcome: Result<(), String>,
-    counts: &Counts,
+    (counts, missing): (&Counts, Vec<MissingEntry>),
     head: Head,
     watch: ShardWatch,
     now: JobTime,
 ) -> Report {
     let recorder = head.recorder;
     let samples = SampleBalance::of(counts, watch.duplicated(), recorder.repeated_at_most);
-    let outcome = match outcome {
-        Ok(()) if !samples.is_exact() => {
-            let (lost, twice) = (samples.lost, samples.duplicated);
-            Outcome::Incomplete {
-                why: format!(
-                    "{lost} of {} samples are missing, {twice} were committed twice",
-                    samples.expected
-                ),
-            }
-        }
-        Ok(()) => Outcome::Completed,
-        Err(why) => Outcome::Failed { why },
-    };
     let (shards, by_worker) = watch.finish(now);
     let workers = recorder
         .workers
@@ -405,10 +425,14 @@ fn report(
     if quality.loss.is_none() {
         quality.loss = recorder.loss.points().last().map(|point| point.loss);
     }
-    Report {
+    let mut report = Report {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         job_id: job,
-        outcome,
+        outcome: match outcome {
+            Ok(()) => Outcome::Completed,
+            Err(why) => Outcome::Failed { why },
+        },
+        missing,
         job_completion_time_s: recorder.completed.unwrap_or(now).as_secs_f64(),
         samples,
         steps: recorder.steps,
@@ -423,5 +447,17 @@ fn report(
         loss_curve: recorder.loss,
         shards,
         config: settings(spec),
+    };
+    let SampleBalance { lost, duplicated, quarantined, expected, .. } = samples;
+    if report.outcome == Outcome::Completed && (!samples.is_exact() || quarantined > 0) {
+        let which = report.missing_text();
+        report.outcome = Outcome::Incomplete {
+            why: format!(
+                "{} of {expected} samples are missing, {quarantined} of them unreadable, {duplicated} were committed \
+                 twice: {which}",
+                lost + quarantined
+            ),
+        };
     }
+    report
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{Ack, AckOutcome, Epoch, FetchOutcome, Grant, Holder, JobTime, LeaseId, NodeId, ShardKey};
+use antdt_core::{Ack, AckOutcome, Epoch, Grant, Holder, JobTime, LeaseId, NodeId, ShardKey};
 use antdt_shard::ledger::{Answer, Event};
 
 use crate::report::{ShardOutcome, ShardSpan};
@@ -35,11 +35,14 @@ impl ShardWatch {
     /// The ledger answered `event` with `answer`.
     pub(super) fn saw(&mut self, now: JobTime, event: &Event, answer: &Answer) {
         match (event, answer) {
-            (Event::Fetch { holder, .. }, Answer::Fetch(Ok(FetchOutcome::Granted(grant)))) => {
-                let open = Open { holder: *holder, grant: *grant, offset: grant.resume_at, since: now };
-                self.open.entry(grant.lease).or_insert(open);
+            (Event::Exchange { holder, acks, .. }, Answer::Exchange(Ok(exchanged))) => {
+                self.acked(now, acks, &exchanged.outcomes);
+                for grant in exchanged.grants() {
+                    let open = Open { holder: *holder, grant, offset: grant.resume_at, since: now };
+                    self.open.entry(grant.lease).or_insert(open);
+                }
             }
-            (Event::Ack { acks, .. }, Answer::Ack(Ok(outcomes))) => self.acked(now, acks, outcomes),
+            (Event::Settle { acks, .. }, Answer::Ack(Ok(outcomes))) => self.acked(now, acks, outcomes),
             (Event::Release { acks, .. }, Answer::Ack(Ok(outcomes))) => {
                 self.acked(now, acks, outcomes);
                 for ack in acks {
@@ -50,7 +53,7 @@ impl ShardWatch {
                 self.acked(now, &[*ack], &[*outcome]);
                 self.close(now, ack.lease, ShardOutcome::Failed);
             }
-            (Event::WorkerLost { holder }, _) | (Event::Register { holder }, Answer::Register(Ok(_))) => {
+            (Event::WorkerLost { holder }, _) | (Event::Register { holder, .. }, Answer::Register(Ok(_))) => {
                 let lost = matches!(event, Event::WorkerLost { .. });
                 let ended = |open: &Open| {
                     let (theirs, ours) = (open.holder.incarnation, holder.incarnation);
@@ -135,7 +138,7 @@ fn set_complete(complete: &mut BTreeMap<(Epoch, u64), u64>, key: ShardKey) {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{Generation, Incarnation};
+    use antdt_core::{Exchanged, FetchOutcome, Generation, Incarnation};
 
     use super::*;
 
@@ -160,13 +163,19 @@ mod tests {
             resume_at,
             seed: None,
         };
-        let event =
-            Event::Fetch { holder: to, generation: Generation(1), request: antdt_core::RequestId(sequence) };
-        watch.saw(JobTime(at), &event, &Answer::Fetch(Ok(FetchOutcome::Granted(grant))));
+        let event = Event::Exchange {
+            holder: to,
+            generation: Generation(1),
+            request: antdt_core::RequestId(sequence),
+            acks: vec![],
+            want: 1,
+        };
+        let fetched = Some(FetchOutcome::Granted(grant));
+        watch.saw(JobTime(at), &event, &Answer::Exchange(Ok(Exchanged { fetched, ..Exchanged::default() })));
     }
 
     fn acked(watch: &mut ShardWatch, at: u64, by: Holder, sequence: u64, offset: u64, outcome: AckOutcome) {
-        let event = Event::Ack { holder: by, acks: vec![Ack { lease: lease(sequence), offset }] };
+        let event = Event::Settle { holder: by, acks: vec![Ack { lease: lease(sequence), offset }] };
         watch.saw(JobTime(at), &event, &Answer::Ack(Ok(vec![outcome])));
     }
 

@@ -4,6 +4,7 @@
 //! formats the one live line, [`write`](mod@write) puts the files into the report folder.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use antdt_core::{Counts, NodeId};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Report {
     pub job_completion_time_s: f64,
     /// What became of every sample.
     pub samples: SampleBalance,
+    /// Which samples were not committed, in the order of epoch and data set; the first [`Report::MISSING_MAX`] ranges.
+    #[serde(default)]
+    pub missing: Vec<MissingEntry>,
     /// Global steps; under ps-asp the batches of all workers.
     pub steps: u64,
     /// Name of the policy.
@@ -62,6 +66,43 @@ pub struct Report {
     pub config: BTreeMap<String, String>,
 }
 
+impl Report {
+    /// Most ranges of missing samples that are listed.
+    pub const MISSING_MAX: usize = 1_000;
+
+    /// The missing samples in words, the first few ranges of them; empty if there are none.
+    pub fn missing_text(&self) -> String {
+        const SHOWN: usize = 8;
+        let ranges = self.missing.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match self.missing.len().saturating_sub(SHOWN) {
+            0 => ranges,
+            more if self.missing.len() >= Self::MISSING_MAX => {
+                format!("{ranges}, and {more} more ranges or more")
+            }
+            more => format!("{ranges}, and {more} more ranges"),
+        }
+    }
+}
+
+/// Samples that were not committed, next to each other in the data set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingEntry {
+    /// The epoch.
+    pub epoch: u32,
+    /// Number of the first sample.
+    pub first: u64,
+    /// Number of the last sample.
+    pub last: u64,
+    /// `waiting` (nobody had it), `leased` (a worker had it), `quarantined` (it could not be read).
+    pub why: String,
+}
+
+impl fmt::Display for MissingEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={} of epoch {} ({})", self.first, self.last, self.epoch, self.why)
+    }
+}
+
 /// How a job ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,7 +110,7 @@ pub enum Outcome {
     /// Every sample is accounted for.
     #[default]
     Completed,
-    /// It came to its end, and samples are missing or were committed twice.
+    /// It came to its end, and samples are missing, given up as unreadable, or were committed twice.
     Incomplete {
         /// Which and how many.
         why: String,

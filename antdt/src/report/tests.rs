@@ -237,3 +237,14 @@ fn a_full_disk_is_said_and_leaves_the_older_report() {
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["report.json"]);
 }
+
+#[test]
+fn missing_samples_are_named_by_their_ranges_and_a_long_list_is_cut() {
+    let entry =
+        |i: u64| MissingEntry { epoch: 1, first: 10 * i, last: 10 * i + 3, why: "waiting".to_owned() };
+    let mut report = Report { missing: (0..2).map(entry).collect(), ..sample() };
+    assert_eq!(report.missing_text(), "0..=3 of epoch 1 (waiting), 10..=13 of epoch 1 (waiting)");
+    report.missing = (0..20).map(entry).collect();
+    assert!(report.missing_text().ends_with("70..=73 of epoch 1 (waiting), and 12 more ranges"));
+    assert_eq!(Report { missing: vec![], ..sample() }.missing_text(), "");
+}

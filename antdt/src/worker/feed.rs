@@ -1,11 +1,14 @@
 //! Samples for a training loop: leases from the shard service, cut into batches.
+//!
+//! A shard is asked for as late as possible, so that none waits in the hands of a slow worker while others are idle:
+//! in the call that acknowledges a batch, if what is left does not fill the next one.
 
 use std::time::Duration;
 
 use antdt_agent::runtime::Agent;
 use antdt_agent::{Batch, Batcher, TrainError};
-use antdt_core::port::ShardSource;
-use antdt_core::{Ack, AckOutcome, FetchOutcome, RequestId};
+use antdt_core::port::{SeamError, ShardSource};
+use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId, Retry};
 
 use super::PATIENCE;
 use super::error::WorkerError;
@@ -17,6 +20,9 @@ pub(super) struct DataFeed<'a, S> {
     source: S,
     batcher: Batcher,
     requests: u64,
+    /// Samples of the last batch that was asked for, and of the last shard that was granted.
+    batch_len: u64,
+    shard_len: u64,
     registered: bool,
     end_of_data: bool,
 }
@@ -28,7 +34,16 @@ where
 {
     /// Leases from `source`, none yet.
     pub(super) fn new(agent: &'a Agent, source: S) -> Self {
-        Self { agent, source, batcher: Batcher::new(), requests: 0, registered: false, end_of_data: false }
+        Self {
+            agent,
+            source,
+            batcher: Batcher::new(),
+            requests: 0,
+            batch_len: 0,
+            shard_len: 1,
+            registered: false,
+            end_of_data: false,
+        }
     }
 
     /// Whether every sample of the job is accounted for.
@@ -48,32 +63,88 @@ where
             std::thread::sleep(patience.min(PATIENCE));
             return Ok(Batch::default());
         }
+        self.batch_len = want;
         if !self.registered {
-            self.agent.block_on(self.source.register(self.agent.holder()))?;
+            self.agent.block_on(self.source.register(self.agent.holder(), &[]))?;
             self.registered = true;
         }
         while !self.end_of_data && self.batcher.unread() < want {
             let wait = if self.batcher.unread() == 0 { patience } else { Duration::ZERO };
-            self.requests += 1;
-            let request = RequestId(self.requests);
-            match self.agent.block_on(self.source.fetch(self.agent.holder(), request, wait))? {
-                FetchOutcome::Granted(grant) => self.batcher.granted(grant),
-                FetchOutcome::EndOfData => self.end_of_data = true,
-                FetchOutcome::Wait { .. } | FetchOutcome::AtLimit => break,
+            let (_, exchanged) = self.exchange(Vec::new(), Vec::new(), self.shards_missing(), wait)?;
+            self.give_back(&exchanged)?;
+            if matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. } | FetchOutcome::AtLimit)) {
+                break;
             }
         }
         Ok(self.batcher.take(want))
     }
 
+    /// Shards that the next batch needs, as far as their length is known. Near the end there may be fewer.
+    fn shards_missing(&self) -> u32 {
+        let samples = self.batch_len.saturating_sub(self.batcher.unread());
+        u32::try_from(samples.div_ceil(self.shard_len)).unwrap_or(u32::MAX)
+    }
+
+    /// Acknowledges, asks, and takes in what is granted. `done` are the leases that the acks finish. Returns the acks as
+    /// they were sent at last: if the service was restarted meanwhile, it heard of the other ones by registration.
+    fn exchange(
+        &mut self,
+        mut acks: Vec<Ack>,
+        mut done: Vec<Held>,
+        want: u32,
+        wait: Duration,
+    ) -> Result<(Vec<Ack>, Exchanged), WorkerError> {
+        let holder = self.agent.holder();
+        self.requests += u64::from(want > 0);
+        let exchanged = loop {
+            if acks.is_empty() && want == 0 {
+                break Exchanged::default();
+            }
+            let request = RequestId(self.requests);
+            let call = self.source.exchange(holder, request, &acks, want, wait);
+            match self.agent.block_on(call) {
+                Ok(exchanged) => break exchanged,
+                Err(error) if error.retry() == Retry::Register => {
+                    let mut held = self.batcher.held();
+                    let going_on = held.len();
+                    held.append(&mut done);
+                    let registered = self.agent.block_on(self.source.register(holder, &held))?;
+                    tracing::warn!(%holder, %error, held = held.len(), "registered again with the leases held");
+                    self.batcher.adopted(registered.adopted.get(..going_on).unwrap_or_default());
+                    // What was presented says all that the acks say.
+                    acks.clear();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        for grant in exchanged.grants() {
+            self.shard_len = grant.len.max(1);
+            self.batcher.granted(grant);
+        }
+        self.end_of_data |= exchanged.fetched == Some(FetchOutcome::EndOfData);
+        Ok((acks, exchanged))
+    }
+
+    /// Returns what others could begin at once.
+    fn give_back(&mut self, exchanged: &Exchanged) -> Result<(), WorkerError> {
+        let given_up = self.batcher.recall(&exchanged.recalled);
+        if !given_up.is_empty() {
+            self.agent.block_on(self.source.release(self.agent.holder(), &given_up))?;
+        }
+        Ok(())
+    }
+
     /// The batch is part of the model: acknowledge it.
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), WorkerError> {
-        let acks = batch.acks();
-        self.settled(batch);
+        let mut acks = batch.acks();
+        acks.iter_mut().for_each(|ack| ack.lease = self.batcher.name_of(ack.lease));
+        let done = self.batcher.commit(batch);
         if acks.is_empty() {
             return Ok(());
         }
-        let outcomes = self.agent.block_on(self.source.ack(self.agent.holder(), &acks))?;
-        for (ack, outcome) in acks.iter().zip(outcomes) {
+        let want = if self.end_of_data { 0 } else { self.shards_missing() };
+        let (acks, exchanged) = self.exchange(acks, done, want, Duration::ZERO)?;
+        for (ack, outcome) in acks.iter().zip(&exchanged.outcomes) {
             match outcome {
                 AckOutcome::Accepted => {}
                 AckOutcome::StaleLease => {
@@ -82,7 +153,7 @@ where
                 }
             }
         }
-        Ok(())
+        self.give_back(&exchanged)
     }
 
     /// The batch is part of the model and was acknowledged by somebody else.

@@ -12,8 +12,8 @@ use crate::group::Group;
 use crate::kernel;
 use crate::op::ReduceOp;
 use crate::schedule::{
-    Algorithm, ChainBroadcast, Direct, DirectGather, Schedule, Span, Step, select_all_gather,
-    select_all_reduce, spans_of,
+    Algorithm, ChainBroadcast, Choice, CostModel, Direct, DirectGather, Schedule, Span, Step,
+    select_all_gather, spans_of,
 };
 use crate::weighted::{self, WeightedMean};
 
@@ -61,7 +61,7 @@ pub trait Communicator: Send {
 }
 
 /// Limits of a communicator. The same on all members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CommunicatorConfig {
     /// How long one collective may take, waiting for the slowest member included. A silent member is given up after
     /// this; a dead one is noticed at once. Default 60 s: well above any step of a straggler, well below the patience
@@ -69,11 +69,20 @@ pub struct CommunicatorConfig {
     pub timeout: Duration,
     /// Bytes that a gathered or broadcast message may have in all, a guard against a member gone mad. Default 4 GiB.
     pub bytes_max: u64,
+    /// How all-reduces pick their algorithm. Default: by `cost`.
+    pub algorithm: Choice,
+    /// The network, as the choice of an algorithm sees it. Default: loopback.
+    pub cost: CostModel,
 }
 
 impl Default for CommunicatorConfig {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(60), bytes_max: 4 << 30 }
+        Self {
+            timeout: Duration::from_secs(60),
+            bytes_max: 4 << 30,
+            algorithm: Choice::Auto,
+            cost: CostModel::LOOPBACK,
+        }
     }
 }
 
@@ -220,6 +229,14 @@ impl<E: Element> Fold for FoldInto<'_, E> {
     }
 }
 
+// A message that is folded after the exchange.
+struct Apart<E> {
+    from: Rank,
+    span: Span,
+    kept: Vec<E>,
+    left: bool,
+}
+
 fn execute_round<E: Element>(
     transport: &mut impl Transport,
     call: &Exchange,
@@ -227,14 +244,23 @@ fn execute_round<E: Element>(
     buffer: &mut [E],
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
-    // Several messages folded into one span are kept apart until all are there, then folded in the order of the steps.
-    let folds = round.iter().filter(|step| matches!(step, Step::RecvReduce { .. })).count();
-    let mut apart: Vec<(Span, Vec<E>)> = Vec::new();
+    // Kept apart until all is there: several messages folded into one span, which are then folded in the order of the
+    // steps; what is folded into a span that is sent; and what becomes the left operand.
+    let folds = round.iter().filter(|step| step.folds()).count();
+    let sent = |span: Span| {
+        round.iter().any(|step| matches!(step, Step::Send { span: other, .. } if other.overlaps(span)))
+    };
+    let mut apart: Vec<Apart<E>> = Vec::new();
     let (mut into, mut out) = (Vec::new(), Vec::new());
     for step in round {
         match *step {
             Step::Send { to, span } => out.push((to, span)),
-            Step::RecvReduce { span, .. } if folds > 1 => apart.push((span, vec![E::default(); span.len])),
+            Step::RecvReduce { from, span } if folds > 1 || sent(span) => {
+                apart.push(Apart { from, span, kept: vec![E::default(); span.len], left: false });
+            }
+            Step::RecvReduceLeft { from, span } => {
+                apart.push(Apart { from, span, kept: vec![E::default(); span.len], left: true });
+            }
             Step::RecvReduce { from, span } => into.push((span, from, true)),
             Step::RecvCopy { from, span } => into.push((span, from, false)),
         }
@@ -273,17 +299,19 @@ fn execute_round<E: Element>(
         }
     }
     receives.extend(folding.iter_mut().map(|(from, fold)| Incoming { from: *from, sink: Sink::Fold(fold) }));
-    if !apart.is_empty() {
-        let senders = round.iter().filter_map(|step| match step {
-            Step::RecvReduce { from, .. } => Some(*from),
-            Step::Send { .. } | Step::RecvCopy { .. } => None,
-        });
-        let kept = apart.iter_mut().map(|(_, kept)| Sink::Place(bytemuck::cast_slice_mut(kept)));
-        receives.extend(senders.zip(kept).map(|(from, sink)| Incoming { from, sink }));
-    }
+    receives.extend(apart.iter_mut().map(|apart| Incoming {
+        from: apart.from,
+        sink: Sink::Place(bytemuck::cast_slice_mut(&mut apart.kept)),
+    }));
     transport.exchange(call, &sends, &mut receives)?;
-    for (span, kept) in apart {
-        kernel::reduce(op, &mut buffer[span.range()], &kept);
+    for Apart { span, mut kept, left, .. } in apart {
+        let into = &mut buffer[span.range()];
+        if left {
+            kernel::reduce(op, &mut kept, into);
+            into.copy_from_slice(&kept);
+        } else {
+            kernel::reduce(op, into, &kept);
+        }
     }
     Ok(())
 }
@@ -294,7 +322,7 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
     }
 
     fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
-        let algorithm = select_all_reduce(self.world(), size_of_val(data));
+        let algorithm = self.config.algorithm.algorithm(self.world(), size_of_val(data), &self.config.cost);
         self.all_reduce_by(algorithm, data, op)
     }
 

@@ -1,15 +1,19 @@
 //! Source: `antdt.md` §10.2, whose numbers the names carry; each was run or read there in `DLRover` 7c3e964.
-//! Not here, because there is nothing in this crate that could have them: 7 (a hook that never saves), 11 (the
-//! streaming manager), 12 (locks: one task owns a ledger), 13 (a missing method). 10 (a second registration with
-//! other parameters) is `two_data_sets_of_one_name_are_refused` among the runtime's tests.
+//!
+//! 10 (a second registration with other parameters) is `two_data_sets_of_one_name_are_refused` among the runtime's
+//! tests. Two cannot occur here, so there is nothing to run. 12, dictionaries that two threads use without the lock:
+//! the ledger changes through `&mut self` only, and one task owns it. 13, a call of a method that does not exist: it
+//! does not compile.
 
-use antdt_core::{Ack, AckOutcome, Epoch, FetchOutcome, Generation, RequestId, Seed};
+use std::collections::BTreeSet;
+
+use antdt_core::{Ack, AckOutcome, CheckpointId, Epoch, FetchOutcome, Generation, RequestId, Seed};
 
 use super::cases::{grant, ledger};
 use super::pair::{small, worker};
-use crate::error::FetchError;
-use crate::ledger::ShardLedger;
-use crate::spec::{DatasetSpec, Epochs, Shuffle};
+use crate::error::{DecodeError, FetchError};
+use crate::ledger::{LedgerCut, LedgerSnapshot, ShardLedger};
+use crate::spec::{Assignment, DatasetSpec, Epochs, Shuffle};
 
 const G1: Generation = Generation(1);
 
@@ -101,6 +105,36 @@ fn d06_a_restart_keeps_the_counts_and_the_offsets_and_uses_no_lease_again() {
 }
 
 #[test]
+fn d07_a_cut_can_always_be_written_and_one_that_is_not_there_is_an_error_that_says_so() {
+    let spec = small(10, 4);
+    let mut first = ledger(spec.clone());
+    // At every moment of a job: before it began, with leases out, at its end.
+    let mut committed = 0;
+    for request in 0.. {
+        let cut = first.cut(CheckpointId(request), committed).unwrap();
+        let read = LedgerCut::from_bytes(&cut.to_bytes(), &spec).unwrap();
+        assert_eq!((read.binding(), read.snapshot()), (cut.binding(), cut.snapshot()));
+        first.register(worker(0, 0)).unwrap();
+        match first.fetch(worker(0, 0), G1, RequestId(request)).unwrap() {
+            FetchOutcome::Granted(grant) => {
+                assert!(first.cut(CheckpointId(request), committed + grant.len).is_err(), "not acknowledged");
+                first.cut(CheckpointId(request), committed).unwrap();
+                first.ack(worker(0, 0), Ack { lease: grant.lease, offset: grant.len }).unwrap();
+                committed += grant.len;
+            }
+            other => {
+                assert_eq!((other, committed), (FetchOutcome::EndOfData, 10));
+                break;
+            }
+        }
+    }
+    for nothing in [&b""[..], b"{}", b"no such file"] {
+        let error = LedgerCut::from_bytes(nothing, &spec).unwrap_err();
+        assert!(matches!(error, DecodeError::Truncated { .. } | DecodeError::NotACut), "{error}");
+    }
+}
+
+#[test]
 fn d08_a_large_data_set_is_shuffled_as_a_whole_and_the_same_each_time() {
     let spec = DatasetSpec { seed: Seed(1), ..DatasetSpec::new("d", 10_000_000, 10) };
     let order = spec.shard_order(Epoch(0));
@@ -114,6 +148,34 @@ fn d08_a_large_data_set_is_shuffled_as_a_whole_and_the_same_each_time() {
 fn d09_a_data_set_that_cannot_be_cut_is_refused_at_once() {
     for (num_samples, shard_len) in [(0, 1), (1, 0), (0, 0)] {
         assert!(ShardLedger::new(DatasetSpec::new("d", num_samples, shard_len), G1).is_err());
+    }
+}
+
+#[test]
+fn d11_no_shard_is_listed_twice_the_tail_is_dispatched_and_an_empty_part_harms_nobody() {
+    // 11 samples in shards of 4, endlessly; then in parts for more workers than there are shards.
+    let endless = DatasetSpec { epochs: Epochs::Infinite, ..small(11, 4) };
+    let parts = DatasetSpec { assignment: Assignment::Static { workers: 7 }, ..small(11, 4) };
+    for (spec, workers) in [(endless, 1), (parts, 7)] {
+        let mut ledger = ledger(spec.clone());
+        let mut trained = BTreeSet::new();
+        for index in 0..workers {
+            ledger.register(worker(index, 0)).unwrap();
+            for request in 1..=30 {
+                let fetched = ledger.fetch(worker(index, 0), G1, RequestId(request)).unwrap();
+                // In the middle of a shard, too: every state can be written down, and none of it is forgotten.
+                let bytes = ledger.snapshot().to_bytes();
+                assert_eq!(LedgerSnapshot::from_bytes(&bytes, &spec).unwrap(), ledger.snapshot());
+                let FetchOutcome::Granted(grant) = fetched else { break };
+                for sample in grant.start..grant.start + grant.len {
+                    assert!(trained.insert((grant.key.epoch, sample)), "{sample} comes twice in an epoch");
+                }
+                ledger.ack(worker(index, 0), Ack { lease: grant.lease, offset: grant.len }).unwrap();
+            }
+        }
+        let first: Vec<u64> = trained.iter().filter(|(epoch, _)| epoch.0 == 0).map(|(_, s)| *s).collect();
+        assert_eq!(first, (0..11).collect::<Vec<_>>());
+        assert_eq!(ledger.is_finished(), spec.epochs != Epochs::Infinite);
     }
 }
 

@@ -1,57 +1,96 @@
-use antdt_core::{Ack, Holder};
+use std::collections::BTreeSet;
 
-use super::pair::{Pair, small, worker};
-use crate::spec::{Assignment, DatasetSpec, Epochs, OnQuarantine, Shuffle};
+use antdt_core::{Ack, Grant, Held, Holder, JobTime, RequestId};
 
-/// One of the things that can happen next in a small world. Leases are the newest and the oldest of all there were,
-/// so that acks of ended leases are among them.
-fn step(pair: &Pair, which: usize, requests: u64) -> Option<Pair> {
-    let mut next = pair.clone();
-    let newest = pair.grants.last().copied();
-    let oldest = pair.grants.first().copied().filter(|oldest| Some(*oldest) != newest);
-    let part = |(grant, holder): (antdt_core::Grant, Holder)| {
-        (holder, Ack { lease: grant.lease, offset: grant.resume_at + 1 })
-    };
-    let all = |(grant, holder): (antdt_core::Grant, Holder)| {
-        (holder, Ack { lease: grant.lease, offset: grant.len })
-    };
-    match which {
-        0 => drop(next.fetch(worker(0, 0), next.generation, requests)),
-        1 => drop(next.fetch(worker(1, 0), next.generation, requests)),
-        2 => newest.map(part).map(|(holder, ack)| next.ack(holder, &[ack])).map(drop)?,
-        3 => newest.map(all).map(|(holder, ack)| next.ack(holder, &[ack])).map(drop)?,
-        4 => oldest.map(all).map(|(holder, ack)| next.ack(holder, &[ack])).map(drop)?,
-        5 => newest.map(part).map(|(holder, ack)| next.fail(holder, ack)).map(drop)?,
-        6 => oldest.map(part).map(|(holder, ack)| next.release(holder, &[ack])).map(drop)?,
-        7 => next.lose(worker(0, 0)),
-        8 => drop(next.register(worker(0, 1))),
-        9 => drop(next.fetch(worker(0, 1), next.generation, requests)),
-        10 => next.keep_snapshot(),
-        11 => next.restore(0),
-        _ => return None,
+use super::call::{Call, worker};
+use super::pair::{Pair, small};
+use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle};
+
+/// Everything that can happen next in a small world of two workers. Leases are the newest and the oldest of all there
+/// were, so that acks of ended leases are among them.
+fn steps(pair: &Pair, request: u64) -> Vec<Call> {
+    let (zero, one, reborn) = (worker(0, 0), worker(1, 0), worker(0, 1));
+    let (generation, request) = (pair.generation(), RequestId(request));
+    let fetch = |holder| Call::Fetch { holder, generation, request };
+    let exchange = |holder, acks, want| Call::Exchange { holder, generation, request, acks, want };
+    let mut steps = vec![
+        fetch(zero),
+        fetch(one),
+        fetch(reborn),
+        exchange(zero, vec![], 3),
+        Call::Register { holder: reborn, held: vec![] },
+        Call::Lost { holder: zero },
+        Call::Freeze { until: JobTime(1) },
+        Call::Tick { now: JobTime(1) },
+        Call::Keep,
+        Call::Cut { committed: 1 },
+    ];
+    let part =
+        |(grant, holder): (Grant, Holder)| (holder, Ack { lease: grant.lease, offset: grant.resume_at + 1 });
+    let all = |(grant, holder): (Grant, Holder)| (holder, Ack { lease: grant.lease, offset: grant.len });
+    if let Some(newest) = pair.grants().last().copied() {
+        let ((holder, part), (_, all)) = (part(newest), all(newest));
+        steps.push(Call::Ack { holder, acks: vec![part] });
+        steps.push(exchange(holder, vec![all], 1));
+        steps.push(Call::Fail { holder, ack: part });
+        // The same question again, and what it holds again.
+        if let Some((last, _)) = pair.model.book.answered.get(&holder) {
+            steps.push(Call::Exchange { holder, generation, request: *last, acks: vec![part], want: 2 });
+        }
     }
-    Some(next)
+    if let [oldest, _, ..] = *pair.grants() {
+        let ((holder, part), (_, all)) = (part(oldest), all(oldest));
+        steps.push(Call::Ack { holder, acks: vec![all] });
+        steps.push(Call::Release { holder, acks: vec![part] });
+    }
+    if pair.model.book.kept() > 0 {
+        steps.push(Call::Restore { which: 0 });
+    }
+    let (written, least) = (pair.real.log.len(), pair.model.kept_least());
+    if written > least {
+        steps.push(Call::Restart { kept: written, compacted: Some(written) });
+        steps.push(Call::Restart { kept: written - 1, compacted: None });
+    }
+    // Whoever held something in an earlier generation says so: truly, a sample further, and for another.
+    let old = |grant: &Grant| grant.lease.generation < generation;
+    if let Some((grant, holder)) = pair.grants().iter().rev().find(|(grant, _)| old(grant)) {
+        let offset = pair.model.book.account.offset(grant.key);
+        let held = |offset| vec![Held { lease: grant.lease, key: grant.key, offset }];
+        let other = if *holder == one { zero } else { one };
+        steps.push(Call::Register { holder: *holder, held: held(offset) });
+        steps.push(Call::Register { holder: *holder, held: held(offset + 1) });
+        steps.push(Call::Register { holder: other, held: held(offset) });
+    }
+    steps
 }
 
-fn explore(pair: &Pair, depth: u64, histories: &mut u64) {
-    *histories += 1;
+struct Explored {
+    histories: u64,
+    /// Ends that were drained already: what follows from one depends on nothing else.
+    ends: BTreeSet<Vec<u8>>,
+}
+
+fn explore(pair: &Pair, depth: u64, explored: &mut Explored) {
+    explored.histories += 1;
     if depth == 0 {
-        pair.clone().drain();
+        if explored.ends.insert(pair.ledger().snapshot().to_bytes()) {
+            pair.clone().drain();
+        }
         return;
     }
-    for which in 0..12 {
-        if let Some(next) = step(pair, which, 10 - depth) {
-            // What changed nothing leads to a history that is one shorter.
-            let same = next.real.book == pair.real.book && next.real.standing == pair.real.standing;
-            if !same || which == 10 {
-                explore(&next, depth - 1, histories);
-            }
+    for call in steps(pair, 10 - depth) {
+        let mut next = pair.clone();
+        next.say(&call);
+        // What changed nothing leads to a history that is one shorter.
+        let (was, now) = (pair.ledger(), next.ledger());
+        let same = was.book == now.book && was.standing == now.standing;
+        if !same || next.model.book.kept() > pair.model.book.kept() {
+            explore(&next, depth - 1, explored);
         }
     }
 }
 
-#[test]
-fn every_history_of_every_small_world_adds_up() {
+fn explore_all(depth: u64, least: u64) {
     let base = DatasetSpec { shuffle: Shuffle::None, max_leases_per_holder: 1, ..small(3, 2) };
     let worlds = [
         base.clone(),
@@ -63,14 +102,27 @@ fn every_history_of_every_small_world_adds_up() {
             max_leases_per_holder: 2,
             ..base.clone()
         },
+        DatasetSpec { max_leases_per_holder: 3, cut: Cut::At([1, 3, 4, 5, 6].into()), ..small(6, 1) },
         DatasetSpec { assignment: Assignment::Static { workers: 2 }, epochs: Epochs::Finite(2), ..base },
     ];
     for world in worlds {
         let mut pair = Pair::new(world);
         pair.register(worker(0, 0));
         pair.register(worker(1, 0));
-        let mut histories = 0;
-        explore(&pair, 5, &mut histories);
-        assert!(histories > 1_000, "only {histories} histories");
+        let mut explored = Explored { histories: 0, ends: BTreeSet::new() };
+        explore(&pair, depth, &mut explored);
+        // Once more from where somebody has something to present.
+        pair.fetch(worker(0, 0), 1);
+        pair.fetch(worker(1, 0), 1);
+        pair.ack(worker(0, 0), &[Ack { lease: pair.grants()[0].0.lease, offset: 1 }]);
+        pair.say(&Call::Keep);
+        pair.restart(0);
+        explore(&pair, depth, &mut explored);
+        assert!(explored.histories > least, "only {} histories", explored.histories);
     }
+}
+
+#[test]
+fn every_history_of_every_small_world_adds_up() {
+    explore_all(4, 8_000);
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{FileStoreError, FileStoreOptions, SyncPolicy};
-use crate::journal::{HEAD_LEN, Segment, put_frame, put_head};
+use crate::error::RecoverError;
+use crate::journal::{HEAD_LEN, Segment, SegmentReader, put_frame, put_head, urgent};
 use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
 
@@ -87,21 +88,24 @@ impl Folder {
         })
     }
 
+    fn fresh(&self) -> Result<Recovery, FileStoreError> {
+        let unfit = |source| FileStoreError::Unfit { path: self.path.clone(), source };
+        Recovery::new(self.spec.clone()).map_err(unfit)
+    }
+
     /// Reads the newest segment, cuts off what a crash tore, and removes what is left of others.
-    pub(super) fn load(&mut self) -> Result<Vec<Record>, FileStoreError> {
+    pub(super) fn load(&mut self, mut recovery: Recovery) -> Result<Recovery, FileStoreError> {
         self.read = false;
-        let unfit = |path: &Path, source| FileStoreError::Unfit { path: path.into(), source };
-        self.state = Recovery::new(self.spec.clone()).map_err(|e| unfit(&self.path, e))?;
         (self.open, self.broken, self.dirty_since) = (None, false, None);
+        if recovery.spec() != &self.spec {
+            let source = RecoverError::SpecMismatch { name: recovery.spec().name.clone() };
+            return Err(FileStoreError::Unfit { path: self.path.clone(), source });
+        }
         let (newest, others) = self.segments()?;
-        let mut records = Vec::new();
         if let Some((number, path)) = newest {
             let file = OpenOptions::new().read(true).write(true).open(&path);
             let mut file = file.map_err(|e| failed("open", &path, e))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).map_err(|e| failed("read", &path, e))?;
-            let segment = Segment::read(&bytes, &self.spec)
-                .map_err(|source| FileStoreError::Segment { path: path.clone(), source })?;
+            let (segment, folded) = fold(&mut file, &path, recovery)?;
             if segment.torn > 0 {
                 tracing::warn!(
                     segment = %path.display(), at = segment.len, bytes = segment.torn,
@@ -111,18 +115,16 @@ impl Folder {
             }
             // The process before may have died with records that only the system knew.
             file.sync_all().map_err(|e| failed("sync", &path, e))?;
-            for record in &segment.records {
-                self.state.apply(record).map_err(|e| unfit(&path, e))?;
-            }
+            recovery = folded;
             let Segment { base, len, .. } = segment;
-            records = segment.records;
             self.adopt(Open { file, path, number, len, durable: len, base });
         }
         for path in others {
             remove(&path);
         }
+        self.state = recovery.clone();
         self.read = true;
-        Ok(records)
+        Ok(recovery)
     }
 
     fn adopt(&mut self, open: Open) {
@@ -157,7 +159,7 @@ impl Folder {
     /// Appends one frame. If this fails, the folder is as it was before.
     pub(super) fn append(&mut self, records: &[Record]) -> Result<(), FileStoreError> {
         if !self.read {
-            self.load()?;
+            self.load(self.fresh()?)?;
         }
         if self.open.is_none() || self.broken {
             self.replace()?;
@@ -178,9 +180,6 @@ impl Folder {
         }
         open.len += frame.len() as u64;
         self.dirty_since.get_or_insert_with(Instant::now);
-        let urgent = |record: &Record| {
-            !matches!(record, Record::Acked { .. } | Record::EpochOpened { .. } | Record::Failed { .. })
-        };
         if (self.options.sync == SyncPolicy::Each || records.iter().any(urgent))
             && let Err(error) = self.sync()
         {
@@ -258,7 +257,7 @@ impl Folder {
     fn replace(&mut self) -> Result<(), FileStoreError> {
         let (number, mut base) = (self.open.as_ref().map_or(1, |open| open.number + 1), Vec::new());
         if self.open.is_some() {
-            let snapshot = Record::Restored(Box::new(self.state.snapshot()));
+            let snapshot = Record::Base(Box::new(self.state.snapshot()));
             put_frame(&mut base, HEAD_LEN as u64, HEAD_LEN as u64, &[snapshot])
                 .ok_or_else(|| FileStoreError::TooLarge { path: self.path.clone() })?;
         }
@@ -297,6 +296,26 @@ impl Folder {
     }
 }
 
+/// Applies the records of a segment, whose file may be larger than memory.
+fn fold(file: &mut File, path: &Path, recovery: Recovery) -> Result<(Segment, Recovery), FileStoreError> {
+    /// So large that the calls cost nothing beside the records in it, and small enough for any cache.
+    const PIECE: usize = 256 << 10;
+    let unreadable = |source| FileStoreError::Segment { path: path.into(), source };
+    let total = file.metadata().map_err(|e| failed("read", path, e))?.len();
+    let mut reader = SegmentReader::new(recovery, total);
+    let mut bytes = Vec::new();
+    loop {
+        let room = reader.wanted().max(PIECE) - bytes.len();
+        let read = Read::by_ref(file).take(room as u64).read_to_end(&mut bytes);
+        let read = read.map_err(|e| failed("read", path, e))?;
+        let used = reader.take(&bytes).map_err(unreadable)?;
+        if used == 0 && read == 0 {
+            return reader.finish().map_err(unreadable);
+        }
+        bytes.drain(..used);
+    }
+}
+
 /// `room`: bytes that the disk still takes, counted by tests.
 fn write_at(
     file: &mut File,
@@ -320,7 +339,7 @@ fn write_at(
 }
 
 /// Makes a folder, and durable that it is there.
-fn make_folder(path: &Path) -> Result<(), FileStoreError> {
+pub(super) fn make_folder(path: &Path) -> Result<(), FileStoreError> {
     let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     let missing = missing.count();
     fs::create_dir_all(path).map_err(|e| failed("make", path, e))?;
@@ -331,13 +350,13 @@ fn make_folder(path: &Path) -> Result<(), FileStoreError> {
 }
 
 /// Makes the names in a folder durable.
-fn sync_folder(path: &Path) -> Result<(), FileStoreError> {
+pub(super) fn sync_folder(path: &Path) -> Result<(), FileStoreError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     synced.map_err(|e| failed("sync", path, e))
 }
 
 /// What is left of earlier segments costs room and nothing else.
-fn remove(path: &Path) {
+pub(super) fn remove(path: &Path) {
     match fs::remove_file(path) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -345,7 +364,7 @@ fn remove(path: &Path) {
     }
 }
 
-fn failed(what: &'static str, path: &Path, source: io::Error) -> FileStoreError {
+pub(super) fn failed(what: &'static str, path: &Path, source: io::Error) -> FileStoreError {
     let path = path.to_path_buf();
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FileStoreError::Full { path, source },

@@ -28,6 +28,11 @@ fn fold(records: &[Record], spec: &DatasetSpec) -> LedgerSnapshot {
     recovery.snapshot()
 }
 
+async fn read(store: &mut FileStore, spec: &DatasetSpec) -> Result<LedgerSnapshot, FileStoreError> {
+    let recovery = Recovery::new(spec.clone()).unwrap();
+    store.load(recovery).await.map(|recovery| recovery.snapshot())
+}
+
 /// Names of the files in a folder but for the lock, in order.
 fn files(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -63,13 +68,13 @@ async fn the_log_stays_short_however_long_it_is_written() {
         let mut longest = 0;
         for group in &history.groups {
             store.append(group).await.unwrap();
-            store.load().await.unwrap();
+            read(&mut store, &spec).await.unwrap();
             longest = longest.max(fs::metadata(segment(folder.path())).unwrap().len());
         }
         // Twice a snapshot, or a snapshot and a segment; and the frame that reached it.
         let snapshot = history.ledger.snapshot().to_bytes().len() as u64;
         assert!(longest < 3 * (SMALL + 4 * snapshot), "{longest} bytes");
-        assert_eq!(fold(&store.load().await.unwrap(), &spec), history.ledger.snapshot());
+        assert_eq!(read(&mut store, &spec).await.unwrap(), history.ledger.snapshot());
     }
 }
 
@@ -94,13 +99,13 @@ async fn a_torn_end_is_cut_off_and_the_log_goes_on_from_there() {
         let whole = lengths.iter().filter(|len| **len <= lengths.last().unwrap() - torn).count();
 
         let mut store = open();
-        assert_eq!(store.load().await.unwrap(), groups[..whole].concat());
+        assert_eq!(read(&mut store, &spec).await.unwrap(), fold(&groups[..whole].concat(), &spec));
         assert_eq!(fs::metadata(&path).unwrap().len(), lengths[whole - 1]);
         for group in &groups[whole..] {
             store.append(group).await.unwrap();
         }
         drop(store);
-        assert_eq!(open().load().await.unwrap(), groups.concat());
+        assert_eq!(read(&mut open(), &spec).await.unwrap(), fold(&groups.concat(), &spec));
     }
 }
 
@@ -124,7 +129,7 @@ async fn damage_in_the_middle_is_an_error_that_names_file_and_place() {
 
     let mut store = FileStore::open(folder.path(), spec.clone(), FileStoreOptions::default()).unwrap();
     let durable = lengths[lengths.len() - 2];
-    match store.load().await.unwrap_err() {
+    match read(&mut store, &spec).await.unwrap_err() {
         FileStoreError::Segment { path: at, source } => {
             assert_eq!((at, source), (path.clone(), JournalError::Damaged { at: lengths[10], durable }));
         }
@@ -152,7 +157,7 @@ async fn a_crash_between_two_segments_leaves_one_that_counts() {
     fs::write(folder.path().join("00000000000000009999.tmp"), &bytes[..bytes.len() / 2]).unwrap();
     fs::write(folder.path().join("00000000000000000001.journal"), b"left over").unwrap();
     fs::write(folder.path().join("notes.txt"), b"not ours").unwrap();
-    assert_eq!(fold(&open().load().await.unwrap(), &spec), expected);
+    assert_eq!(read(&mut open(), &spec).await.unwrap(), expected);
     assert_eq!(files(folder.path()), [path.file_name().unwrap().to_str().unwrap(), "notes.txt"]);
 }
 
@@ -178,8 +183,10 @@ async fn a_folder_belongs_to_one_data_set() {
     store.append(&[Record::GenerationStarted { generation: Generation(1) }]).await.unwrap();
     drop(store);
     let other = DatasetSpec { num_samples: 7, ..suite_spec() };
-    let mut store = FileStore::open(folder.path(), other, FileStoreOptions::default()).unwrap();
-    let error = store.load().await.unwrap_err();
+    let mut store = FileStore::open(folder.path(), other.clone(), FileStoreOptions::default()).unwrap();
+    let error = read(&mut store, &suite_spec()).await.unwrap_err();
+    assert!(matches!(error, FileStoreError::Unfit { source: RecoverError::SpecMismatch { .. }, .. }));
+    let error = read(&mut store, &other).await.unwrap_err();
     assert!(matches!(
         error,
         FileStoreError::Segment { source: JournalError::SpecMismatch { name }, .. } if name == "suite"
@@ -202,7 +209,7 @@ async fn a_record_that_does_not_follow_leaves_no_trace() {
     assert!(matches!(error, FileStoreError::Unfit { .. }), "{error}");
     store.append(std::slice::from_ref(&second)).await.unwrap();
     drop(store);
-    assert_eq!(open().load().await.unwrap(), [first, second]);
+    assert_eq!(read(&mut open(), &suite_spec()).await.unwrap(), fold(&[first, second], &suite_spec()));
 }
 
 /// A store on a disk with so much room, which the caller may change.
@@ -221,7 +228,7 @@ async fn a_full_disk_takes_nothing_in_part_and_all_of_it_later() {
         let mut rng = antdt_core::Seed(seed).rng();
         let folder = TempDir::new().unwrap();
         let (mut store, room) = with_room(folder.path(), NEVER, 0);
-        assert_eq!(store.load().await.unwrap(), []);
+        assert_eq!(read(&mut store, &spec).await.unwrap(), fold(&[], &spec));
         let mut full = 0;
         for (number, group) in groups.iter().enumerate() {
             room.store(rng.below(100), Ordering::Relaxed);
@@ -230,8 +237,8 @@ async fn a_full_disk_takes_nothing_in_part_and_all_of_it_later() {
                 assert!(FileStore::is_full(&error), "{error}");
                 if rng.below(4) == 0 {
                     // What is there is the state of before, for whoever reads it now.
-                    let loaded = store.load().await.unwrap();
-                    assert_eq!(fold(&loaded, &spec), fold(&groups[..number].concat(), &spec));
+                    let loaded = read(&mut store, &spec).await.unwrap();
+                    assert_eq!(loaded, fold(&groups[..number].concat(), &spec));
                 }
                 room.store(rng.below(1_500), Ordering::Relaxed);
             }
@@ -239,7 +246,7 @@ async fn a_full_disk_takes_nothing_in_part_and_all_of_it_later() {
         assert!(full > 20, "full {full} times");
         drop(store);
         let mut store = FileStore::open(folder.path(), spec.clone(), NEVER).unwrap();
-        assert_eq!(fold(&store.load().await.unwrap(), &spec), fold(&groups.concat(), &spec));
+        assert_eq!(read(&mut store, &spec).await.unwrap(), fold(&groups.concat(), &spec));
     }
 }
 

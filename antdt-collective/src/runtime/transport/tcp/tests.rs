@@ -13,7 +13,7 @@ use crate::group::{JobToken, Member};
 use crate::op::ReduceOp;
 use crate::runtime::communicator::{Communicator, CommunicatorConfig, ScheduledCommunicator};
 use crate::runtime::testing::{check_transport, holder, loopback_listener, tcp_members};
-use crate::schedule::Ring;
+use crate::schedule::{Choice, Ring};
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -34,7 +34,9 @@ fn abort() -> AbortHandle {
 }
 
 fn communicator(transport: TcpTransport, timeout: Duration) -> ScheduledCommunicator<TcpTransport> {
-    ScheduledCommunicator::new(transport, CommunicatorConfig { timeout, ..CommunicatorConfig::default() })
+    // The frames of these tests are the ring's.
+    let config = CommunicatorConfig { timeout, algorithm: Choice::Ring, ..CommunicatorConfig::default() };
+    ScheduledCommunicator::new(transport, config)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,0 +1,135 @@
+//! The service: calls per second over gRPC, what the journal costs, and what bounds it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use antdt_shard::NullStore;
+use antdt_shard::runtime::{
+    ClientOptions, FileStore, FileStoreOptions, LocalSource, ShardClient, SyncPolicy,
+};
+use anyhow::Result;
+use tokio::runtime::Runtime;
+
+use super::host::Host;
+use super::meter::median;
+use super::puller::{Puller, Round, round};
+use super::{DLROVER, NAME, Scale, spec};
+use crate::Entry;
+
+const CLIENTS: u32 = 16;
+const BATCH: u32 = 16;
+/// Of the data set: enough that no round comes near the end of an epoch, where grants are fewer.
+const SHARDS: u64 = 1_000_000_000;
+
+/// A group of pullers and what it did in each round.
+struct Team<S> {
+    pullers: Vec<Puller<S>>,
+    rounds: Vec<Round>,
+}
+
+impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
+    fn new(runtime: &Runtime, want: u32, source: impl Fn() -> Result<S>) -> Result<Self> {
+        let mut pullers = Vec::new();
+        for index in 0..CLIENTS {
+            pullers.push(runtime.block_on(Puller::begin(source()?, index, want))?);
+        }
+        Ok(Self { pullers, rounds: Vec::new() })
+    }
+
+    fn play(&mut self, runtime: &Runtime, length: Duration) -> Result<()> {
+        self.rounds.push(round(runtime, &mut self.pullers, length)?);
+        Ok(())
+    }
+
+    fn median(&self, what: impl Fn(&Round) -> f64) -> f64 {
+        median(self.rounds.iter().map(what))
+    }
+
+    fn rate(&self) -> f64 {
+        self.median(Round::rate)
+    }
+}
+
+/// All of it, in rounds that take turns.
+pub(super) fn service(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) -> Result<()> {
+    let host = Host::new()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let file = |name: &str, sync| {
+        let options = FileStoreOptions { sync, ..FileStoreOptions::default() };
+        FileStore::open(folder.join(name), spec(SHARDS), options)
+    };
+    let group = FileStoreOptions::default().sync;
+    let (off, _) = host.serve(spec(SHARDS), NullStore)?;
+    let (on, _) = host.serve(spec(SHARDS), file("on", group)?)?;
+    let (each, _) = host.serve(spec(SHARDS), file("each", SyncPolicy::Each)?)?;
+    let (on_batched, _) = host.serve(spec(SHARDS), file("on-batched", group)?)?;
+    let (_, local) = host.serve(spec(SHARDS), file("local", group)?)?;
+    let echo = host.echo()?;
+    let team = |address: &str, want| {
+        Team::new(&runtime, want, || {
+            // A channel is a task of the runtime from the start.
+            let _guard = runtime.enter();
+            Ok(ShardClient::connect(address, NAME, ClientOptions::default())?)
+        })
+    };
+    let (mut off, mut on, mut each) = (team(&off, 1)?, team(&on, 1)?, team(&each, 1)?);
+    let mut on_batched = team(&on_batched, BATCH)?;
+    let (mut echo, mut echo_batched) = (team(&echo, 1)?, team(&echo, BATCH)?);
+    let mut local = Team::new(&runtime, 1, || Ok(LocalSource::new(local.clone())))?;
+    for _ in 0..scale.rounds {
+        for team in [&mut echo, &mut off, &mut on, &mut each, &mut on_batched, &mut echo_batched] {
+            team.play(&runtime, scale.round)?;
+        }
+        local.play(&runtime, scale.round)?;
+    }
+
+    let calls = "gRPC, 16 clients, journal on: acks and fetches";
+    let bound = format!("{:.0} % of the echo; {DLROVER} 1,860/s", 100.0 * on.rate() / echo.rate());
+    entries.push(Entry::shown(calls, on.rate(), "calls/s").at_least(scale.floor(20_000.0)).beside(bound));
+    let [p50, p99] =
+        [|r: &Round| r.p50, |r: &Round| r.p99].map(|time| on.median(|r| time(r).as_secs_f64() * 1e3));
+    let peer = format!("p50 {p50:.3} ms; {DLROVER} p99 21 to 41 ms");
+    entries.push(Entry::shown(format!("{calls}, p99"), p99, "ms").at_most(scale.ceiling(10.0)).beside(peer));
+    let batched = f64::from(BATCH) * on_batched.rate();
+    let peer = format!("{:.0} % of the echo", 100.0 * on_batched.rate() / echo_batched.rate());
+    entries.push(
+        Entry::shown("gRPC, 16 clients, journal on, batched by 16", batched, "shards/s")
+            .at_least(scale.floor(200_000.0))
+            .beside(peer),
+    );
+    let ratio = |what: fn(&Round) -> f64| on.median(what) / off.median(what);
+    let cores = format!(
+        "{:.1} us a call on the cores, {:.1} without",
+        1e6 * on.median(Round::cost),
+        1e6 * off.median(Round::cost)
+    );
+    entries.push(
+        Entry::shown("journal, cost on the cores", 100.0 * (ratio(Round::cost) - 1.0), "%")
+            .at_most(30.0)
+            .beside(cores),
+    );
+    let rates = Entry::shown("journal, cost in calls/s", 100.0 * (1.0 - ratio(Round::rate)), "%")
+        .beside(format!("{:.0} calls/s without", off.rate()));
+    // In short rounds on a busy machine this says more about the machine.
+    entries.push(if scale.slack > 1.0 { rates } else { rates.at_most(30.0) });
+    entries.push(Entry::shown("gRPC, journal durable before each answer", each.rate(), "calls/s"));
+    entries.push(Entry::shown("in this process, journal on", local.rate(), "calls/s"));
+    entries.push(Entry::shown("bound: gRPC echo of the same messages", echo.rate(), "calls/s").beside(
+        format!(
+            "{:.1} us on the cores, the service {:.1}",
+            1e6 * echo.median(Round::cost),
+            1e6 * on.median(Round::cost)
+        ),
+    ));
+    let shards = f64::from(BATCH) * echo_batched.rate();
+    entries.push(Entry::shown("bound: gRPC echo, batched by 16", shards, "shards/s").beside(format!(
+        "{:.1} us on the cores a call, the service {:.1}",
+        1e6 * echo_batched.median(Round::cost),
+        1e6 * on_batched.median(Round::cost)
+    )));
+    let cores = on.median(|round| round.took.cpu.as_secs_f64() / round.took.wall.as_secs_f64());
+    entries.push(Entry::shown("cores that the machine gave to these rounds", cores, "cores"));
+    drop((off, on, each, on_batched, echo, echo_batched, local));
+    host.end();
+    Ok(())
+}

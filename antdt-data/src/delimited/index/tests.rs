@@ -1,0 +1,66 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{Folder, lines};
+
+fn build(folder: &Folder, rows: usize) -> RowIndex {
+    let path = folder.write("a.csv", lines("a", rows).join(&b'\n'));
+    let (source, mut file) = Source::open(&path).unwrap();
+    let fingerprint = Fingerprint::of(&source, &mut file).unwrap();
+    RowIndex::build(&source, &mut file, Dialect::csv(), fingerprint).unwrap()
+}
+
+/// Its checksum is made to fit.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let body = bytes.len() - 4;
+    let sum = crc32c(&bytes[..body]).to_le_bytes();
+    bytes[body..].copy_from_slice(&sum);
+    bytes
+}
+
+#[test]
+fn an_index_comes_back_from_its_bytes() {
+    let index = build(&Folder::new(), 1000);
+    assert_eq!((index.num_rows, index.marks.len()), (1000, 4));
+    assert_eq!(RowIndex::from_bytes(&index.to_bytes()).unwrap(), index);
+}
+
+#[test]
+fn other_versions_and_other_files_are_told_apart() {
+    let mut bytes = build(&Folder::new(), 10).to_bytes();
+    bytes[8] = 9;
+    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 1 }));
+    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x01\0\0\0"] {
+        assert!(matches!(RowIndex::from_bytes(bytes), Err(IndexError::Malformed { .. })), "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_window_begins_at_a_mark_and_holds_the_rows() {
+    let index = build(&Folder::new(), 1000);
+    let len_bytes = index.fingerprint.stamp.len_bytes;
+    let window = |start, end| index.window(start, end);
+    assert_eq!(window(0, 1000), Window { at: 0, len_bytes, skip: 0 });
+    let marks = &index.marks;
+    assert_eq!(window(300, 512), Window { at: marks[1], len_bytes: marks[2] - marks[1], skip: 44 });
+    assert_eq!(window(768, 769), Window { at: marks[3], len_bytes: len_bytes - marks[3], skip: 0 });
+}
+
+proptest! {
+    /// As from a program with a defect: the checksum fits, the numbers do not.
+    #[test]
+    fn no_numbers_in_an_index_lead_astray(at in 8_usize..100, to: u64) {
+        let folder = Folder::new();
+        let index = build(&folder, 1000);
+        let mut bytes = index.to_bytes();
+        let at = at.min(bytes.len() - 12);
+        bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());
+        if let Ok(index) = RowIndex::from_bytes(&sealed(bytes)) {
+            let len_bytes = index.fingerprint.stamp.len_bytes;
+            for (start, end) in [(0, index.num_rows), (index.num_rows / 2, index.num_rows)] {
+                let window = index.window(start, end);
+                prop_assert!(window.at <= len_bytes && window.len_bytes <= len_bytes - window.at);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::rows::Rows;
+use crate::testing::{Folder, check_splitter, lines};
+
+fn open(path: &Path, dialect: Dialect) -> Result<Delimited, OpenError> {
+    Delimited::open([path], dialect, &IndexPlace::Memory)
+}
+
+fn origin(data: &Delimited) -> IndexOrigin {
+    data.origins().next().unwrap().clone()
+}
+
+/// What all rows of a data set are.
+fn all(data: &Delimited) -> Result<Vec<Vec<u8>>, ReadError> {
+    let end = data.num_samples();
+    let rows = data.read(SampleRange { start: 0, end })?;
+    Ok((0..end).map(|sample| rows.row(sample).unwrap().to_vec()).collect())
+}
+
+#[test]
+fn rows_of_all_files_are_read_exactly_once() {
+    let folder = Folder::new();
+    // Across several marks of the index, ends of lines of either kind, blank lines, and no end at the end.
+    let (a, b, c) = (lines("a", 700), lines("b", 1), lines("c", 300));
+    let paths = [
+        folder.write("a.csv", [a.join(&b"\r\n"[..]), b"\r\n\r\n".to_vec()].concat()),
+        folder.write("b.csv", [b"\n\n".to_vec(), b.concat()].concat()),
+        folder.write("c.csv", c.join(&b"\n"[..])),
+    ];
+    for dialect in [Dialect::csv(), Dialect::tsv()] {
+        let data = Delimited::open(&paths, dialect, &IndexPlace::Memory).unwrap();
+        check_splitter(&data, &[a.clone(), b.clone(), c.clone()].concat(), <[u8]>::to_vec);
+        assert_eq!(data.layout().ends(), [700, 701, 1001]);
+    }
+}
+
+#[test]
+fn quoted_rows_may_hold_line_ends() {
+    let folder = Folder::new();
+    let rows: Vec<Vec<u8>> =
+        (0..600).map(|i| format!("{i},\"two\nlines, \"\"{i}\"\"\"").into_bytes()).collect();
+    let path = folder.write("a.csv", rows.join(&b'\n'));
+    let data = open(&path, Dialect::csv()).unwrap();
+    check_splitter(&data, &rows, <[u8]>::to_vec);
+    assert_eq!(open(&path, Dialect::csv().with_quote(None)).unwrap().num_samples(), 1200);
+}
+
+#[test]
+fn a_header_names_columns_and_is_no_sample() {
+    let folder = Folder::new();
+    let dialect = Dialect::csv().with_header();
+    let a = folder.write("a.csv", "\u{feff}id,\"full name\"\n1,x\n2,y\n");
+    let b = folder.write("b.csv", "id,\"full name\"\r\n3,z");
+    let data = Delimited::open([&a, &b], dialect, &IndexPlace::Beside).unwrap();
+    check_splitter(&data, &["1,x", "2,y", "3,z"].map(Into::into), <[u8]>::to_vec);
+    assert_eq!((data.column("id"), data.column("full name"), data.column("x")), (Some(0), Some(1), None));
+    let again = Delimited::open([&a, &b], dialect, &IndexPlace::Beside).unwrap();
+    assert_eq!((origin(&again), again.column("full name")), (IndexOrigin::Loaded, Some(1)));
+
+    let c = folder.write("c.csv", "id,name\n3,z");
+    let error = Delimited::open([&a, &c], dialect, &IndexPlace::Memory).unwrap_err();
+    assert!(matches!(&error, OpenError::Columns { path, .. } if *path == c), "{error}");
+    let d = folder.write("d.csv", "id,name\n");
+    assert!(matches!(open(&d, dialect), Err(OpenError::Empty { .. })));
+}
+
+#[test]
+fn what_cannot_be_a_data_set_is_refused_by_name() {
+    let folder = Folder::new();
+    let error = |path: PathBuf| open(&path, Dialect::csv()).unwrap_err();
+    assert!(matches!(error(folder.path().join("no")), OpenError::Io { doing: "open", .. }));
+    assert!(matches!(error(folder.path().to_owned()), OpenError::Io { .. }));
+    assert!(matches!(error(folder.write("empty", "")), OpenError::Empty { .. }));
+    assert!(matches!(error(folder.write("blank", "\n\r\n\n")), OpenError::Empty { .. }));
+    let zipped = error(folder.write("a.csv.gz", b"\x1f\x8b\x08rest"));
+    assert!(matches!(zipped, OpenError::Compressed { format: "gzip", .. }), "{zipped}");
+    let quote = error(folder.write("quote.csv", "a\nb,\"c\nd\n"));
+    assert!(matches!(quote, OpenError::Quote { at: 2, row: 1, .. }), "{quote}");
+    let none: [&Path; 0] = [];
+    let place = IndexPlace::Memory;
+    assert!(matches!(Delimited::open(none, Dialect::csv(), &place), Err(OpenError::NoFiles { .. })));
+    let dialect = Dialect::csv().with_delimiter(b'"');
+    assert!(matches!(Delimited::open(none, dialect, &place), Err(OpenError::Dialect { .. })));
+}
+
+#[test]
+fn an_index_is_built_once_and_again_when_the_data_changed() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", lines("a", 600).join(&b'\n'));
+    let elsewhere = IndexPlace::Folder(folder.path().join("cache/deep"));
+    for place in [IndexPlace::Beside, elsewhere] {
+        folder.write("a.csv", lines("a", 600).join(&b'\n'));
+        let open = |dialect| Delimited::open([&path], dialect, &place).unwrap();
+        assert_eq!(origin(&open(Dialect::csv())), IndexOrigin::Built);
+        let data = open(Dialect::csv());
+        assert_eq!(origin(&data), IndexOrigin::Loaded);
+        check_splitter(&data, &lines("a", 600), <[u8]>::to_vec);
+        // Another dialect is another index.
+        assert!(matches!(origin(&open(Dialect::tsv())), IndexOrigin::Rebuilt(IndexError::OtherData { .. })));
+
+        let longer = lines("longer", 300);
+        folder.write("a.csv", longer.join(&b'\n'));
+        let data = open(Dialect::tsv());
+        let what = "the length of the file";
+        assert_eq!(origin(&data), IndexOrigin::Rebuilt(IndexError::OtherData { what }));
+        check_splitter(&data, &longer, <[u8]>::to_vec);
+    }
+    let left: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name.as_encoded_bytes().starts_with(b"."))
+        .collect();
+    assert!(left.is_empty(), "unfinished files stay behind: {left:?}");
+}
+
+#[test]
+fn the_index_of_another_file_is_not_used() {
+    let folder = Folder::new();
+    let a = folder.write("a.csv", lines("a", 600).join(&b'\n'));
+    let b = folder.write("b.csv", lines("b", 600).join(&b'\n'));
+    assert_eq!(fs::metadata(&a).unwrap().len(), fs::metadata(&b).unwrap().len());
+    // As a copy that keeps the times would leave it: only the content tells them apart.
+    let time = fs::metadata(&a).unwrap().modified().unwrap();
+    File::options().write(true).open(&b).unwrap().set_modified(time).unwrap();
+    Delimited::open([&a], Dialect::csv(), &IndexPlace::Beside).unwrap();
+    fs::rename(folder.path().join("a.csv.antdt-index"), folder.path().join("b.csv.antdt-index")).unwrap();
+    let data = Delimited::open([&b], Dialect::csv(), &IndexPlace::Beside).unwrap();
+    let other = IndexError::OtherData { what: "its content" };
+    assert_eq!(origin(&data), IndexOrigin::Rebuilt(other));
+    check_splitter(&data, &lines("b", 600), <[u8]>::to_vec);
+}
+
+#[test]
+fn a_place_where_no_index_can_be_is_refused_by_name() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", "1\n2\n");
+    let place = IndexPlace::Folder(path.clone());
+    let error = Delimited::open([&path], Dialect::csv(), &place).unwrap_err();
+    assert!(matches!(error, OpenError::IndexPlace { .. }), "{error}");
+    folder.write("a.csv.antdt-index/is a folder", "");
+    let error = Delimited::open([&path], Dialect::csv(), &IndexPlace::Beside).unwrap_err();
+    assert!(matches!(error, OpenError::IndexPlace { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_changed_while_the_job_runs_is_refused() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", lines("a", 600).join(&b'\n'));
+    let data = open(&path, Dialect::csv()).unwrap();
+    folder.write("a.csv", lines("a", 599).join(&b'\n'));
+    let error = data.read(SampleRange { start: 300, end: 310 }).unwrap_err();
+    assert!(matches!(error, ReadError::Changed { sample: 300, .. }), "{error}");
+}
+
+#[test]
+fn a_change_that_hides_its_time_is_noticed_when_rows_no_longer_fit() {
+    let folder = Folder::new();
+    let rows = lines("a", 300).join(&b'\n');
+    for damage in [b"xxx", b"\n\"x"] {
+        let path = folder.write("a.csv", &rows);
+        let data = open(&path, Dialect::csv()).unwrap();
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        // Fewer line ends in the first rows, or a quote that nothing closes in the last.
+        let mut other = rows.clone();
+        if damage == b"xxx" {
+            other[..200].fill(b'x');
+        } else {
+            let end = other.len();
+            other[end - 3..].copy_from_slice(damage);
+        }
+        folder.write("a.csv", &other);
+        File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        let error = data.read(SampleRange { start: 0, end: 300 }).unwrap_err();
+        assert!(matches!(error, ReadError::Changed { sample: 0, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_refused_leaves_no_index() {
+    let folder = Folder::new();
+    let path = folder.write("blank.csv", "\n\n");
+    assert!(Delimited::open([&path], Dialect::csv(), &IndexPlace::Beside).is_err());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn published_data_is_read_row_by_row() {
+    let root = std::env::var_os("ANTDT_DATA").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
+        PathBuf::from,
+    );
+    let cases = [
+        ("criteo_1tb_day11_3k/day_11_first_3k_rows_original.tsv.gz", Dialect::tsv(), 3_000, 40),
+        ("uci_adult/adult.data.gz", Dialect::tsv().with_delimiter(b' '), 32_561, 15),
+    ];
+    for (name, dialect, count, columns) in cases {
+        let path = root.join(name);
+        let Ok(packed) = File::open(&path) else {
+            println!("skipped: {} is absent; set ANTDT_DATA", path.display());
+            continue;
+        };
+        assert!(matches!(open(&path, dialect), Err(OpenError::Compressed { format: "gzip", .. })));
+        let mut text = Vec::new();
+        io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(packed), &mut text).unwrap();
+        let expected: Vec<Vec<u8>> =
+            text.split(|byte| *byte == b'\n').filter(|row| !row.is_empty()).map(<[u8]>::to_vec).collect();
+        let folder = Folder::new();
+        let data = open(&folder.write("text", &text), dialect).unwrap();
+        assert_eq!(data.num_samples(), count);
+        assert_eq!(all(&data).unwrap(), expected);
+        let check = data.read(SampleRange { start: 1000, end: 1500 }).unwrap();
+        for sample in 1000..1500 {
+            let row = check.row(sample).unwrap();
+            assert_eq!(row, expected[sample as usize]);
+            assert_eq!(dialect.fields(row).count(), columns, "sample {sample}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_a_data_set_or_an_error(bytes in prop::collection::vec(prop_oneof![
+        Just(b'\n'), Just(b'"'), Just(b','), Just(b'\r'), any::<u8>()
+    ], 0..1500)) {
+        let folder = Folder::new();
+        let path = folder.write("a", &bytes);
+        let plain = Dialect::tsv();
+        if let Ok(data) = open(&path, plain) {
+            let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+            let expected: Vec<Vec<u8>> = text
+                .split(|byte| *byte == b'\n')
+                .map(|row| row.strip_suffix(b"\r").unwrap_or(row).to_vec())
+                .filter(|row| !row.is_empty())
+                .collect();
+            prop_assert_eq!(all(&data).unwrap(), expected);
+        }
+        if let Ok(data) = open(&path, Dialect::csv()) {
+            let rows = all(&data).unwrap();
+            let fields = rows.iter().flat_map(|row| Dialect::csv().fields(row)).count();
+            prop_assert!(fields >= rows.len());
+            // Any row is found alone as it is found among all.
+            let last = data.num_samples() - 1;
+            let alone = data.read(SampleRange { start: last, end: last + 1 }).unwrap();
+            prop_assert_eq!(alone.row(last), rows.last().map(Vec::as_slice));
+        }
+    }
+
+    #[test]
+    fn a_damaged_index_costs_time_and_nothing_else(at in 0_usize..200, to: u8, cut in 0_usize..200, shorten: bool) {
+        let folder = Folder::new();
+        let rows = lines("a", 600);
+        let path = folder.write("a.csv", rows.join(&b'\n'));
+        Delimited::open([&path], Dialect::csv(), &IndexPlace::Beside).unwrap();
+        let kept = folder.path().join("a.csv.antdt-index");
+        let whole = fs::read(&kept).unwrap();
+        let mut damaged = whole.clone();
+        let len = damaged.len();
+        damaged[at % len] = to;
+        if shorten {
+            damaged.truncate(cut % len);
+        }
+        fs::write(&kept, &damaged).unwrap();
+        let data = Delimited::open([&path], Dialect::csv(), &IndexPlace::Beside).unwrap();
+        prop_assert_eq!(origin(&data) == IndexOrigin::Loaded, damaged == whole);
+        prop_assert_eq!(all(&data).unwrap(), rows);
+        prop_assert_eq!(fs::read(&kept).unwrap(), whole);
+    }
+}

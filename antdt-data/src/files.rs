@@ -1,0 +1,121 @@
+//! One sample per file: pictures, recordings, documents.
+
+use std::fs;
+use std::io::Read;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+use antdt_core::SampleRange;
+
+use crate::cuts::Cuts;
+use crate::disk::open_regular;
+use crate::error::{OpenError, ReadError};
+use crate::rows::ByteRows;
+use crate::splitter::Splitter;
+
+#[cfg(test)]
+mod tests;
+
+/// A data set of one sample per file. The number of a sample is the place of its file in the list.
+///
+/// Only the list is read when the data set is opened; a missing or empty file is an error of the sample.
+#[derive(Debug, Clone)]
+pub struct Files {
+    paths: Vec<PathBuf>,
+}
+
+impl Files {
+    /// The files of a list, in its order; a file may occur several times.
+    ///
+    /// # Errors
+    /// If the list is empty.
+    pub fn new(paths: Vec<PathBuf>) -> Result<Self, OpenError> {
+        if paths.is_empty() {
+            return Err(OpenError::NoFiles { place: "the list of files".into() });
+        }
+        Ok(Self { paths })
+    }
+
+    /// The files below `folder` for which `keep` holds, sorted by path, folder by folder, so that every machine
+    /// numbers them alike. Names that begin with a dot are left out; links to folders are not followed.
+    ///
+    /// # Errors
+    /// If a folder cannot be listed or nothing is kept.
+    pub fn list(folder: impl AsRef<Path>, keep: impl Fn(&Path) -> bool) -> Result<Self, OpenError> {
+        let folder = folder.as_ref();
+        let mut paths = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            let listing = fs::read_dir(&folder).map_err(OpenError::io(&folder, "list"))?;
+            for entry in listing {
+                let entry = entry.map_err(OpenError::io(&folder, "list"))?;
+                let path = entry.path();
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                let kind = entry.file_type().map_err(OpenError::io(&path, "read"))?;
+                if kind.is_dir() {
+                    folders.push(path);
+                } else if (kind.is_file() || path.is_file()) && keep(&path) {
+                    paths.push(path);
+                }
+            }
+        }
+        if paths.is_empty() {
+            return Err(OpenError::NoFiles { place: folder.display().to_string() });
+        }
+        paths.sort_unstable();
+        Ok(Self { paths })
+    }
+
+    /// The files that a text file names, one per line, in its order; relative paths begin at its folder.
+    ///
+    /// # Errors
+    /// If the manifest cannot be read, is not UTF-8, or names nothing.
+    pub fn manifest(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(OpenError::io(path, "read"))?;
+        let text = String::from_utf8(bytes).map_err(|error| OpenError::malformed(path, error.to_string()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let paths: Vec<_> = lines.map(|line| folder.join(line)).collect();
+        if paths.is_empty() {
+            return Err(OpenError::NoFiles { place: path.display().to_string() });
+        }
+        Ok(Self { paths })
+    }
+
+    /// The file of a sample; `None` if the sample does not exist. Its name often tells the label.
+    pub fn path(&self, sample: u64) -> Option<&Path> {
+        self.paths.get(usize::try_from(sample).ok()?).map(PathBuf::as_path)
+    }
+}
+
+impl Splitter for Files {
+    type Rows = ByteRows;
+
+    fn num_samples(&self) -> u64 {
+        self.paths.len() as u64
+    }
+
+    fn cuts(&self, target_len: NonZeroU64) -> Cuts {
+        Cuts::even(self.num_samples(), target_len)
+    }
+
+    fn read(&self, range: SampleRange) -> Result<ByteRows, ReadError> {
+        ReadError::check(range, self.num_samples())?;
+        let mut rows = ByteRows::starting_at(range.start);
+        for sample in range.start..range.end {
+            let path = self.path(sample).expect("the range was checked");
+            let (mut file, _) = open_regular(path).map_err(ReadError::io(path, sample))?;
+            let buffer = rows.buffer();
+            let start = buffer.len();
+            let len = file.read_to_end(buffer).map_err(ReadError::io(path, sample))?;
+            if len == 0 {
+                return Err(ReadError::Empty { sample, path: path.to_owned() });
+            }
+            rows.parts().1.push((start, start + len));
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod rows;
+pub mod splitter;
+
+pub mod cuts;
+pub mod layout;
+
+mod disk;
+pub mod files;
+pub mod fixed;
+
+pub mod delimited;
+
+#[cfg(feature = "parquet")]
+pub mod parquet;
+
+pub mod grouped;
+pub mod reader;
+
+#[cfg(feature = "parquet")]
+pub use crate::parquet::{Column, ColumnRow, ColumnRows, Parquet, Texts, Value, Values};
+pub use cuts::{Block, Cuts};
+pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace};
+pub use error::{GroupError, IndexError, OpenError, ReadError};
+pub use files::Files;
+pub use fixed::{FixedRecords, RecordShape};
+pub use grouped::Grouped;
+pub use layout::{DatasetLayout, Piece};
+pub use reader::Reader;
+pub use rows::{ByteRows, Rows};
+pub use splitter::Splitter;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

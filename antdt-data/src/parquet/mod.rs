@@ -1,0 +1,292 @@
+//! Rows of Parquet files, cut at their row groups.
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::basic::{Compression, Type};
+use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use ::parquet::schema::types::ColumnDescriptor;
+use antdt_core::SampleRange;
+
+use crate::cuts::{Block, Cuts};
+use crate::disk::Source;
+use crate::error::{OpenError, ReadError};
+use crate::layout::DatasetLayout;
+use crate::splitter::Splitter;
+
+mod column;
+mod decode;
+
+#[cfg(test)]
+mod tests;
+
+pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
+
+/// A data set of the rows of Parquet files, one file after the other.
+///
+/// Only the footers are read when it is opened. A shard holds whole row groups, or a piece of a long one; of a piece,
+/// pages before it are skipped unread. Columns that are not asked for are not read. Lists and maps are refused, and so is
+/// INT96; fields of structs are columns of their own.
+#[derive(Debug, Clone)]
+pub struct Parquet {
+    files: Vec<Opened>,
+    columns: Vec<Wanted>,
+    /// The row groups that have rows, as file and number in it.
+    groups: Vec<(usize, usize)>,
+    /// Of the row groups, each taken as a file.
+    layout: DatasetLayout,
+}
+
+#[derive(Debug, Clone)]
+struct Opened {
+    source: Source,
+    metadata: Arc<ParquetMetaData>,
+    /// The place of each wanted column in this file.
+    places: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    name: String,
+    kind: Type,
+    /// Whether it can be null in some file.
+    nullable: bool,
+}
+
+impl Parquet {
+    /// Opens files, in the order given, with the columns named, in the order given.
+    ///
+    /// # Errors
+    /// If a file is missing, no Parquet file, or without rows; if a column is missing or not flat in one of them.
+    pub fn open<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        columns: &[&str],
+    ) -> Result<Self, OpenError> {
+        Self::open_with(paths, Some(columns))
+    }
+
+    /// Opens files with all their columns, which must be the same in each.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if the files differ in their columns.
+    pub fn open_all<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, OpenError> {
+        Self::open_with(paths, None)
+    }
+
+    fn open_with<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        names: Option<&[&str]>,
+    ) -> Result<Self, OpenError> {
+        let mut opened = Self {
+            files: Vec::new(),
+            columns: Vec::new(),
+            groups: Vec::new(),
+            layout: DatasetLayout::default(),
+        };
+        for path in paths {
+            opened.add(path.as_ref(), names)?;
+        }
+        if opened.files.is_empty() {
+            return Err(OpenError::NoFiles { place: "the list of files".into() });
+        }
+        Ok(opened)
+    }
+
+    fn add(&mut self, path: &Path, names: Option<&[&str]>) -> Result<(), OpenError> {
+        let (source, file) = Source::open(path)?;
+        let metadata = decode::guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file))
+            .map_err(|why| OpenError::malformed(path, why))?;
+        let (places, columns) = wanted(path, &metadata, names)?;
+        match self.files.first() {
+            None => self.columns = columns,
+            Some(first) => {
+                let error = |what| OpenError::Columns {
+                    path: path.to_owned(),
+                    first: first.source.path.clone(),
+                    what,
+                };
+                if columns.len() != self.columns.len() {
+                    return Err(error(format!("{} instead of {}", columns.len(), self.columns.len())));
+                }
+                for (known, new) in self.columns.iter_mut().zip(columns) {
+                    if known.name != new.name || known.kind != new.kind {
+                        return Err(error(format!(
+                            "{} ({}) instead of {} ({})",
+                            new.name, new.kind, known.name, known.kind
+                        )));
+                    }
+                    known.nullable |= new.nullable;
+                }
+            }
+        }
+        let before = self.groups.len();
+        for (number, group) in metadata.row_groups().iter().enumerate() {
+            let rows =
+                check_group(group, &source, &places, metadata.file_metadata().schema_descr().num_columns())
+                    .map_err(|why| OpenError::malformed(path, format!("row group {number} {why}")))?;
+            if rows == 0 {
+                continue;
+            }
+            if !self.layout.push(rows) {
+                return Err(OpenError::TooMany { path: path.to_owned() });
+            }
+            self.groups.push((self.files.len(), number));
+        }
+        if self.groups.len() == before {
+            return Err(OpenError::Empty { path: path.to_owned() });
+        }
+        self.files.push(Opened { source, metadata: Arc::new(metadata), places });
+        Ok(())
+    }
+
+    /// Names of the columns that are read, in order.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// One past the last sample of each row group.
+    pub fn row_group_ends(&self) -> &[u64] {
+        self.layout.ends()
+    }
+}
+
+impl Splitter for Parquet {
+    type Rows = ColumnRows;
+
+    fn num_samples(&self) -> u64 {
+        self.layout.num_samples()
+    }
+
+    fn cuts(&self, target_len: NonZeroU64) -> Cuts {
+        Cuts::of_blocks(self.layout.ends().iter().copied(), target_len, Block::Divisible)
+    }
+
+    fn read(&self, range: SampleRange) -> Result<ColumnRows, ReadError> {
+        ReadError::check(range, self.num_samples())?;
+        let mut columns: Vec<Column> = self.columns.iter().map(Wanted::empty).collect();
+        let mut open: Option<(usize, Arc<File>)> = None;
+        for piece in self.layout.pieces(range) {
+            let (number, group) = self.groups[piece.file];
+            let opened = &self.files[number];
+            let file = match open.take() {
+                Some((same, file)) if same == number => file,
+                _ => Arc::new(opened.source.reopen(piece.sample)?),
+            };
+            let rows = opened.metadata.row_group(group);
+            for (column, place) in columns.iter_mut().zip(&opened.places) {
+                decode::append(&file, rows, *place, piece.rows, column).map_err(|why| {
+                    let why = format!("row group {group}, column {:?}: {why}", column.name);
+                    ReadError::malformed(&opened.source.path, piece.sample, why)
+                })?;
+            }
+            open = Some((number, file));
+        }
+        Ok(ColumnRows { range, columns })
+    }
+}
+
+impl Wanted {
+    fn empty(&self) -> Column {
+        let values = match self.kind {
+            Type::BOOLEAN => Values::Bool(Vec::new()),
+            Type::INT32 => Values::I32(Vec::new()),
+            Type::INT64 => Values::I64(Vec::new()),
+            Type::FLOAT => Values::F32(Vec::new()),
+            Type::DOUBLE => Values::F64(Vec::new()),
+            // INT96 was refused when the file was opened.
+            Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY | Type::INT96 => Values::Bytes(Texts::default()),
+        };
+        Column { name: self.name.clone(), values, valid: self.nullable.then(Vec::new) }
+    }
+}
+
+/// The wanted columns of a file and their places in it.
+fn wanted(
+    path: &Path,
+    metadata: &ParquetMetaData,
+    names: Option<&[&str]>,
+) -> Result<(Vec<usize>, Vec<Wanted>), OpenError> {
+    let schema = metadata.file_metadata().schema_descr();
+    let known: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
+    let places: Vec<usize> = match names {
+        None => (0..known.len()).collect(),
+        Some(names) => names
+            .iter()
+            .map(|name| {
+                // A list has its elements in a column below its own name.
+                let below = format!("{name}.");
+                known.iter().position(|known| known == name).map_or_else(
+                    || match known.iter().position(|known| known.starts_with(&below)) {
+                        Some(place) => Err(column_kind(path, name, format!("made of {}", known[place]))),
+                        None => Err(OpenError::NoColumn {
+                            path: path.to_owned(),
+                            name: (*name).to_owned(),
+                            have: known.join(", "),
+                        }),
+                    },
+                    Ok,
+                )
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    let describe = |place: &usize| {
+        let column: &ColumnDescriptor = &schema.columns()[*place];
+        let name = known[*place].clone();
+        if column.max_rep_level() > 0 {
+            return Err(column_kind(path, &name, "a list or part of one".into()));
+        }
+        let kind = column.physical_type();
+        if kind == Type::INT96 {
+            return Err(column_kind(path, &name, "INT96, a retired form of time".into()));
+        }
+        Ok(Wanted { name, kind, nullable: column.max_def_level() > 0 })
+    };
+    let columns = places.iter().map(describe).collect::<Result<_, _>>()?;
+    Ok((places, columns))
+}
+
+fn column_kind(path: &Path, name: &str, kind: String) -> OpenError {
+    OpenError::ColumnKind { path: path.to_owned(), name: name.to_owned(), kind }
+}
+
+/// The rows of a row group, if its numbers can be true of the file and the columns at `places` can be decompressed.
+fn check_group(
+    group: &RowGroupMetaData,
+    source: &Source,
+    places: &[usize],
+    columns: usize,
+) -> Result<u64, String> {
+    let rows = u64::try_from(group.num_rows()).map_err(|_| format!("has {} rows", group.num_rows()))?;
+    if group.num_columns() != columns {
+        return Err(format!("has {} columns instead of {columns}", group.num_columns()));
+    }
+    for chunk in places.iter().map(|place| group.column(*place)) {
+        let name = || chunk.column_path().string();
+        match chunk.compression() {
+            Compression::UNCOMPRESSED | Compression::SNAPPY => {}
+            Compression::ZSTD(_) if cfg!(feature = "zstd") => {}
+            Compression::ZSTD(_) => {
+                let column = name();
+                return Err(format!(
+                    "has column {column:?} compressed with ZSTD: build with the feature zstd"
+                ));
+            }
+            other => {
+                let column = name();
+                return Err(format!(
+                    "has column {column:?} compressed with {other}, which is not supported: write it with SNAPPY or ZSTD"
+                ));
+            }
+        }
+        let first = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        let start = u64::try_from(first).ok();
+        let len_bytes = u64::try_from(chunk.compressed_size()).ok();
+        let end = start.zip(len_bytes).and_then(|(at, len)| at.checked_add(len));
+        if end.is_none_or(|end| end > source.stamp.len_bytes) {
+            return Err(format!("has column {:?} outside the file", name()));
+        }
+    }
+    Ok(rows)
+}

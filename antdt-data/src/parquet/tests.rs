@@ -1,0 +1,331 @@
+use std::path::PathBuf;
+
+use ::parquet::basic::Compression;
+use ::parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray, FixedLenByteArrayType,
+    FloatType, Int32Type, Int64Type,
+};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use ::parquet::schema::parser::parse_message_type;
+use proptest::prelude::*;
+
+use super::*;
+use crate::grouped::Grouped;
+use crate::rows::Rows;
+use crate::testing::{Folder, check_splitter};
+
+const SCHEMA: &str = "message rows {
+    required int64 id;
+    optional binary text (UTF8);
+    optional double score;
+    required boolean flag;
+    optional group place { required float x; }
+    required fixed_len_byte_array(4) code;
+    required int32 small;
+}";
+
+/// Of a row of [`SCHEMA`], by its number: what it is made of.
+fn text(id: i64) -> Option<String> {
+    (id % 3 != 0).then(|| format!("t{}", id % 7).repeat((id % 5) as usize))
+}
+
+fn score(id: i64) -> Option<f64> {
+    (id % 4 != 1).then_some(id as f64 / 8.0)
+}
+
+fn x(id: i64) -> Option<f32> {
+    (id % 2 == 0).then_some(id as f32)
+}
+
+fn code(id: i64) -> [u8; 4] {
+    (id as u32).to_le_bytes()
+}
+
+/// A row of [`SCHEMA`], with the columns in the order of the schema.
+fn row(id: i64) -> Vec<u8> {
+    let values = [
+        Value::I64(id),
+        text(id).as_ref().map_or(Value::Null, |text| Value::Bytes(text.as_bytes())),
+        score(id).map_or(Value::Null, Value::F64),
+        Value::Bool(id % 5 == 0),
+        x(id).map_or(Value::Null, Value::F32),
+        Value::Bytes(&code(id)),
+        Value::I32(-(id as i32)),
+    ]
+    .map(|value| format!("{value:?}"));
+    values.join(" ").into_bytes()
+}
+
+fn bytes(row: ColumnRow<'_>) -> Vec<u8> {
+    row.values().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(" ").into_bytes()
+}
+
+fn column<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) {
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<T>().write_batch(values, levels, None).unwrap();
+    column.close().unwrap();
+}
+
+/// A file of [`SCHEMA`] with row groups of these lengths, whose ids begin at `first`.
+fn written(first: i64, groups: &[i64], compression: Compression) -> Vec<u8> {
+    let properties = WriterProperties::builder()
+        .set_compression(compression)
+        .set_data_page_row_count_limit(20)
+        .set_write_batch_size(5);
+    let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build())).unwrap();
+    let mut next = first;
+    for len in groups {
+        let ids: Vec<i64> = (next..next + len).collect();
+        next += len;
+        let levels =
+            |there: &dyn Fn(i64) -> bool| ids.iter().map(|id| i16::from(there(*id))).collect::<Vec<_>>();
+        let mut group = writer.next_row_group().unwrap();
+        column::<Int64Type>(&mut group, &ids, None);
+        let texts: Vec<ByteArray> =
+            ids.iter().filter_map(|id| text(*id)).map(|text| text.into_bytes().into()).collect();
+        column::<ByteArrayType>(&mut group, &texts, Some(&levels(&|id| text(id).is_some())));
+        let scores: Vec<f64> = ids.iter().filter_map(|id| score(*id)).collect();
+        column::<DoubleType>(&mut group, &scores, Some(&levels(&|id| score(id).is_some())));
+        let flags: Vec<bool> = ids.iter().map(|id| id % 5 == 0).collect();
+        column::<BoolType>(&mut group, &flags, None);
+        let xs: Vec<f32> = ids.iter().filter_map(|id| x(*id)).collect();
+        column::<FloatType>(&mut group, &xs, Some(&levels(&|id| x(id).is_some())));
+        let codes: Vec<FixedLenByteArray> =
+            ids.iter().map(|id| ByteArray::from(code(*id).to_vec()).into()).collect();
+        column::<FixedLenByteArrayType>(&mut group, &codes, None);
+        let smalls: Vec<i32> = ids.iter().map(|id| -(*id as i32)).collect();
+        column::<Int32Type>(&mut group, &smalls, None);
+        group.close().unwrap();
+    }
+    writer.into_inner().unwrap()
+}
+
+/// A file of another schema, whose columns are all INT32 and which has one row.
+fn other(folder: &Folder, name: &str, schema: &str, columns: usize) -> PathBuf {
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for _ in 0..columns {
+        column::<Int32Type>(&mut group, &[1], None);
+    }
+    group.close().unwrap();
+    folder.write(name, writer.into_inner().unwrap())
+}
+
+#[test]
+fn rows_of_all_row_groups_and_files_are_read_exactly_once() {
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+        let folder = Folder::new();
+        let paths = [
+            folder.write("a.parquet", written(0, &[70, 5, 0, 130], compression)),
+            folder.write("b.parquet", written(205, &[1], compression)),
+            folder.write("c.parquet", written(206, &[20, 20], compression)),
+        ];
+        let data = Parquet::open_all(&paths).unwrap();
+        let expected: Vec<Vec<u8>> = (0..246).map(row).collect();
+        check_splitter(&data, &expected, bytes);
+        assert_eq!(data.row_group_ends(), [70, 75, 205, 206, 226, 246]);
+        let names = ["id", "text", "score", "flag", "place.x", "code", "small"];
+        assert!(data.columns().eq(names));
+    }
+}
+
+#[cfg(feature = "zstd")]
+#[test]
+fn pages_compressed_with_zstandard_are_read() {
+    let folder = Folder::new();
+    let path = folder.write("a", written(0, &[50], Compression::ZSTD(Default::default())));
+    check_splitter(&Parquet::open_all([path]).unwrap(), &(0..50).map(row).collect::<Vec<_>>(), bytes);
+}
+
+#[test]
+fn a_damaged_page_is_a_fault_that_names_its_column() {
+    let folder = Folder::new();
+    let mut bytes = written(0, &[50], Compression::SNAPPY);
+    // The first page of the first column: its header.
+    bytes[4..].iter_mut().take(64).for_each(|byte| *byte = !*byte);
+    let data = Parquet::open_all([folder.write("a", &bytes)]).unwrap();
+    let error = data.read(SampleRange { start: 0, end: 50 }).unwrap_err();
+    assert!(
+        matches!(&error, ReadError::Malformed { sample: 0, why, .. } if why.contains("\"id\"")),
+        "{error}"
+    );
+}
+
+#[test]
+fn columns_that_cannot_be_read_are_refused_when_the_file_is_opened() {
+    let folder = Folder::new();
+    let (source, file) = Source::open(&folder.write("a", written(0, &[50], Compression::SNAPPY))).unwrap();
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    let group = metadata.row_group(0);
+    assert_eq!(check_group(group, &source, &[0, 6], 7), Ok(50));
+    let squeezed = group.column(6).clone().into_builder().set_compression(Compression::LZO).build().unwrap();
+    let mut columns = group.columns().to_vec();
+    columns[6] = squeezed;
+    let group = group.clone().into_builder().set_column_metadata(columns).build().unwrap();
+    let why = check_group(&group, &source, &[0, 6], 7).unwrap_err();
+    assert!(why.contains("\"small\"") && why.contains("LZO"), "{why}");
+    let far = group.column(6).clone().into_builder().set_compression(Compression::SNAPPY);
+    let mut columns = group.columns().to_vec();
+    columns[6] = far.set_total_compressed_size(1 << 20).build().unwrap();
+    let beyond = group.clone().into_builder().set_column_metadata(columns).build().unwrap();
+    assert!(check_group(&beyond, &source, &[6], 7).unwrap_err().contains("\"small\" outside the file"));
+    // A column that is not wanted may be compressed with anything.
+    assert_eq!(check_group(&group, &source, &[0, 5], 7), Ok(50));
+}
+
+#[test]
+fn a_panic_of_the_decoder_is_an_error() {
+    let error = decode::guarded::<()>(|| panic!("a page of {} rows", -1)).unwrap_err();
+    assert!(error.contains("a page of -1 rows"), "{error}");
+}
+
+#[test]
+fn cuts_follow_row_groups() {
+    let folder = Folder::new();
+    let path = folder.write("a", written(0, &[40, 40, 200, 10, 40], Compression::UNCOMPRESSED));
+    let data = Parquet::open_all([path]).unwrap();
+    let cuts = |target| data.cuts(NonZeroU64::new(target).unwrap()).ends();
+    assert_eq!(cuts(80), [80, 146, 213, 280, 330]);
+    assert_eq!(cuts(1000), [330]);
+    let grouped =
+        Grouped::by_key(data.clone(), |_, row| Ok(format!("{:?}", row.value(0)).into_bytes())).unwrap();
+    assert_eq!(grouped.ends().len(), 330);
+}
+
+#[test]
+fn only_the_wanted_columns_are_read_and_in_their_order() {
+    let folder = Folder::new();
+    let paths = [
+        folder.write("a", written(0, &[30], Compression::SNAPPY)),
+        // This one has the columns at other places.
+        other(&folder, "b", "message rows { required int32 extra; required int32 small; }", 2),
+    ];
+    let data = Parquet::open(&paths, &["small"]).unwrap();
+    let rows = data.read(SampleRange { start: 28, end: 31 }).unwrap();
+    assert_eq!(rows.columns()[0].values(), &Values::I32(vec![-28, -29, 1]));
+    let data = Parquet::open(&paths[..1], &["place.x", "id"]).unwrap();
+    let rows = data.read(SampleRange { start: 3, end: 5 }).unwrap();
+    assert_eq!(rows.row(4).unwrap().values().collect::<Vec<_>>(), [Value::F32(4.0), Value::I64(4)]);
+    let place = &rows.columns()[0];
+    assert_eq!((place.name(), place.valid()), ("place.x", Some(&[false, true][..])));
+    assert_eq!((rows.columns()[1].valid(), rows.row(4).unwrap().value(2)), (None, None));
+}
+
+#[test]
+fn a_column_that_is_null_in_one_file_only_is_whole_in_the_other() {
+    let folder = Folder::new();
+    let paths = [
+        other(&folder, "a", "message rows { required int32 n; }", 1),
+        folder.write("b", {
+            let schema = Arc::new(parse_message_type("message rows { optional int32 n; }").unwrap());
+            let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+            let mut group = writer.next_row_group().unwrap();
+            column::<Int32Type>(&mut group, &[7], Some(&[0, 1]));
+            group.close().unwrap();
+            writer.into_inner().unwrap()
+        }),
+    ];
+    let data = Parquet::open_all(&paths).unwrap();
+    let expected = ["I32(1)", "Null", "I32(7)"].map(|text| text.as_bytes().to_vec());
+    check_splitter(&data, &expected, bytes);
+}
+
+#[test]
+fn sets_that_do_not_fit_are_refused_by_name() {
+    let folder = Folder::new();
+    let a = folder.write("a", written(0, &[3], Compression::UNCOMPRESSED));
+    let b = other(&folder, "b", "message rows { required int32 id; }", 1);
+    let error = Parquet::open_all([&a, &b]).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Columns { path, what, .. } if *path == b && what == "1 instead of 7")
+    );
+    let error = Parquet::open([&a, &b], &["id"]).unwrap_err();
+    assert!(matches!(&error, OpenError::Columns { what, .. } if what == "id (INT32) instead of id (INT64)"));
+    let c = other(&folder, "c", "message rows { required int32 key; }", 1);
+    let error = Parquet::open_all([&b, &c]).unwrap_err();
+    assert!(matches!(&error, OpenError::Columns { what, .. } if what == "key (INT32) instead of id (INT32)"));
+    let error = Parquet::open([&a, &b], &["flag"]).unwrap_err();
+    assert!(matches!(&error, OpenError::NoColumn { name, have, .. } if name == "flag" && have == "id"));
+
+    let list = "message rows { required group l (LIST) { repeated group list { required int32 element; } } }";
+    let schema = Arc::new(parse_message_type(list).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut elements = group.next_column().unwrap().unwrap();
+    elements.typed::<Int32Type>().write_batch(&[1, 2], Some(&[1, 1]), Some(&[0, 1])).unwrap();
+    elements.close().unwrap();
+    group.close().unwrap();
+    let l = folder.write("l", writer.into_inner().unwrap());
+    assert!(matches!(Parquet::open_all([&l]), Err(OpenError::ColumnKind { .. })));
+    let error = Parquet::open([&l], &["l"]).unwrap_err();
+    assert!(matches!(&error, OpenError::ColumnKind { name, .. } if name == "l"), "{error}");
+}
+
+#[test]
+fn what_is_no_parquet_file_is_refused_by_name() {
+    let folder = Folder::new();
+    let open = |path: PathBuf| Parquet::open_all([path]).unwrap_err();
+    assert!(matches!(open(folder.path().join("no")), OpenError::Io { .. }));
+    assert!(matches!(open(folder.write("empty", "")), OpenError::Empty { .. }));
+    assert!(matches!(open(folder.write("text", "id,name\n1,2\n")), OpenError::Malformed { .. }));
+    let whole = written(0, &[30], Compression::UNCOMPRESSED);
+    assert!(matches!(open(folder.write("half", &whole[..whole.len() / 2])), OpenError::Malformed { .. }));
+    let no_rows = written(0, &[], Compression::UNCOMPRESSED);
+    assert!(matches!(open(folder.write("no rows", no_rows)), OpenError::Empty { .. }));
+    let none: [&Path; 0] = [];
+    assert!(matches!(Parquet::open_all(none), Err(OpenError::NoFiles { .. })));
+}
+
+#[test]
+fn a_published_trace_is_read_row_by_row() {
+    let root = std::env::var_os("ANTDT_DATA").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
+        PathBuf::from,
+    );
+    let path = root.join("bytedance_straggler/trace-ST.parquet");
+    if !path.exists() {
+        println!("skipped: {} is absent; set ANTDT_DATA", path.display());
+        return;
+    }
+    let data = Parquet::open([&path], &["dp_rank", "duration"]).unwrap();
+    assert_eq!(data.num_samples(), 6_784);
+    let rows = data.read(SampleRange { start: 0, end: 6_784 }).unwrap();
+    assert_eq!(rows.columns().len(), 2);
+    let one = data.read(SampleRange { start: 5_000, end: 5_001 }).unwrap();
+    assert_eq!(bytes(one.row(5_000).unwrap()), bytes(rows.row(5_000).unwrap()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_files_are_answered_with_errors(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        footer: bool, snappy: bool,
+    ) {
+        let compression = if snappy { Compression::SNAPPY } else { Compression::UNCOMPRESSED };
+        let mut bytes = written(0, &[30, 20], compression);
+        let len = bytes.len();
+        // Half of the time all edits hit the footer, where the decoder is told what to expect.
+        let meta = u32::from_le_bytes(bytes[len - 8..len - 4].try_into().unwrap()) as usize + 8;
+        let from = if footer { len - meta } else { 0 };
+        for (at, to) in edits {
+            let at = from + at.index(len - from);
+            bytes[at] = to;
+        }
+        let folder = Folder::new();
+        if let Ok(data) = Parquet::open_all([folder.write("a", bytes)]) {
+            let count = data.num_samples();
+            if let Ok(rows) = data.read(SampleRange { start: 0, end: count }) {
+                prop_assert!((0..count).all(|sample| rows.row(sample).unwrap().values().count() == data.columns.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Several shards in one call, recall, adoption after a restart, freezing, cuts, and what is missing.
+
+use antdt_core::{
+    Ack, AckOutcome, CheckpointId, Epoch, FetchOutcome, Generation, Grant, Held, JobTime, Machine, RequestId,
+    SampleRange, ShardKey,
+};
+
+use super::cases::{all, drained, grant, hand_out, ledger, records};
+use super::pair::{small, worker};
+use crate::error::{CutError, RecoverError};
+use crate::ledger::{Effect, LedgerCut, LedgerSnapshot, Missing, MissingWhy, Record, ShardLedger};
+use crate::spec::{Cut, DatasetSpec, Epochs, Shuffle};
+
+const G1: Generation = Generation(1);
+
+/// What a holder remembers of a lease, `offset` samples of which it has trained.
+fn held(grant: &Grant, offset: u64) -> Held {
+    Held { lease: grant.lease, key: grant.key, offset }
+}
+
+#[test]
+fn whoever_outlives_a_restart_goes_on_with_what_it_holds() {
+    let spec = DatasetSpec { max_leases_per_holder: 3, ..small(40, 10) };
+    let mut before = ledger(spec.clone());
+    let (zero, one) = (worker(0, 0), worker(1, 0));
+    for holder in [zero, one] {
+        before.register(holder).unwrap();
+    }
+    let (first, second) = (grant(&mut before, zero, 1), grant(&mut before, zero, 2));
+    let third = grant(&mut before, one, 1);
+    before.ack(zero, Ack { lease: first.lease, offset: 4 }).unwrap();
+    let records: Vec<Record> = records(&mut before);
+    // The last ack is lost with the service.
+    let kept = records.len() - 1;
+    let mut after = ShardLedger::recover(spec, records[..kept].to_vec(), Generation(2)).unwrap();
+
+    let presented = [held(&first, 4), held(&second, 0), held(&third, 10)];
+    let registered = after.register_holding(zero, &presented).unwrap();
+    let adopted = registered.adopted.clone();
+    assert_eq!(adopted[0].map(|g| (g.key, g.resume_at)), Some((first.key, 4)));
+    assert_eq!(adopted[1].map(|g| (g.key, g.resume_at)), Some((second.key, 0)));
+    assert_eq!(adopted[2], None, "it says that all of the third is done, so there is nothing to hold");
+    assert_eq!(after.counts().acked, 14, "what it committed counts, whether or not its ack arrived");
+    assert_eq!(after.register_holding(zero, &presented).unwrap(), registered, "the answer was lost");
+    // Its rightful holder finds that it is done.
+    assert_eq!(after.register_holding(one, &[held(&third, 0)]).unwrap().adopted, [None]);
+    assert_eq!(after.counts().acked, 14);
+}
+
+#[test]
+fn a_late_repetition_of_a_registration_adopts_nothing_behind_its_holders_back() {
+    let spec = small(20, 10);
+    let mut before = ledger(spec.clone());
+    let zero = worker(0, 0);
+    before.register(zero).unwrap();
+    let first = grant(&mut before, zero, 1);
+    let mut after = ShardLedger::recover(spec, records(&mut before), Generation(2)).unwrap();
+    let presented = [held(&first, 0)];
+    let adopted = after.register_holding(zero, &presented).unwrap().adopted[0].unwrap();
+    after.release(zero, &[Ack { lease: adopted.lease, offset: 0 }]).unwrap();
+    assert_eq!(after.register_holding(zero, &presented).unwrap().adopted, [None]);
+    assert_eq!(after.counts().doing, 0);
+}
+
+#[test]
+fn nothing_is_adopted_that_went_into_a_model_that_is_no_more() {
+    let mut ledger = ledger(small(20, 10));
+    let zero = worker(0, 0);
+    ledger.register(zero).unwrap();
+    let snapshot = ledger.snapshot();
+    let first = grant(&mut ledger, zero, 1);
+    ledger.restore(&snapshot, Generation(2)).unwrap();
+    assert_eq!(ledger.register_holding(zero, &[held(&first, 7)]).unwrap().adopted, [None]);
+    assert_eq!(ledger.counts().acked, 0);
+    // Not after one more restart either: the log remembers.
+    let records = records(&mut ledger);
+    let mut later = ShardLedger::recover(small(20, 10), records, Generation(3)).unwrap();
+    assert_eq!(later.register_holding(zero, &[held(&first, 7)]).unwrap().adopted, [None]);
+}
+
+#[test]
+fn an_offset_that_the_ledger_is_beyond_is_not_adopted() {
+    let spec = small(10, 10);
+    let mut before = ledger(spec.clone());
+    let zero = worker(0, 0);
+    before.register(zero).unwrap();
+    let first = grant(&mut before, zero, 1);
+    before.ack(zero, Ack { lease: first.lease, offset: 5 }).unwrap();
+    let mut after = ShardLedger::recover(spec, records(&mut before), Generation(2)).unwrap();
+    for offset in [4, 11] {
+        let mut after = after.clone();
+        assert_eq!(after.register_holding(zero, &[held(&first, offset)]).unwrap().adopted, [None]);
+        assert_eq!((after.counts().acked, after.counts().todo), (5, 5));
+    }
+    assert!(after.register_holding(zero, &[held(&first, 5)]).unwrap().adopted[0].is_some());
+}
+
+#[test]
+fn one_call_acknowledges_and_gets_several_shards_and_its_repetition_changes_nothing() {
+    let spec = DatasetSpec { max_leases_per_holder: 4, ..small(100, 1) };
+    let mut ledger = ledger(spec);
+    let zero = worker(0, 0);
+    ledger.register(zero).unwrap();
+    let taken = ledger.exchange(zero, G1, RequestId(1), &[], 9).unwrap();
+    let grants: Vec<Grant> = taken.grants().collect();
+    assert_eq!(grants.len(), 4, "no more than it may hold");
+    let acks: Vec<Ack> = grants[..3].iter().map(all).collect();
+    let more = ledger.exchange(zero, G1, RequestId(2), &acks, 2).unwrap();
+    assert_eq!((more.outcomes.as_slice(), more.grants().count()), (&[AckOutcome::Accepted; 3][..], 2));
+    let counts = ledger.counts();
+    assert_eq!(ledger.exchange(zero, G1, RequestId(2), &acks, 2).unwrap(), more);
+    assert_eq!((ledger.counts(), counts.acked, counts.doing), (counts, 3, 3));
+    // A wrong ack leaves no trace, neither of itself nor of the question.
+    let wrong = [Ack { lease: grants[3].lease, offset: 2 }];
+    assert!(ledger.exchange(zero, G1, RequestId(3), &wrong, 1).is_err());
+    assert_eq!(ledger.counts(), counts);
+}
+
+#[test]
+fn near_the_end_nobody_takes_more_than_half_of_its_equal_part() {
+    let spec = DatasetSpec { max_leases_per_holder: 99, ..small(40, 1) };
+    let mut ledger = ledger(spec);
+    for index in 0..4 {
+        ledger.register(worker(index, 0)).unwrap();
+    }
+    let taken = |ledger: &mut ShardLedger, index, request| {
+        ledger.exchange(worker(index, 0), G1, RequestId(request), &[], 99).unwrap().grants().count()
+    };
+    assert_eq!(taken(&mut ledger, 0, 1), 4, "39 wait behind the first for four holders");
+    assert_eq!(taken(&mut ledger, 1, 1), 4);
+    let mut request = 2;
+    while ledger.counts().todo > 0 {
+        let half = usize::try_from(ledger.counts().todo).unwrap() / 8;
+        assert!(taken(&mut ledger, request as u32 % 4, request) <= half.max(1));
+        request += 1;
+    }
+}
+
+#[test]
+fn what_nobody_began_is_called_back_for_those_who_wait() {
+    let spec = DatasetSpec { max_leases_per_holder: 4, ..small(40, 10) };
+    let mut ledger = ledger(spec);
+    let (zero, one) = (worker(0, 0), worker(1, 0));
+    ledger.register(zero).unwrap();
+    let grants: Vec<Grant> = (1..5).map(|request| grant(&mut ledger, zero, request)).collect();
+    let begun = [Ack { lease: grants[3].lease, offset: 1 }];
+    assert_eq!(ledger.exchange(zero, G1, RequestId(0), &begun, 0).unwrap().recalled, [], "nobody waits");
+    ledger.register(one).unwrap();
+    assert!(matches!(ledger.fetch(one, G1, RequestId(1)), Ok(FetchOutcome::Wait { .. })));
+    let first = [Ack { lease: grants[0].lease, offset: 1 }];
+    let recalled = ledger.exchange(zero, G1, RequestId(0), &first, 0).unwrap().recalled;
+    assert_eq!(recalled, [grants[2].lease], "the newest that was not begun, and one for the one who waits");
+    ledger.release(zero, &[Ack { lease: recalled[0], offset: 0 }]).unwrap();
+    assert_eq!(grant(&mut ledger, one, 1).key, grants[2].key);
+    assert_eq!(
+        ledger.exchange(zero, G1, RequestId(0), &first, 0).unwrap().recalled,
+        [],
+        "nobody waits any more"
+    );
+}
+
+#[test]
+fn a_frozen_ledger_counts_acks_and_grants_nothing_until_its_deadline() {
+    let mut ledger = ledger(small(20, 10));
+    let zero = worker(0, 0);
+    ledger.register(zero).unwrap();
+    let first = grant(&mut ledger, zero, 1);
+    let at = |seconds| JobTime::from_duration(std::time::Duration::from_secs(seconds));
+    ledger.freeze(at(5));
+    drained(&mut ledger);
+    assert!(matches!(ledger.fetch(zero, G1, RequestId(2)), Ok(FetchOutcome::Wait { .. })));
+    ledger.ack(zero, all(&first)).unwrap();
+    assert_eq!((ledger.counts().acked, ledger.deadline()), (10, Some(at(5))));
+    drained(&mut ledger);
+    ledger.on_deadline(at(4));
+    assert!(drained(&mut ledger).is_empty());
+    ledger.on_deadline(at(5));
+    assert_eq!(drained(&mut ledger), [Effect::Wake], "those who wait hear of it");
+    assert!(matches!(ledger.fetch(zero, G1, RequestId(2)), Ok(FetchOutcome::Granted(_))));
+    assert_eq!(ledger.deadline(), None);
+}
+
+#[test]
+fn a_cut_is_taken_only_when_the_model_has_what_the_ledger_counts() {
+    let spec = small(20, 10);
+    let mut ledger = ledger(spec.clone());
+    let zero = worker(0, 0);
+    ledger.register(zero).unwrap();
+    let first = grant(&mut ledger, zero, 1);
+    let lease = first.lease;
+    ledger.ack(zero, Ack { lease, offset: 4 }).unwrap();
+    for committed in [3, 5] {
+        let refused = ledger.cut(CheckpointId(1), committed).unwrap_err();
+        assert_eq!(refused, CutError::NotQuiesced { committed, acked: 4 });
+    }
+    let early = ledger.cut(CheckpointId(1), 4).unwrap();
+    ledger.ack(zero, Ack { lease, offset: 6 }).unwrap();
+    let late = ledger.cut(CheckpointId(2), 6).unwrap();
+    let model = early.binding();
+
+    let refused = ledger.restore_cut(&late, &model, Generation(2)).unwrap_err();
+    assert!(matches!(refused, RecoverError::CutMismatch { .. }), "{refused}");
+    assert_eq!((ledger.counts().acked, ledger.generation()), (6, G1), "nothing was changed");
+    // In another process, by other workers.
+    let bytes = early.to_bytes();
+    let early = LedgerCut::from_bytes(&bytes, &spec).unwrap();
+    let mut resumed = ShardLedger::new(spec, G1).unwrap();
+    resumed.restore_cut(&early, &model.to_string().parse().unwrap(), Generation(2)).unwrap();
+    let seven = worker(7, 0);
+    resumed.register(seven).unwrap();
+    let again = match resumed.fetch(seven, Generation(2), RequestId(1)).unwrap() {
+        FetchOutcome::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((again.key, again.resume_at), (first.key, 4));
+    // Whoever trained into the model that was given up has nothing to say.
+    assert_eq!(resumed.register_holding(zero, &[held(&first, 6)]).unwrap().adopted, [None]);
+}
+
+#[test]
+fn a_job_that_ends_early_can_say_which_samples_it_owes() {
+    let spec = DatasetSpec { shuffle: Shuffle::ShardsAndSamples, epochs: Epochs::Finite(2), ..small(40, 10) };
+    let mut ledger = ledger(spec);
+    let zero = worker(0, 0);
+    ledger.register(zero).unwrap();
+    let (first, second) = (grant(&mut ledger, zero, 1), grant(&mut ledger, zero, 2));
+    ledger.ack(zero, all(&first)).unwrap();
+    ledger.ack(zero, Ack { lease: second.lease, offset: 3 }).unwrap();
+    let missing = ledger.missing(Epoch(0), 100);
+    let ids = |missing: &[Missing]| -> Vec<u64> {
+        missing.iter().flat_map(|m| m.samples.start..m.samples.end).collect()
+    };
+    let order = second.order();
+    let done: Vec<u64> = (0..first.len)
+        .map(|at| first.start + at)
+        .chain((0..3).map(|at| second.sample(order.as_ref(), at)))
+        .collect();
+    let expected: Vec<u64> = (0..40).filter(|id| !done.contains(id)).collect();
+    assert_eq!(ids(&missing), expected, "every sample once, in the order of the data set");
+    assert!(missing.iter().any(|m| m.why == MissingWhy::Leased));
+    assert!(missing.windows(2).all(|w| w[0].samples.end < w[1].samples.start || w[0].why != w[1].why));
+    let whole =
+        Missing { epoch: Epoch(1), samples: SampleRange { start: 0, end: 40 }, why: MissingWhy::Waiting };
+    assert_eq!(ledger.missing(Epoch(1), 100), [whole], "an epoch that nobody opened");
+    assert_eq!(ledger.missing(Epoch(2), 100), []);
+    assert_eq!(ids(&ledger.missing(Epoch(1), 2)).len(), 20, "no more shards than were asked for");
+}
+
+#[test]
+fn uneven_shards_are_handed_out_as_they_were_cut() {
+    let spec = DatasetSpec { cut: Cut::At([1, 7, 8, 20].into()), epochs: Epochs::Finite(2), ..small(20, 1) };
+    let lengths =
+        |keys: &[ShardKey]| -> Vec<u64> { keys.iter().map(|key| spec.shard(key.index).len()).collect() };
+    let keys = hand_out(spec.clone());
+    let mut of_an_epoch = lengths(&keys[..4]);
+    of_an_epoch.sort_unstable();
+    assert_eq!(of_an_epoch, [1, 1, 6, 12]);
+    let mut ledger = ledger(spec.clone());
+    ledger.register(worker(0, 0)).unwrap();
+    let first = grant(&mut ledger, worker(0, 0), 1);
+    ledger.ack(worker(0, 0), all(&first)).unwrap();
+    let bytes = ledger.snapshot().to_bytes();
+    assert_eq!(LedgerSnapshot::from_bytes(&bytes, &spec).unwrap(), ledger.snapshot());
+    let other = DatasetSpec { cut: Cut::At([1, 7, 9, 20].into()), ..spec };
+    assert!(LedgerSnapshot::from_bytes(&bytes, &other).is_err(), "cut elsewhere");
+}

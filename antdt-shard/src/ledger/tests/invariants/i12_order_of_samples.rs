@@ -1,0 +1,42 @@
+//! The order of the samples within a shard follows from seed, epoch and index: not from who holds it, and not from
+//! when.
+
+use antdt_core::{Ack, Generation, Seed};
+
+use super::Moment;
+use crate::ledger::tests::cases::{grant, ledger};
+use crate::ledger::tests::pair::worker;
+use crate::spec::DatasetSpec;
+
+pub(super) fn check(moment: &Moment<'_>) {
+    let book = &moment.model.book;
+    for (grant, holder) in &book.facts.granted {
+        let before = book.grants.iter().find(|(before, _)| before.key == grant.key).unwrap();
+        assert_eq!(before.0.seed, grant.seed, "the order of {:?} follows {holder}", grant.key);
+        let of_another = book.grants.iter().find(|(other, _)| other.key != grant.key);
+        if let Some((other, _)) = of_another.filter(|(other, _)| other.seed.is_some()) {
+            assert_ne!(other.seed, grant.seed, "{:?} and {:?} have one order", other.key, grant.key);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_samples_belongs_to_the_shard() {
+    let spec = DatasetSpec { seed: Seed(5), ..DatasetSpec::new("d", 100, 50) };
+    let mut first = ledger(spec.clone());
+    for holder in [worker(0, 0), worker(1, 0)] {
+        first.register(holder).unwrap();
+    }
+    let one = grant(&mut first, worker(0, 0), 1);
+    first.release(worker(0, 0), &[Ack { lease: one.lease, offset: 20 }]).unwrap();
+    let two = grant(&mut first, worker(1, 0), 1);
+    let snapshot = first.snapshot();
+    first.restore(&snapshot, Generation(2)).unwrap();
+    first.register(worker(2, 0)).unwrap();
+    let three = grant(&mut first, worker(2, 0), 1);
+    assert_eq!((one.key, one.seed), (two.key, two.seed));
+    assert_eq!((one.key, one.seed), (three.key, three.seed));
+    let mut other = ledger(DatasetSpec { seed: Seed(6), ..spec });
+    other.register(worker(0, 0)).unwrap();
+    assert_ne!(grant(&mut other, worker(0, 0), 1).seed, one.seed);
+}

@@ -1,0 +1,40 @@
+//! At most `epoch_overlap + 1` epochs are unclosed; without an overlap none begins before the one before it ended.
+
+use antdt_core::Epoch;
+
+use super::Moment;
+use crate::ledger::tests::cases::all;
+use crate::ledger::tests::pair::{Pair, small, worker};
+use crate::spec::{Assignment, DatasetSpec, Epochs};
+
+pub(super) fn check(moment: &Moment<'_>) {
+    let (real, book) = (&moment.real.ledger, &moment.model.book);
+    let most = book.spec.epoch_overlap as usize + 1;
+    assert!(real.book.open_epochs().all(|open| open <= most));
+    if book.spec.epoch_overlap > 0 || book.spec.assignment != Assignment::Dynamic {
+        return;
+    }
+    for (grant, _) in &book.facts.granted {
+        for epoch in 0..grant.key.epoch.0 {
+            let counts = real.epoch_counts(Epoch(epoch)).unwrap();
+            assert_eq!(counts.todo + counts.doing, 0, "{} began before {epoch} ended", grant.key.epoch);
+        }
+    }
+}
+
+#[test]
+fn with_an_overlap_the_next_epoch_opens_at_the_tail_and_no_further() {
+    let spec = DatasetSpec { epochs: Epochs::Finite(3), epoch_overlap: 1, ..small(4, 4) };
+    let mut pair = Pair::new(spec);
+    for index in 0..3 {
+        pair.register(worker(index, 0));
+        pair.fetch(worker(index, 0), 1);
+    }
+    let epochs: Vec<Epoch> = pair.grants().iter().map(|(grant, _)| grant.key.epoch).collect();
+    assert_eq!(epochs, [Epoch(0), Epoch(1)], "the third waits");
+    // The middle epoch ends first; the one after it may open while the first is still out.
+    pair.ack(worker(1, 0), &[all(&pair.grants()[1].0)]);
+    pair.fetch(worker(2, 0), 2);
+    assert_eq!(pair.newest().key.epoch, Epoch(2));
+    pair.drain();
+}

@@ -1,0 +1,110 @@
+use antdt_core::Generation;
+
+use super::book::Book;
+use super::call::{Call, Reply};
+use crate::error::CutError;
+use crate::ledger::Record;
+use crate::spec::{Assignment, DatasetSpec, OnQuarantine};
+use crate::testing::{NaiveLedger, Note};
+
+/// What ought to happen: the naive ledger, and a book-keeper who watches it.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) naive: NaiveLedger,
+    pub(super) book: Book,
+    kept: Vec<NaiveLedger>,
+}
+
+impl Model {
+    pub(super) const FIRST: Generation = Generation(1);
+
+    pub(super) fn new(spec: DatasetSpec) -> Self {
+        let naive = NaiveLedger::new(spec.clone(), Self::FIRST);
+        Self { naive, book: Book::new(spec, Self::FIRST), kept: Vec::new() }
+    }
+
+    /// The answer that is right.
+    pub(super) fn say(&mut self, call: &Call) -> Reply {
+        let mut written = self.naive.notes().len();
+        let next = self.book.generation.next();
+        let naive = &mut self.naive;
+        let reply = match call.clone() {
+            Call::Register { holder, held } => Reply::Registered(naive.register_holding(holder, &held)),
+            Call::Fetch { holder, generation, request } => {
+                Reply::Fetched(naive.fetch(holder, generation, request))
+            }
+            Call::Exchange { holder, generation, request, acks, want } => {
+                Reply::Exchanged(naive.exchange(holder, generation, request, &acks, want))
+            }
+            Call::Ack { holder, acks } => Reply::Acked(naive.ack_all(holder, &acks)),
+            Call::Release { holder, acks } => Reply::Acked(naive.release(holder, &acks)),
+            Call::Fail { holder, ack } => Reply::Failed(naive.fail(holder, ack)),
+            Call::Lost { holder } => {
+                naive.worker_lost(holder);
+                Reply::Nothing
+            }
+            Call::Freeze { .. } => {
+                naive.freeze();
+                Reply::Nothing
+            }
+            Call::Tick { now } => {
+                if self.book.frozen.is_some_and(|until| until <= now) {
+                    naive.thaw();
+                }
+                Reply::Nothing
+            }
+            Call::Thaw => {
+                naive.thaw();
+                Reply::Nothing
+            }
+            Call::Keep => {
+                self.kept.push(naive.snapshot());
+                Reply::Nothing
+            }
+            Call::Cut { committed } => {
+                let acked = naive.counts().acked;
+                Reply::Cut(if acked == committed {
+                    self.kept.push(naive.snapshot());
+                    Ok(())
+                } else {
+                    Err(CutError::NotQuiesced { committed, acked })
+                })
+            }
+            Call::Restore { which } => {
+                naive.restore(&self.kept[which], next);
+                Reply::Nothing
+            }
+            Call::Restart { kept, .. } => {
+                *naive = naive.recover(kept, next);
+                written = kept;
+                Reply::Nothing
+            }
+        };
+        self.book.hear(call, &reply, &self.naive.notes()[written..]);
+        reply
+    }
+
+    /// How few records can be left after a crash: all that were read when this life of the service began, and that it
+    /// began, are there before anybody hears of it.
+    pub(super) fn kept_least(&self) -> usize {
+        let began = |note: &Note| matches!(note, Note::Record(Record::GenerationStarted { .. }));
+        self.naive.notes().iter().rposition(began).map_or(0, |at| at + 1)
+    }
+
+    /// Workers that have to take part so that the job comes to its end.
+    pub(super) const fn workers(&self) -> u32 {
+        match self.book.spec.assignment {
+            Assignment::Dynamic => 1,
+            Assignment::Static { workers } => workers,
+        }
+    }
+
+    /// Whether so much cannot be read that nothing more is granted.
+    pub(super) fn has_failed(&self) -> bool {
+        let limit = match self.book.spec.on_quarantine {
+            OnQuarantine::FailJob => 0,
+            OnQuarantine::Continue { max_samples } => max_samples,
+        };
+        self.naive.counts().quarantined > limit
+    }
+}

@@ -1,0 +1,179 @@
+//! A copy of a crate, and of what it is built from, with all its mutants in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use toml::Table;
+
+use super::list::List;
+use super::plant::{self, Planted};
+use crate::shell;
+
+/// The folder of the copied crates below the root of the copy. Cargo knows a crate by its path in its workspace: with the
+/// same one it would take the copy for the original, and one's products for the other's.
+const CRATES: &str = "planted";
+
+/// The copied workspace.
+#[derive(Debug)]
+pub(super) struct Copy {
+    /// Its root.
+    pub(super) root: PathBuf,
+    /// Where it is built: the target folder of the original, so that nothing from a registry is built twice.
+    pub(super) target: PathBuf,
+    /// The crate with the mutants.
+    pub(super) package: String,
+    /// Its folder.
+    pub(super) folder: PathBuf,
+}
+
+/// Copies the crate in `folder`. Files that are as they must be are left alone, so that cargo builds only what changed.
+pub(super) fn copy(root: &Path, folder: &str, list: &List) -> Result<Copy> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
+    let metadata: Value = serde_json::from_str(&shell::read(&mut command)?)?;
+    let target =
+        PathBuf::from(metadata["target_directory"].as_str().context("there is no target directory")?);
+    let copy = target.join("mutants").join(folder);
+    let (package, folders) = closure(root, folder, &metadata)?;
+
+    let mut wanted = BTreeMap::new();
+    for folder in &folders {
+        collect(root, &root.join(folder), &mut wanted)?;
+    }
+    plant_all(folder, list, &mut wanted)?;
+    let mut wanted: BTreeMap<PathBuf, Vec<u8>> =
+        wanted.into_iter().map(|(path, bytes)| (Path::new(CRATES).join(path), bytes)).collect();
+    wanted.insert(PathBuf::from("Cargo.toml"), manifest(root, &folders)?);
+    wanted.insert(PathBuf::from("Cargo.lock"), fs::read(root.join("Cargo.lock")).context("Cargo.lock")?);
+
+    remove_others(&copy, &copy, &wanted)?;
+    for (path, bytes) in &wanted {
+        write_if_changed(&copy.join(path), bytes)?;
+    }
+    Ok(Copy { folder: copy.join(CRATES).join(folder), root: copy, target, package })
+}
+
+/// The name of the package in `folder`, and the folders of all packages it is built from, itself first.
+fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(String, Vec<String>)> {
+    let mut packages: BTreeMap<PathBuf, &Value> = BTreeMap::new();
+    for package in metadata["packages"].as_array().context("there are no packages")? {
+        let manifest = Path::new(package["manifest_path"].as_str().context("a package lies nowhere")?);
+        packages.insert(manifest.parent().context("a manifest lies in no folder")?.to_path_buf(), package);
+    }
+    let (mut seen, mut queue) = (BTreeSet::new(), vec![root.join(folder)]);
+    let mut folders = Vec::new();
+    while let Some(path) = queue.pop() {
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        let package = packages.get(&path).with_context(|| format!("{} is no package", path.display()))?;
+        for dependency in package["dependencies"].as_array().context("a package has no dependencies")? {
+            queue.extend(dependency["path"].as_str().map(PathBuf::from));
+        }
+        let relative = path.strip_prefix(root).context("a package lies outside the workspace")?;
+        folders.push(relative.to_string_lossy().into_owned());
+    }
+    let name = packages[&root.join(folder)]["name"].as_str().context("a package has no name")?;
+    Ok((name.to_owned(), folders))
+}
+
+/// The workspace's manifest with only these members, where they are in the copy.
+fn manifest(root: &Path, folders: &[String]) -> Result<Vec<u8>> {
+    let text = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
+    let mut manifest: Table = text.parse().context("Cargo.toml")?;
+    let workspace = manifest.get_mut("workspace").and_then(toml::Value::as_table_mut);
+    let workspace = workspace.context("Cargo.toml is not that of a workspace")?;
+    let moved = |folder: &str| format!("{CRATES}/{folder}");
+    let members: Vec<String> = folders.iter().map(|folder| moved(folder)).collect();
+    workspace.insert("members".into(), members.into());
+    let dependencies = workspace.get_mut("dependencies").and_then(toml::Value::as_table_mut);
+    for (_, dependency) in dependencies.into_iter().flatten() {
+        if let Some(toml::Value::String(path)) = dependency.get_mut("path") {
+            *path = moved(path);
+        }
+    }
+    Ok(manifest.to_string().into_bytes())
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path.file_name().is_none_or(|name| name != "target") {
+                collect(root, &path, files)?;
+            }
+        } else {
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            files.insert(path.strip_prefix(root).unwrap_or(&path).to_path_buf(), bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Plants the list in the files, and adds the module that chooses.
+fn plant_all(folder: &str, list: &List, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    let folder = Path::new(folder);
+    let mut by_file: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
+    for (at, mutant) in list.mutants.iter().enumerate() {
+        by_file.entry(folder.join(&mutant.file)).or_default().push(at);
+    }
+    let mut misplaced = Vec::new();
+    for (path, mutants) in by_file {
+        let bytes = files.get(&path).with_context(|| format!("there is no file {}", path.display()))?;
+        let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
+        let mut planted = Vec::new();
+        for at in mutants {
+            let mutant = &list.mutants[at];
+            match plant::find(text, &mutant.original) {
+                Ok(place) => {
+                    planted.push(Planted { place, number: plant::number(at), defect: &mutant.defect });
+                }
+                Err(error) => misplaced.push(format!("{} ({}): {error}", mutant.name, path.display())),
+            }
+        }
+        let text = plant::plant(text, planted).with_context(|| format!("{}", path.display()))?;
+        files.insert(path, text.into_bytes());
+    }
+    if !misplaced.is_empty() {
+        bail!("{}", misplaced.join("\n"));
+    }
+    for (path, bytes) in files.iter_mut().filter(|(path, _)| path.starts_with(folder.join("src"))) {
+        let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
+        // The choice is made while the program runs, so no function with one, or that calls one, is constant.
+        *bytes = text.replace("const fn ", "fn ").into_bytes();
+    }
+    let lib = folder.join("src/lib.rs");
+    let text = files.remove(&lib).with_context(|| format!("there is no {}", lib.display()))?;
+    // What the lints say about the choices is of no use to anybody.
+    files.insert(lib, [b"#![allow(warnings)]\n", &text[..], b"\nmod planted;\n"].concat());
+    files.insert(folder.join("src/planted.rs"), plant::MODULE.into());
+    Ok(())
+}
+
+/// Removes what an earlier copy left. Cargo's own lock file is among the wanted ones.
+fn remove_others(copy: &Path, folder: &Path, wanted: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(copy, &path, wanted)?;
+        } else if path.strip_prefix(copy).is_ok_and(|path| !wanted.contains_key(path)) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}

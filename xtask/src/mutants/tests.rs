@@ -1,0 +1,73 @@
+use super::list::List;
+use super::plant::{Planted, find, plant};
+
+fn planted<'a>(text: &str, number: u32, original: &str, defect: &'a str) -> Planted<'a> {
+    Planted { place: find(text, original).unwrap(), number, defect }
+}
+
+#[test]
+fn an_original_is_found_however_it_is_laid_out_and_only_if_there_is_one() {
+    let text = "fn f() -> u32 {\n    g(1,\n      2) + g(3, 4)\n}\n";
+    let place = find(text, "g(1, 2) +").unwrap();
+    assert_eq!(&text[place], "g(1,\n      2) +");
+    assert!(find(text, "g(").unwrap_err().to_string().contains("more than once"));
+    assert!(find(text, "h(").unwrap_err().to_string().contains("not in the file"));
+    assert!(find(text, " \n").is_err());
+    assert_eq!(&text[find(text, "+ g(«3»,").unwrap()], "3");
+    let text = "let é = \"ü\"; x";
+    assert_eq!(&text[find(text, "é = \"ü\"").unwrap()], "é = \"ü\"");
+}
+
+#[test]
+fn a_defect_stands_beside_what_it_replaces() {
+    let text = "a(b(c)); d;";
+    let whole = planted(text, 1, "a(b(c));", "");
+    let inner = planted(text, 2, "b(c)", "c");
+    let also = planted(text, 3, "b(c)", "0");
+    let last = planted(text, 4, "d;", "return;");
+    let made = plant(text, vec![last, also, inner, whole]).unwrap();
+    let is = |n: u32| format!("if crate::planted::is({n})");
+    let choice = format!("({} {{ c }} else {{ ({} {{ 0 }} else {{ b(c) }}) }})", is(2), is(3));
+    assert_eq!(
+        made,
+        format!("{} {{  }} else {{ a({choice}); }} {} {{ return; }} else {{ d; }}", is(1), is(4))
+    );
+}
+
+#[test]
+fn originals_that_cross_are_refused() {
+    let text = "a + b + c";
+    let crossing = vec![planted(text, 1, "a + b", "x"), planted(text, 2, "b + c", "y")];
+    let error = plant(text, crossing).unwrap_err().to_string();
+    assert_eq!(error, "the originals of mutants 1 and 2 cross each other");
+}
+
+const LIST: &str = "
+[suites.unit]
+target = \"lib\"
+[[mutant]]
+name = \"m\"
+file = \"src/lib.rs\"
+original = \"1\"
+defect = \"2\"
+why = \"because\"
+";
+
+#[test]
+fn a_list_says_what_it_lacks() {
+    let list = List::parse(LIST).unwrap();
+    assert_eq!((list.mutants[0].suites.as_slice(), list.opt_level), (&["unit".to_owned()][..], 1));
+    for (from, to, part) in [
+        ("why = \"because\"\n", "", "why is missing"),
+        ("why =", "what = \"x\"\nwhy =", "what is not a key"),
+        ("why =", "suites = [\"other\"]\nwhy =", "\"other\", which is not listed"),
+        ("why =", "suites = []\nwhy =", "names no suite"),
+        ("[suites.unit]\n", "", "[suites] is missing"),
+        ("target =", "targets =", "target is missing"),
+    ] {
+        let error = format!("{:#}", List::parse(&LIST.replace(from, to)).unwrap_err());
+        assert!(error.contains(part), "{error} lacks {part}");
+    }
+    let twice = format!("{LIST}{}", &LIST[LIST.find("[[").unwrap()..]);
+    assert!(List::parse(&twice).unwrap_err().to_string().contains("two mutants are called"));
+}
