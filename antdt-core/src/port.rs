@@ -32,6 +32,9 @@ pub trait ShardSource: Send + Sync {
     /// Says what is done and asks for up to `want` shards, in one call. Repeating the last `request` returns the
     /// identical grants, and no ack counts twice. With a `want` of 0 the request number means nothing.
     ///
+    /// Count `request` up after an answer with shards, and only then: a copy of the question that arrives late may be
+    /// granted too, and only who asks the same again hears of it.
+    ///
     /// `wait` is how long the source may hold the call when there is nothing to grant yet.
     fn exchange(
         &self,

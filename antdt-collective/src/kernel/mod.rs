@@ -6,7 +6,7 @@
 pub mod scalar;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+mod simd;
 
 use crate::element::Element;
 use crate::op::ReduceOp;
@@ -18,7 +18,7 @@ use crate::op::ReduceOp;
 pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     assert_eq!(into.len(), incoming.len(), "operands of a reduction differ in length");
     #[cfg(target_arch = "x86_64")]
-    if avx2::reduce(op, into, incoming) {
+    if simd::reduce(op, into, incoming) {
         return;
     }
     scalar::reduce(op, into, incoming);

@@ -4,7 +4,7 @@
 //! each receive has its send in the same round; the runtime executes a schedule over any transport. Rounds are a
 //! logical clock, not a barrier: a rank enters its next round as soon as its own sends and receives are done.
 //!
-//! Which of the all-reduces is used, [`select`] decides by a [`CostModel`]; a [`Choice`] overrules it.
+//! Which of the all-reduces is used, a [`Choice`] says; [`select()`] finds the cheapest by a [`CostModel`].
 
 pub mod interpret;
 

@@ -12,8 +12,12 @@ use super::{
 /// mismatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
-    /// By [`select`].
+    /// [`Direct`] for more than two ranks and up to [`DIRECT_MAX_BYTES`], [`Ring`] beyond. The default: over TCP, only
+    /// these two are tested to tell every member the true reason of a failure. With the others a member may hear of a
+    /// neighbour's closed connection first, and report that.
     #[default]
+    RingOrDirect,
+    /// By [`select()`].
     Auto,
     /// [`Ring`].
     Ring,
@@ -32,7 +36,8 @@ const DOUBLE_TREE: DoubleTree = DoubleTree { segments: TREE_SEGMENTS };
 
 impl Choice {
     /// Every choice.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::RingOrDirect,
         Self::Auto,
         Self::Ring,
         Self::Direct,
@@ -44,6 +49,8 @@ impl Choice {
     /// The algorithm for an all-reduce of `len_bytes` in a group of `world`.
     pub fn algorithm(self, world: u32, len_bytes: usize, model: &CostModel) -> &'static dyn Algorithm {
         match self {
+            Self::RingOrDirect if world > 2 && len_bytes <= DIRECT_MAX_BYTES => &Direct,
+            Self::RingOrDirect => &Ring,
             Self::Auto => select(world, len_bytes, model),
             Self::Ring => &Ring,
             Self::Direct => &Direct,
@@ -57,6 +64,7 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::RingOrDirect => "ring-or-direct",
             Self::Auto => "auto",
             Self::Ring => "ring",
             Self::Direct => "direct",
@@ -70,7 +78,7 @@ impl fmt::Display for Choice {
 /// There is no algorithm of that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "algorithm {name:?}: must be auto, ring, direct, halving-doubling, recursive-doubling or double-tree"
+    "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling or double-tree"
 )]
 pub struct ChoiceError {
     /// What was asked for.
@@ -101,18 +109,18 @@ pub fn select(world: u32, len_bytes: usize, model: &CostModel) -> &'static dyn A
         candidates.filter_map(|choice| Some((choice, cost_all_reduce(choice, world, len_bytes, model)?)));
     let cheapest = priced.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(Choice::Ring, |(choice, _)| choice);
     match cheapest {
-        Choice::Auto => &Ring,
+        Choice::RingOrDirect | Choice::Auto => &Ring,
         cheapest => cheapest.algorithm(world, len_bytes, model),
     }
 }
 
-/// Seconds of an all-reduce of `len_bytes` in a group of `world`, in closed form; `None` for [`Choice::Auto`].
+/// Seconds of an all-reduce of `len_bytes` in a group of `world`, in closed form; `None` for choices among several.
 ///
 /// As [`CostModel::price`] of the algorithm's schedules, if the bytes could be divided evenly; for the double tree an
-/// estimate, which is between a fifth below and twice the price.
+/// estimate, between four fifths and two and a half times the price.
 pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &CostModel) -> Option<f64> {
     if world < 2 {
-        return (choice != Choice::Auto).then_some(0.0);
+        return (!matches!(choice, Choice::RingOrDirect | Choice::Auto)).then_some(0.0);
     }
     let (n, bytes) = (f64::from(world), len_bytes as f64);
     let others = n - 1.0;
@@ -124,7 +132,7 @@ pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &Cos
         model.round(1.0, bytes, bytes) + model.round(1.0, bytes, 0.0)
     };
     Some(match choice {
-        Choice::Auto => return None,
+        Choice::RingOrDirect | Choice::Auto => return None,
         Choice::Ring => {
             let chunk = bytes / n;
             others * (model.round(1.0, chunk, chunk) + model.round(1.0, chunk, 0.0))
@@ -195,7 +203,7 @@ mod tests {
                     let walk = walked(choice.algorithm(world, len_bytes, &model), world, len_bytes, &model);
                     let what = format!("{choice}, {len_bytes} bytes, {world} ranks: {closed} {walk}");
                     if choice == Choice::DoubleTree {
-                        assert!(world == 1 || (0.5..1.25).contains(&(walk / closed)), "{what}");
+                        assert!(world == 1 || (0.4..1.25).contains(&(walk / closed)), "{what}");
                     } else {
                         assert!((walk - closed).abs() <= 1e-9 * closed, "{what}");
                     }
@@ -230,7 +238,8 @@ mod tests {
         let model = CostModel::LOOPBACK;
         let name = |world, len_bytes| select(world, len_bytes, &model).name();
         assert_eq!(name(2, 64 << 20), "ring");
-        assert_eq!(name(3, 8), "direct");
+        assert_eq!(name(3, 8), "recursive-doubling");
+        assert_eq!(name(3, 16 << 10), "direct");
         assert_eq!(name(3, 64 << 20), "ring");
         assert_eq!(name(8, 8), "recursive-doubling");
         assert_eq!(name(8, 64 << 20), "halving-doubling");
@@ -241,7 +250,7 @@ mod tests {
     fn every_choice_reads_back_from_its_name_and_is_called_like_its_algorithm() {
         for choice in Choice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
-            if choice != Choice::Auto {
+            if FIXED.contains(&choice) {
                 assert_eq!(choice.algorithm(4, 100, &CostModel::LOOPBACK).name(), choice.to_string());
             }
         }

@@ -19,7 +19,8 @@ pub(super) struct DataFeed<'a, S> {
     agent: &'a Agent,
     source: S,
     batcher: Batcher,
-    requests: u64,
+    /// Requests that were answered with shards.
+    granted: u64,
     /// Samples of the last batch that was asked for, and of the last shard that was granted.
     batch_len: u64,
     shard_len: u64,
@@ -38,7 +39,7 @@ where
             agent,
             source,
             batcher: Batcher::new(),
-            requests: 0,
+            granted: 0,
             batch_len: 0,
             shard_len: 1,
             registered: false,
@@ -95,12 +96,11 @@ where
         wait: Duration,
     ) -> Result<(Vec<Ack>, Exchanged), WorkerError> {
         let holder = self.agent.holder();
-        self.requests += u64::from(want > 0);
         let exchanged = loop {
             if acks.is_empty() && want == 0 {
                 break Exchanged::default();
             }
-            let request = RequestId(self.requests);
+            let request = RequestId(self.granted + 1);
             let call = self.source.exchange(holder, request, &acks, want, wait);
             match self.agent.block_on(call) {
                 Ok(exchanged) => break exchanged,
@@ -117,6 +117,9 @@ where
                 Err(error) => return Err(error.into()),
             }
         };
+        // Only now: a late copy of a question that was answered with "wait" may be granted, and asking it again is how
+        // one hears of that.
+        self.granted += u64::from(matches!(exchanged.fetched, Some(FetchOutcome::Granted(_))));
         for grant in exchanged.grants() {
             self.shard_len = grant.len.max(1);
             self.batcher.granted(grant);
@@ -128,10 +131,11 @@ where
     /// Returns what others could begin at once.
     fn give_back(&mut self, exchanged: &Exchanged) -> Result<(), WorkerError> {
         let given_up = self.batcher.recall(&exchanged.recalled);
-        if !given_up.is_empty() {
-            self.agent.block_on(self.source.release(self.agent.holder(), &given_up))?;
+        if given_up.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let released = self.agent.block_on(self.source.release(self.agent.holder(), &given_up));
+        unless_restarted(released.map(drop))
     }
 
     /// The batch is part of the model: acknowledge it.
@@ -184,16 +188,27 @@ where
         self.batcher.revoke(fragment.lease);
         let at = Ack { lease: fragment.lease, offset: fragment.from };
         tracing::warn!(holder = %self.agent.holder(), sample, why, "sample cannot be read");
-        self.agent.block_on(self.source.fail(self.agent.holder(), at, why))?;
-        Ok(())
+        unless_restarted(self.agent.block_on(self.source.fail(self.agent.holder(), at, why)).map(drop))
     }
 
     /// Gives all leases back.
     pub(super) fn release(&mut self) -> Result<(), WorkerError> {
         let acks = self.batcher.release();
-        if !acks.is_empty() {
-            self.agent.block_on(self.source.release(self.agent.holder(), &acks))?;
+        if acks.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        unless_restarted(self.agent.block_on(self.source.release(self.agent.holder(), &acks)).map(drop))
+    }
+}
+
+/// A lease that is given up is void anyway if the service was restarted: the next exchange registers again.
+fn unless_restarted<E>(answer: Result<(), E>) -> Result<(), WorkerError>
+where
+    E: SeamError,
+    WorkerError: From<E>,
+{
+    match answer {
+        Err(error) if error.retry() == Retry::Register => Ok(()),
+        answer => Ok(answer?),
     }
 }

@@ -69,9 +69,9 @@ pub struct CommunicatorConfig {
     pub timeout: Duration,
     /// Bytes that a gathered or broadcast message may have in all, a guard against a member gone mad. Default 4 GiB.
     pub bytes_max: u64,
-    /// How all-reduces pick their algorithm. Default: by `cost`.
+    /// How all-reduces pick their algorithm. Default: direct for short buffers, ring for long ones.
     pub algorithm: Choice,
-    /// The network, as the choice of an algorithm sees it. Default: loopback.
+    /// The network, as [`Choice::Auto`] sees it. Default: loopback.
     pub cost: CostModel,
 }
 
@@ -80,7 +80,7 @@ impl Default for CommunicatorConfig {
         Self {
             timeout: Duration::from_secs(60),
             bytes_max: 4 << 30,
-            algorithm: Choice::Auto,
+            algorithm: Choice::RingOrDirect,
             cost: CostModel::LOOPBACK,
         }
     }

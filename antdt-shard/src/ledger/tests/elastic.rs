@@ -5,11 +5,12 @@ use antdt_core::{
     SampleRange, ShardKey,
 };
 
+use super::call::Call;
 use super::cases::{all, drained, grant, hand_out, ledger, records};
-use super::pair::{small, worker};
+use super::pair::{Pair, small, worker};
 use crate::error::{CutError, RecoverError};
 use crate::ledger::{Effect, LedgerCut, LedgerSnapshot, Missing, MissingWhy, Record, ShardLedger};
-use crate::spec::{Cut, DatasetSpec, Epochs, Shuffle};
+use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, Shuffle};
 
 const G1: Generation = Generation(1);
 
@@ -45,6 +46,24 @@ fn whoever_outlives_a_restart_goes_on_with_what_it_holds() {
     // Its rightful holder finds that it is done.
     assert_eq!(after.register_holding(one, &[held(&third, 0)]).unwrap().adopted, [None]);
     assert_eq!(after.counts().acked, 14);
+}
+
+#[test]
+fn who_waits_hears_that_what_was_presented_was_the_end() {
+    let assignment = Assignment::Static { workers: 2 };
+    let mut pair = Pair::new(DatasetSpec { assignment, ..small(20, 10) });
+    let (zero, one) = (worker(0, 0), worker(1, 0));
+    pair.register(one);
+    pair.fetch(one, 1);
+    let last = pair.newest();
+    pair.restart(0);
+    pair.register(zero);
+    pair.fetch(zero, 1);
+    pair.ack(zero, &[all(&pair.newest())]);
+    assert!(matches!(pair.fetch(zero, 2), Some(FetchOutcome::Wait { .. })), "the other part is not done");
+    pair.say(&Call::Register { holder: one, held: vec![held(&last, 10)] });
+    assert!(pair.real.woke);
+    assert_eq!(pair.fetch(zero, 2), Some(FetchOutcome::EndOfData));
 }
 
 #[test]

@@ -55,7 +55,8 @@ impl Real {
         self.before = self.ledger.clone();
         let reply = self.carry_out(call);
         self.store();
-        if self.woke || call.ends_a_generation() {
+        // With the process of the service the calls of those who wait end too; a restore has to wake them.
+        if self.woke || matches!(call, Call::Restart { .. }) {
             self.wakes += u64::from(!self.waiting.is_empty());
             self.waiting.clear();
         }

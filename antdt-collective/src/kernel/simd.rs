@@ -1,0 +1,178 @@
+//! The same loops for processors with AVX2 or AVX-512, found out at run time.
+//!
+//! All types but `f16` are the loops of [`scalar`], built once more for wider registers: no operation is reordered, so
+//! the results have the same bits. `f16` is converted by the processor, eight or sixteen at a time; the compiler does not
+//! find that by itself. AVX-512 serves the half types only; for the others AVX2 waits for memory already.
+#![allow(
+    unsafe_code,
+    reason = "calls of functions for processors that have them; unaligned loads and stores"
+)]
+
+use std::arch::is_x86_feature_detected;
+use std::arch::x86_64::{
+    __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_add_ps,
+    _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm512_add_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_set1_ps,
+};
+
+use half::f16;
+
+use super::scalar;
+use crate::element::{Element, ElementType};
+use crate::op::ReduceOp;
+
+/// `into[i] = into[i] op incoming[i]` over the shorter of the two; `false`, and nothing done, without AVX2.
+pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -> bool {
+    if !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    if E::TYPE == ElementType::F16 && has_avx512() {
+        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
+        // SAFETY: the processor has these parts of AVX-512, as was just found out.
+        unsafe {
+            match op {
+                ReduceOp::Sum => reduce_f16_widest::<SUM>(into, incoming),
+                ReduceOp::Min => reduce_f16_widest::<MIN>(into, incoming),
+                ReduceOp::Max => reduce_f16_widest::<MAX>(into, incoming),
+                ReduceOp::Prod => reduce_f16_widest::<PROD>(into, incoming),
+            }
+        }
+    } else if E::TYPE == ElementType::F16 && is_x86_feature_detected!("f16c") {
+        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
+        // SAFETY: the processor has AVX2 and F16C, as was just found out.
+        unsafe {
+            match op {
+                ReduceOp::Sum => reduce_f16::<SUM>(into, incoming),
+                ReduceOp::Min => reduce_f16::<MIN>(into, incoming),
+                ReduceOp::Max => reduce_f16::<MAX>(into, incoming),
+                ReduceOp::Prod => reduce_f16::<PROD>(into, incoming),
+            }
+        }
+    } else if E::TYPE == ElementType::Bf16 && has_avx512() {
+        // SAFETY: the processor has these parts of AVX-512, as was just found out.
+        unsafe { reduce_widest(op, into, incoming) }
+    } else {
+        // SAFETY: the processor has AVX2, as was just found out.
+        unsafe { reduce_wide(op, into, incoming) }
+    }
+    true
+}
+
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn reduce_widest<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
+    scalar::reduce(op, into, incoming);
+}
+
+#[target_feature(enable = "avx2")]
+fn reduce_wide<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
+    scalar::reduce(op, into, incoming);
+}
+
+// The reductions as constants, so that each has its own loop.
+const SUM: u8 = ReduceOp::Sum as u8;
+const MIN: u8 = ReduceOp::Min as u8;
+const MAX: u8 = ReduceOp::Max as u8;
+const PROD: u8 = ReduceOp::Prod as u8;
+
+#[target_feature(enable = "avx2,f16c")]
+fn reduce_f16<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
+    let len = into.len().min(incoming.len());
+    let (into, into_rest) = into[..len].as_chunks_mut::<8>();
+    let (incoming, incoming_rest) = incoming[..len].as_chunks::<8>();
+    let nan = _mm256_set1_ps(f32::NAN);
+    for (into, incoming) in into.iter_mut().zip(incoming) {
+        // SAFETY: both arrays are 16 readable bytes; these loads need no alignment.
+        let (a, b) =
+            unsafe { (_mm_loadu_si128(into.as_ptr().cast()), _mm_loadu_si128(incoming.as_ptr().cast())) };
+        let (a, b) = (_mm256_cvtph_ps(a), _mm256_cvtph_ps(b));
+        // A NaN in an operand makes a sum or a product NaN, and so may infinities; minimum and maximum would lose it. For
+        // two zeros these take the second operand, as the scalar ones do.
+        let (combined, unordered) = match OP {
+            SUM | PROD => {
+                let combined = if OP == SUM { _mm256_add_ps(a, b) } else { _mm256_mul_ps(a, b) };
+                (combined, _mm256_cmp_ps::<_CMP_UNORD_Q>(combined, combined))
+            }
+            MIN => (_mm256_min_ps(a, b), _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b)),
+            _ => (_mm256_max_ps(a, b), _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b)),
+        };
+        let clean = _mm256_blendv_ps(combined, nan, unordered);
+        let narrow = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(clean);
+        // SAFETY: the array is 16 writable bytes; this store needs no alignment.
+        unsafe { _mm_storeu_si128(into.as_mut_ptr().cast(), narrow) };
+    }
+    let op = ReduceOp::from_code(OP).expect("one of the four constants above");
+    scalar::reduce(op, into_rest, incoming_rest);
+}
+
+// As `reduce_f16`, sixteen at a time.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn reduce_f16_widest<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
+    let len = into.len().min(incoming.len());
+    let (into, into_rest) = into[..len].as_chunks_mut::<16>();
+    let (incoming, incoming_rest) = incoming[..len].as_chunks::<16>();
+    let nan = _mm512_set1_ps(f32::NAN);
+    for (into, incoming) in into.iter_mut().zip(incoming) {
+        let (place, other) = (into.as_mut_ptr().cast::<__m256i>(), incoming.as_ptr().cast::<__m256i>());
+        // SAFETY: both arrays are 32 readable bytes; these loads need no alignment.
+        let (a, b) = unsafe { (_mm256_loadu_si256(place), _mm256_loadu_si256(other)) };
+        let (a, b) = (_mm512_cvtph_ps(a), _mm512_cvtph_ps(b));
+        let (combined, unordered) = match OP {
+            SUM | PROD => {
+                let combined = if OP == SUM { _mm512_add_ps(a, b) } else { _mm512_mul_ps(a, b) };
+                (combined, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(combined, combined))
+            }
+            MIN => (_mm512_min_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
+            _ => (_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
+        };
+        let clean = _mm512_mask_mov_ps(combined, unordered, nan);
+        let narrow = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(clean);
+        // SAFETY: the array is 32 writable bytes; this store needs no alignment.
+        unsafe { _mm256_storeu_si256(place, narrow) };
+    }
+    let op = ReduceOp::from_code(OP).expect("one of the four constants above");
+    scalar::reduce(op, into_rest, incoming_rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // On a processor with AVX-512 nothing else would run the AVX2 loops of the half types.
+    #[test]
+    fn eight_and_sixteen_at_a_time_give_the_same_bits() {
+        if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") && has_avx512()) {
+            println!("skipped: this processor has no AVX-512");
+            return;
+        }
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for special in
+            [0x0000, 0x8000, 0x0001, 0x03ff, 0x1400, 0x3c01, 0xbc00, 0x7bff, 0x7c00, 0xfc00, 0x7c01]
+        {
+            let other = vec![f16::from_bits(special); all.len()];
+            let (mut eight, mut sixteen) = ([(); 4].map(|()| all.clone()), [(); 4].map(|()| all.clone()));
+            // SAFETY: the processor has AVX2, F16C and these parts of AVX-512, as was just found out.
+            unsafe {
+                reduce_f16::<SUM>(&mut eight[0], &other);
+                reduce_f16::<MIN>(&mut eight[1], &other);
+                reduce_f16::<MAX>(&mut eight[2], &other);
+                reduce_f16::<PROD>(&mut eight[3], &other);
+                reduce_f16_widest::<SUM>(&mut sixteen[0], &other);
+                reduce_f16_widest::<MIN>(&mut sixteen[1], &other);
+                reduce_f16_widest::<MAX>(&mut sixteen[2], &other);
+                reduce_f16_widest::<PROD>(&mut sixteen[3], &other);
+            }
+            let bits =
+                |lists: &[Vec<f16>; 4]| -> Vec<u16> { lists.iter().flatten().map(|x| x.to_bits()).collect() };
+            assert!(bits(&eight) == bits(&sixteen), "{special:#x}");
+        }
+    }
+}
