@@ -221,6 +221,13 @@ impl Folder {
         Ok(())
     }
 
+    /// Whether to append these means no more than to write them: nothing must be made durable, read or replaced first.
+    pub(super) fn is_quick(&self, records: &[Record]) -> bool {
+        let has_room = self.open.as_ref().is_some_and(|open| open.len < self.compact_at);
+        let waits = self.options.sync != SyncPolicy::Each && !records.iter().any(urgent);
+        self.read && has_room && waits && !self.broken && self.sync_due() != Some(Duration::ZERO)
+    }
+
     /// How long until the oldest bytes must be made durable; zero if at once, `None` if there are none.
     pub(super) fn sync_due(&self) -> Option<Duration> {
         let SyncPolicy::Every(after) = self.options.sync else { return None };

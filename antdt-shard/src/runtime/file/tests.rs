@@ -272,3 +272,32 @@ async fn acks_wait_for_durability_and_what_must_not_be_lost_does_not() {
     each.append(&[Record::Acked { epoch: Epoch(0), position: 0, offset: 3 }]).unwrap();
     assert_eq!(each.sync_due(), None);
 }
+
+#[tokio::test]
+async fn what_was_written_at_once_is_made_durable_in_time() {
+    let (folder, spec) = (TempDir::new().unwrap(), suite_spec());
+    let usual = FileStoreOptions { sync: SyncPolicy::Every(Duration::from_millis(1)), ..Default::default() };
+    let mut store = FileStore::open(folder.path(), spec.clone(), usual).unwrap();
+    let begin = Record::GenerationStarted { generation: Generation(1) };
+    store.append(&[begin, Record::EpochOpened { share: 0, epoch: Epoch(0) }]).await.unwrap();
+    let append_now = |store: &FileStore, position| {
+        let ack = [Record::Acked { epoch: Epoch(0), position, offset: 1 }];
+        // The thread may still be at work for the one before.
+        let appended = (0..10_000_000).find_map(|_| {
+            std::thread::yield_now();
+            store.append_now(&ack)
+        });
+        appended.expect("the thread comes to rest").unwrap();
+    };
+    append_now(&store, 0);
+    assert_eq!(read(&mut store, &spec).await.unwrap().counts().acked, 1);
+
+    append_now(&store, 1);
+    // Nobody asks the thread for anything any more.
+    let durable = || store.disk.lock().unwrap().sync_due().is_none();
+    let soon = (0..10_000_000).any(|_| {
+        std::thread::yield_now();
+        durable()
+    });
+    assert!(soon, "it waits for somebody to ask");
+}
