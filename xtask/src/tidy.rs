@@ -95,7 +95,7 @@ struct Dependency {
 pub(crate) fn run(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut violations = Vec::new();
-    for rule in [arrows, file_heads, no_ignored_tests, documents, no_unsafe, no_machine_paths] {
+    for rule in [arrows, file_heads, no_ignored_tests, documents, named_tests, no_unsafe, no_machine_paths] {
         violations.extend(rule(&tree));
     }
     for name in verify::PURE {
@@ -252,6 +252,33 @@ fn documents(tree: &Tree) -> Vec<String> {
             let path = format!("{}/{document}", package.folder);
             if !tree.has(&path) {
                 violations.push(format!("{path} is missing"));
+            }
+        }
+    }
+    violations
+}
+
+/// A table whose last column is called `test` names tests that exist.
+fn named_tests(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with(".md")) {
+        let mut of_tests = false;
+        for line in text.lines() {
+            let Some(row) = line.strip_prefix('|') else {
+                of_tests = false;
+                continue;
+            };
+            let last = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default().trim();
+            if last == "test" {
+                of_tests = true;
+                continue;
+            }
+            let names = last.split('`').skip(1).step_by(2).filter(|name| of_tests && !name.contains('/'));
+            for name in names {
+                let function = format!("fn {name}(");
+                if !tree.sources().any(|(_, source)| source.contains(&function)) {
+                    violations.push(format!("{path} names the test {name}, which does not exist"));
+                }
             }
         }
     }

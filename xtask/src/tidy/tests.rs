@@ -94,6 +94,14 @@ fn a_crate_without_documents_is_caught() {
 }
 
 #[test]
+fn a_guarantee_whose_test_is_gone_is_caught() {
+    let table = "| when | test |\n|---|---|\n| a | `it_holds`, `tests/kill` |\n| b `x` | `it_is_gone` |\n\n| c | `free` |\n";
+    let source = ("antdt-core/src/lib.rs", "fn it_holds() {}");
+    let found = named_tests(&tree(vec![], &[("antdt-core/README.md", table), source]));
+    assert_eq!(found, ["antdt-core/README.md names the test it_is_gone, which does not exist"]);
+}
+
+#[test]
 fn a_crate_root_that_allows_unsafe_code_is_caught() {
     let all = || vec![package("antdt-core", vec![]), package("antdt-collective", vec![])];
     let files = [("antdt-core/src/lib.rs", "//! C.\n"), ("antdt-collective/src/lib.rs", "//! C.\n")];

@@ -1,8 +1,8 @@
 //! Several shards in one call, recall, adoption after a restart, freezing, cuts, and what is missing.
 
 use antdt_core::{
-    Ack, AckOutcome, CheckpointId, Epoch, FetchOutcome, Generation, Grant, Held, JobTime, Machine, RequestId,
-    SampleRange, ShardKey,
+    Ack, AckOutcome, CheckpointId, Delivery, Epoch, FetchOutcome, Generation, Grant, Held, JobTime, Machine,
+    RequestId, SampleRange, ShardKey,
 };
 
 use super::call::Call;
@@ -282,4 +282,26 @@ fn uneven_shards_are_handed_out_as_they_were_cut() {
     assert_eq!(LedgerSnapshot::from_bytes(&bytes, &spec).unwrap(), ledger.snapshot());
     let other = DatasetSpec { cut: Cut::At([1, 7, 9, 20].into()), ..spec };
     assert!(LedgerSnapshot::from_bytes(&bytes, &other).is_err(), "cut elsewhere");
+}
+
+/// With `Delivery::AtMostOnce` the ledger does the same; the holder acknowledges before it trains.
+#[test]
+fn who_acknowledges_before_it_trains_may_skip_samples_and_repeats_none() {
+    let spec = DatasetSpec { delivery: Delivery::AtMostOnce, ..small(10, 10) };
+    let mut ledger = ledger(spec);
+    let (zero, one) = (worker(0, 0), worker(1, 0));
+    ledger.register(zero).unwrap();
+    ledger.register(one).unwrap();
+    let first = grant(&mut ledger, zero, 1);
+    // Handed to the trainer, acknowledged, and lost with it before the update.
+    ledger.ack(zero, Ack { lease: first.lease, offset: 6 }).unwrap();
+    ledger.worker_lost(zero);
+    let rest = grant(&mut ledger, one, 1);
+    assert_eq!(
+        (rest.key, rest.resume_at),
+        (first.key, 6),
+        "the six that were in flight come to nobody again"
+    );
+    ledger.ack(one, all(&rest)).unwrap();
+    assert!(ledger.is_finished());
 }
