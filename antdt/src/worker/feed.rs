@@ -13,6 +13,9 @@ use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId, Retr
 use super::PATIENCE;
 use super::error::WorkerError;
 
+/// Restarts of the service that one exchange outlives. More in so short a time is a service that does not stay.
+const RESTARTS_MAX: u32 = 8;
+
 /// Leases of one worker.
 #[derive(Debug)]
 pub(super) struct DataFeed<'a, S> {
@@ -96,6 +99,7 @@ where
         wait: Duration,
     ) -> Result<(Vec<Ack>, Exchanged), WorkerError> {
         let holder = self.agent.holder();
+        let mut restarts = 0;
         let exchanged = loop {
             if acks.is_empty() && want == 0 {
                 break Exchanged::default();
@@ -104,7 +108,8 @@ where
             let call = self.source.exchange(holder, request, &acks, want, wait);
             match self.agent.block_on(call) {
                 Ok(exchanged) => break exchanged,
-                Err(error) if error.retry() == Retry::Register => {
+                Err(error) if error.retry() == Retry::Register && restarts < RESTARTS_MAX => {
+                    restarts += 1;
                     let mut held = self.batcher.held();
                     let going_on = held.len();
                     held.append(&mut done);
@@ -183,10 +188,12 @@ where
             before += fragment.len();
             hit
         });
+        // Its name before the batch is forgotten: it may have been adopted under another one.
+        let at = fragment
+            .map(|fragment| Ack { lease: self.batcher.name_of(fragment.lease), offset: fragment.from });
         self.batcher.abort(batch);
-        let Some(fragment) = fragment else { return Err(WorkerError::Train(error.clone())) };
-        self.batcher.revoke(fragment.lease);
-        let at = Ack { lease: fragment.lease, offset: fragment.from };
+        let Some(at) = at else { return Err(WorkerError::Train(error.clone())) };
+        self.batcher.revoke(at.lease);
         tracing::warn!(holder = %self.agent.holder(), sample, why, "sample cannot be read");
         unless_restarted(self.agent.block_on(self.source.fail(self.agent.holder(), at, why)).map(drop))
     }
