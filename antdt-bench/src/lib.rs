@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 pub mod entry;
 
+pub mod collective;
 pub mod job;
 pub mod oracle;
 pub mod run;
 pub mod shard;
+
+mod meter;
 
 pub use entry::Entry;
 
@@ -17,6 +20,12 @@ pub use entry::Entry;
 pub struct Settings {
     /// The `antdt` program under test.
     pub antdt: PathBuf,
+    /// The program `antdt-bench`, whose processes are the ranks of `collective`.
+    pub antdt_bench: PathBuf,
+    /// What `collective` is measured beside.
+    pub peers: Vec<collective::Peer>,
+    /// Measures only what has one of these texts in its name, if any is given; `collective` knows this.
+    pub only: Vec<String>,
     /// Whether to be done within three minutes.
     pub quick: bool,
     /// Where runs leave their reports and logs.
@@ -27,7 +36,8 @@ pub struct Settings {
 pub type Bench = (&'static str, &'static str, fn(&Settings) -> anyhow::Result<Vec<Entry>>);
 
 /// All benchmarks. A new one is added here.
-pub const BENCHES: [Bench; 2] = [
+pub const BENCHES: [Bench; 3] = [
     ("job", "whole jobs of four workers, with and without a straggler, against their oracles", job::run),
+    ("collective", "all-reduces beside gloo, Open MPI and the machine's bounds", collective::run),
     ("shard", "the shard service: ledger, journal, and calls over gRPC", shard::run),
 ];

@@ -45,14 +45,14 @@ pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -
 }
 
 /// Waits for a process until `limit` has passed, then kills it.
-fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
+pub(crate) fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         if began.elapsed() > limit {
-            child.kill().context("cannot kill a job that is overdue")?;
+            child.kill().context("cannot kill a process that is overdue")?;
             child.wait()?;
             bail!("not done after {:.0} s", limit.as_secs_f64());
         }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use antdt_shard::{DatasetSpec, Epochs};
 use anyhow::{Context, Result};
 
-use crate::{Entry, Settings};
+use crate::{Entry, Settings, meter};
 
 mod crowd;
 mod host;
 mod ledger;
-mod meter;
 mod puller;
 mod recovery;
 mod service;

@@ -88,6 +88,11 @@ pub trait Element: sealed::Sealed + bytemuck::Pod + Default + PartialEq + fmt::D
     /// `self * other`.
     #[must_use]
     fn product(self, other: Self) -> Self;
+    /// Whether there are means of it.
+    const DIVIDES: bool;
+    /// `self / count`, rounded once; an integer as it is.
+    #[must_use]
+    fn divided(self, count: u32) -> Self;
 }
 
 macro_rules! float {
@@ -111,6 +116,14 @@ macro_rules! float {
             #[inline(always)]
             fn product(self, other: Self) -> Self {
                 self * other
+            }
+            const DIVIDES: bool = true;
+            #[inline(always)]
+            fn divided(self, count: u32) -> Self {
+                // A count of members is far below 2^24.
+                #[allow(clippy::cast_precision_loss, clippy::cast_lossless, reason = "exact")]
+                let count = count as Self;
+                self / count
             }
         }
     };
@@ -137,6 +150,11 @@ macro_rules! integer {
             fn product(self, other: Self) -> Self {
                 self.wrapping_mul(other)
             }
+            const DIVIDES: bool = false;
+            #[inline(always)]
+            fn divided(self, _count: u32) -> Self {
+                self
+            }
         }
     };
 }
@@ -162,12 +180,19 @@ macro_rules! half_float {
             fn product(self, other: Self) -> Self {
                 $type::narrow($type::widen(self) * $type::widen(other))
             }
+            const DIVIDES: bool = true;
+            #[inline(always)]
+            fn divided(self, count: u32) -> Self {
+                #[allow(clippy::cast_precision_loss, reason = "a count of members is far below 2^24")]
+                let count = count as f32;
+                $type::narrow($type::widen(self) / count)
+            }
         }
     };
 }
 
 // How a half type becomes an `f32` and back.
-trait Half: Copy {
+pub(crate) trait Half: Copy {
     fn widen(self) -> f32;
     fn narrow(wide: f32) -> Self;
 }

@@ -12,24 +12,38 @@ pub mod schedule;
 pub mod lanes;
 pub mod weighted;
 
+pub mod outcome;
+pub mod patience;
+
 pub mod ps;
 
+pub mod bucket;
+pub mod compress;
+pub mod sparse;
+
 pub mod frame;
+
+pub mod handover;
 
 pub mod error;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
 
+pub use bucket::Buckets;
+pub use compress::{Compression, ErrorFeedback, TopK};
 pub use element::{Element, ElementType};
 pub use error::CollectiveError;
 pub use group::{Group, JobToken, Member};
 pub use lanes::{Lanes, Verdict};
 pub use op::ReduceOp;
+pub use outcome::Resolution;
+pub use sparse::TableShape;
 pub use weighted::WeightedMean;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    AbortHandle, Communicator, CommunicatorConfig, Listener, MemTransport, PsClient, PsServer,
-    ScheduledCommunicator, TcpTransport, Transport,
+    AbortHandle, Buffer, Communicator, CommunicatorConfig, Compressor, History, Listener, MemTransport,
+    MixedTransport, PsClient, PsServer, Reducer, ScheduledCommunicator, TcpTransport, Transport,
+    all_reduce_sparse,
 };

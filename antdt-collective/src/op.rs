@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A reduction. A mean is a sum that is divided once at the end: see [`weighted`](crate::weighted).
+/// A reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -14,11 +14,14 @@ pub enum ReduceOp {
     Max = 3,
     /// Multiplication.
     Prod = 4,
+    /// Addition, and the total divided once by the number of members; floats only. Operands of unequal weight: see
+    /// [`weighted`](crate::weighted).
+    Mean = 5,
 }
 
 impl ReduceOp {
     /// Every reduction.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Min, Self::Max, Self::Prod];
+    pub const ALL: [Self; 5] = [Self::Sum, Self::Min, Self::Max, Self::Prod, Self::Mean];
 
     /// The reduction with this number on the wire; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -27,6 +30,7 @@ impl ReduceOp {
             2 => Self::Min,
             3 => Self::Max,
             4 => Self::Prod,
+            5 => Self::Mean,
             _ => return None,
         })
     }
@@ -44,6 +48,7 @@ impl fmt::Display for ReduceOp {
             Self::Min => "min",
             Self::Max => "max",
             Self::Prod => "prod",
+            Self::Mean => "mean",
         })
     }
 }

@@ -16,28 +16,31 @@ pub enum WeightedMean {
     NoWeight,
 }
 
-/// `values * weight`, exact zeros for a weight of 0 even where a value is NaN.
-pub fn weigh(values: &[f32], weight: f64) -> Vec<f32> {
-    if weight == 0.0 {
-        return vec![0.0; values.len()];
-    }
-    #[allow(clippy::cast_possible_truncation, reason = "the product is rounded once, from f64")]
-    values.iter().map(|value| (f64::from(*value) * weight) as f32).collect()
-}
-
-/// Divides summed values by the summed weight into `into`; `into` stays as it is if there was no weight.
+/// `values * weight` into `into`, exact zeros for a weight of 0 even where a value is NaN.
 ///
 /// # Panics
 /// If the slices differ in length.
-pub fn unweigh(sums: &[f32], total: f64, into: &mut [f32]) -> WeightedMean {
-    assert_eq!(sums.len(), into.len(), "sums and result differ in length");
+pub fn weigh(values: &[f32], weight: f64, into: &mut [f32]) {
+    assert_eq!(values.len(), into.len(), "values and result differ in length");
+    if weight == 0.0 {
+        return into.fill(0.0);
+    }
+    for (into, value) in into.iter_mut().zip(values) {
+        #[allow(clippy::cast_possible_truncation, reason = "the product is rounded once, from f64")]
+        let product = (f64::from(*value) * weight) as f32;
+        *into = product;
+    }
+}
+
+/// Divides summed values by the summed weight; they stay as they are if there was no weight.
+pub fn unweigh(sums: &mut [f32], total: f64) -> WeightedMean {
     if total == 0.0 {
         return WeightedMean::NoWeight;
     }
-    for (into, sum) in into.iter_mut().zip(sums) {
+    for sum in sums {
         #[allow(clippy::cast_possible_truncation, reason = "the quotient is rounded once, from f64")]
         let mean = (f64::from(*sum) / total) as f32;
-        *into = mean;
+        *sum = mean;
     }
     WeightedMean::Averaged { total }
 }

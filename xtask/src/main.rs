@@ -23,7 +23,8 @@ cargo xtask tidy                      arrows between crates, file heads and othe
 cargo xtask mutants [--crate NAME] [MUTANT]...
                                       plants defects in a crate; its tests must catch every one
 cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); --quick, --json FILE,
-                                      --report-dir DIR; `cargo xtask bench --list` names them";
+                                      --report-dir DIR, --peer NAME, --only TEXT; `cargo xtask bench --list` names
+                                      them";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

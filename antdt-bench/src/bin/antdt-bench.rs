@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use antdt_bench::{BENCHES, Entry, Settings, entry};
+use antdt_bench::{BENCHES, Entry, Settings, collective, entry};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
@@ -28,6 +29,18 @@ struct Arguments {
     /// Name the benchmarks and exit.
     #[arg(long)]
     list: bool,
+    /// Measure beside another system, if it is installed (collective). May be given several times.
+    #[arg(long, value_name = "NAME")]
+    peer: Vec<collective::Peer>,
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective). May be given several times.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// For `rank`: where its orders come from.
+    #[arg(long, hide = true)]
+    control: Option<SocketAddr>,
+    /// For `rank`: which one it is.
+    #[arg(long, hide = true, default_value_t = 0)]
+    rank: u32,
     /// The program under test; given by `cargo xtask bench`.
     #[arg(long, hide = true, default_value = "antdt")]
     antdt: PathBuf,
@@ -46,6 +59,10 @@ fn main() -> ExitCode {
 
 /// Whether every target was met.
 fn run(arguments: Arguments) -> Result<bool> {
+    if let Some(control) = arguments.control {
+        collective::rank(control, arguments.rank)?;
+        return Ok(true);
+    }
     if arguments.list {
         for (name, about, _) in BENCHES {
             println!("{name:<12} {about}");
@@ -59,8 +76,14 @@ fn run(arguments: Arguments) -> Result<bool> {
     let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(name));
     fs::create_dir_all(&report_dir).with_context(|| format!("cannot create {}", report_dir.display()))?;
     let began = Instant::now();
-    let settings =
-        Settings { antdt: arguments.antdt, quick: arguments.quick, report_dir: report_dir.clone() };
+    let settings = Settings {
+        antdt: arguments.antdt,
+        antdt_bench: std::env::current_exe().context("cannot find this program")?,
+        peers: arguments.peer,
+        only: arguments.only,
+        quick: arguments.quick,
+        report_dir: report_dir.clone(),
+    };
     let entries = bench(&settings)?;
     let table = entry::table(&entries);
     println!("\n{table}");

@@ -28,6 +28,16 @@ pub enum OperationKind {
     Broadcast = 3,
     /// Nobody leaves before everybody came.
     Barrier = 4,
+    /// Every rank ends with its own block of the reduction of all.
+    ReduceScatter = 5,
+    /// The root ends with every rank's block.
+    Gather = 6,
+    /// Every rank ends with its block of the root's.
+    Scatter = 7,
+    /// Every rank ends with the block that each other one has for it.
+    AllToAll = 8,
+    /// The members of a group that was formed anew tell each other what they had committed.
+    Regroup = 9,
 }
 
 impl OperationKind {
@@ -38,6 +48,11 @@ impl OperationKind {
             2 => Self::AllGather,
             3 => Self::Broadcast,
             4 => Self::Barrier,
+            5 => Self::ReduceScatter,
+            6 => Self::Gather,
+            7 => Self::Scatter,
+            8 => Self::AllToAll,
+            9 => Self::Regroup,
             _ => return None,
         })
     }
@@ -62,7 +77,14 @@ pub struct Operation {
 
 impl Operation {
     /// Making the connections.
-    pub const CONNECT: Self = Self::plain(OperationKind::Connect);
+    pub const CONNECT: Self = Self {
+        kind: OperationKind::Connect,
+        element: ElementType::U8,
+        op: ReduceOp::Sum,
+        algorithm: 0,
+        root: Rank(0),
+        len: 0,
+    };
 
     /// An operation without elements, root or reduction.
     pub const fn plain(kind: OperationKind) -> Self {
@@ -74,16 +96,22 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             OperationKind::Connect => f.write_str("connect"),
-            OperationKind::AllReduce => {
+            OperationKind::AllReduce | OperationKind::ReduceScatter => {
+                let name =
+                    if self.kind == OperationKind::AllReduce { "all-reduce" } else { "reduce-scatter" };
                 write!(
                     f,
-                    "all-reduce({} of {} {}, algorithm {})",
+                    "{name}({} of {} {}, algorithm {})",
                     self.op, self.len, self.element, self.algorithm
                 )
             }
             OperationKind::AllGather => f.write_str("all-gather"),
             OperationKind::Broadcast => write!(f, "broadcast(root {})", self.root),
             OperationKind::Barrier => f.write_str("barrier"),
+            OperationKind::Gather => write!(f, "gather(root {})", self.root),
+            OperationKind::Scatter => write!(f, "scatter(root {})", self.root),
+            OperationKind::AllToAll => f.write_str("all-to-all"),
+            OperationKind::Regroup => f.write_str("regroup"),
         }
     }
 }
@@ -158,8 +186,10 @@ pub enum FrameKind {
     Data = 1,
     /// The sender has given up; the payload says why.
     Abort = 2,
-    /// First frame of a connection: who is there; the payload says it.
+    /// First frame of a connection in a membership: who is there; the payload says it.
     Hello = 3,
+    /// The sender has come and takes the round's message of the receiver, of which more is to come. No payload.
+    Taking = 4,
 }
 
 /// A frame's header.
@@ -173,8 +203,8 @@ pub struct Header {
     pub segment: u32,
     /// Length of the payload, in bytes.
     pub len: u32,
-    /// CRC-32C of the payload.
-    pub crc: u32,
+    /// CRC-32C of the payload; `None` where nothing can damage it on the way.
+    pub crc: Option<u32>,
 }
 
 /// Bytes that are not a frame of ours.
@@ -223,7 +253,7 @@ impl Header {
     /// First four bytes of every frame.
     pub const MAGIC: u32 = u32::from_le_bytes(*b"ADTC");
     /// Version of the protocol. No two versions understand each other.
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
     /// Longest payload, in bytes: a segment is far shorter, so a longer one is damage or a stranger.
     pub const PAYLOAD_MAX: u32 = 16 << 20;
 
@@ -232,9 +262,17 @@ impl Header {
     /// # Panics
     /// If the payload is longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX).
     pub fn of(kind: FrameKind, tag: Tag, segment: u32, payload: &[u8]) -> Self {
-        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        Self { crc: Some(crc32c::crc32c(payload)), ..Self::plain(kind, tag, segment, payload.len()) }
+    }
+
+    /// The header of a payload of `len` bytes, without a checksum.
+    ///
+    /// # Panics
+    /// If the payload is longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX).
+    pub fn plain(kind: FrameKind, tag: Tag, segment: u32, len: usize) -> Self {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
         assert!(len <= Self::PAYLOAD_MAX, "a payload of {len} bytes was not cut into segments");
-        Self { kind, tag, segment, len, crc: crc32c::crc32c(payload) }
+        Self { kind, tag, segment, len, crc: None }
     }
 
     /// The bytes on the wire.
@@ -249,6 +287,7 @@ impl Header {
         bytes[7] = operation.element.code();
         bytes[8] = operation.op.code();
         bytes[9] = operation.algorithm;
+        bytes[10] = u8::from(crc.is_some());
         bytes[12..16].copy_from_slice(&round.to_le_bytes());
         bytes[16..24].copy_from_slice(&membership.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&sequence.to_le_bytes());
@@ -256,7 +295,7 @@ impl Header {
         bytes[40..44].copy_from_slice(&operation.root.0.to_le_bytes());
         bytes[44..48].copy_from_slice(&segment.to_le_bytes());
         bytes[48..52].copy_from_slice(&len.to_le_bytes());
-        bytes[52..56].copy_from_slice(&crc.to_le_bytes());
+        bytes[52..56].copy_from_slice(&crc.unwrap_or(0).to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..60]);
         bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -283,6 +322,7 @@ impl Header {
             1 => FrameKind::Data,
             2 => FrameKind::Abort,
             3 => FrameKind::Hello,
+            4 => FrameKind::Taking,
             other => return Err(field("kind", other)),
         };
         let operation = Operation {
@@ -292,6 +332,11 @@ impl Header {
             algorithm: bytes[9],
             root: Rank(u32_at(40)),
             len: u64_at(32),
+        };
+        let crc = match bytes[10] {
+            0 => None,
+            1 => Some(u32_at(52)),
+            other => return Err(field("checked", other)),
         };
         let len = u32_at(48);
         if len > Self::PAYLOAD_MAX {
@@ -307,7 +352,7 @@ impl Header {
             },
             segment: u32_at(44),
             len,
-            crc: u32_at(52),
+            crc,
         })
     }
 
@@ -316,7 +361,19 @@ impl Header {
     /// # Errors
     /// If it was damaged.
     pub fn verify(&self, payload: &[u8]) -> Result<(), FrameError> {
-        if crc32c::crc32c(payload) == self.crc { Ok(()) } else { Err(FrameError::PayloadChecksum) }
+        self.verify_crc(self.crc.map_or(0, |_| crc32c::crc32c(payload)))
+    }
+
+    /// As [`verify`](Self::verify), for a payload whose CRC-32C was computed while it came. `crc` is not looked at if the
+    /// header has none.
+    ///
+    /// # Errors
+    /// If it was damaged.
+    pub fn verify_crc(&self, crc: u32) -> Result<(), FrameError> {
+        match self.crc {
+            Some(announced) if announced != crc => Err(FrameError::PayloadChecksum),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

@@ -13,6 +13,17 @@ pub const NOTICE_MAX: usize = 1 + 2 * (1 + HOLDER_LEN) + 2 * (2 + TEXT_MAX);
 const HOLDER_LEN: usize = 9;
 const ABORTED: u8 = 0;
 const MISMATCH: u8 = 1;
+const SUSPECTED: u8 = 2;
+
+/// What a member that gives up says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// The error of whoever hears it.
+    pub error: CollectiveError,
+    /// Whether the culprit is only the one that the sender was waiting for. It may itself be waiting for somebody, and
+    /// then says so in a notice of its own.
+    pub suspects: bool,
+}
 
 /// The error of a member, as it learns it from `by`, who failed with `error`. A mismatch is one for all; everything
 /// else is an abort on account of the culprit.
@@ -29,8 +40,9 @@ pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
 }
 
 /// The payload of an abort frame from `me`, who fails with `error`.
-pub fn encode(me: Holder, error: &CollectiveError) -> Vec<u8> {
+pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
+    let aborted = if suspects { SUSPECTED } else { ABORTED };
     match told(me, error) {
         CollectiveError::Mismatch { peer, theirs, ours } => {
             bytes.push(MISMATCH);
@@ -40,14 +52,14 @@ pub fn encode(me: Holder, error: &CollectiveError) -> Vec<u8> {
             put_text(&mut bytes, &ours);
         }
         CollectiveError::Aborted { by, culprit, reason } => {
-            bytes.push(ABORTED);
+            bytes.push(aborted);
             put_holder(&mut bytes, by);
             put_holder(&mut bytes, culprit);
             put_text(&mut bytes, &reason);
         }
         // `told` makes one of the two of every error.
         other => {
-            bytes.push(ABORTED);
+            bytes.push(aborted);
             put_holder(&mut bytes, Some(me));
             put_holder(&mut bytes, other.culprit());
             put_text(&mut bytes, &other.to_string());
@@ -56,18 +68,20 @@ pub fn encode(me: Holder, error: &CollectiveError) -> Vec<u8> {
     bytes
 }
 
-/// The error that a payload of `sender` announces; `None` if it makes no sense.
-pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<CollectiveError> {
+/// What a payload of `sender` says; `None` if it makes no sense.
+pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<Notice> {
     let bytes = &mut bytes;
     let kind = take(bytes, 1)?[0];
     let (by, about) = (take_holder(bytes)?, take_holder(bytes)?);
     let text = take_text(bytes)?;
     let error = match kind {
-        ABORTED => CollectiveError::Aborted { by: by.or(Some(sender)), culprit: about, reason: text },
+        ABORTED | SUSPECTED => {
+            CollectiveError::Aborted { by: by.or(Some(sender)), culprit: about, reason: text }
+        }
         MISMATCH => CollectiveError::Mismatch { peer: about?, theirs: text, ours: take_text(bytes)? },
         _ => return None,
     };
-    bytes.is_empty().then_some(error)
+    bytes.is_empty().then_some(Notice { error, suspects: kind == SUSPECTED })
 }
 
 fn put_holder(bytes: &mut Vec<u8>, holder: Option<Holder>) {
@@ -131,9 +145,11 @@ mod tests {
     #[test]
     fn a_notice_tells_who_gave_up_and_on_whose_account() {
         let error = CollectiveError::Corrupt { peer: holder(3), what: "ä".repeat(2000) };
-        let bytes = encode(holder(1), &error);
+        let bytes = encode(holder(1), &error, false);
         assert!(bytes.len() <= NOTICE_MAX);
-        let Some(CollectiveError::Aborted { by, culprit, reason }) = decode(holder(1), &bytes) else {
+        let Some(Notice { error: CollectiveError::Aborted { by, culprit, reason }, suspects: false }) =
+            decode(holder(1), &bytes)
+        else {
             panic!()
         };
         assert_eq!((by, culprit), (Some(holder(1)), Some(holder(3))));
@@ -143,14 +159,23 @@ mod tests {
     #[test]
     fn a_mismatch_stays_one_and_a_passed_on_abort_keeps_its_origin() {
         let mismatch = CollectiveError::Mismatch { peer: holder(0), theirs: "a".into(), ours: "b".into() };
-        assert_eq!(decode(holder(1), &encode(holder(1), &mismatch)), Some(mismatch));
+        let firm = |error: &CollectiveError| Some(Notice { error: error.clone(), suspects: false });
+        assert_eq!(decode(holder(1), &encode(holder(1), &mismatch, false)), firm(&mismatch));
         let abort = CollectiveError::Aborted { by: Some(holder(5)), culprit: None, reason: "stop".into() };
-        assert_eq!(decode(holder(1), &encode(holder(1), &abort)), Some(abort));
+        assert_eq!(decode(holder(1), &encode(holder(1), &abort, false)), firm(&abort));
+    }
+
+    #[test]
+    fn a_suspicion_reads_back_as_one() {
+        let error = CollectiveError::Corrupt { peer: holder(3), what: "x".into() };
+        let heard = decode(holder(1), &encode(holder(1), &error, true)).unwrap();
+        assert!(heard.suspects, "{heard:?}");
+        assert_eq!(heard.error.culprit(), Some(holder(3)));
     }
 
     #[test]
     fn senseless_notices_are_none_and_never_a_panic() {
-        let bytes = encode(holder(1), &CollectiveError::Invalid { what: "text".into() });
+        let bytes = encode(holder(1), &CollectiveError::Invalid { what: "text".into() }, false);
         for len in 0..bytes.len() {
             assert_eq!(decode(holder(1), &bytes[..len]), None, "{len} bytes");
         }

@@ -8,11 +8,14 @@ fn tag(membership: u64, sequence: u64, round: u32) -> Tag {
 
 #[test]
 fn a_header_reads_back_as_it_was_written() {
-    for kind in [FrameKind::Data, FrameKind::Abort, FrameKind::Hello] {
+    for kind in [FrameKind::Data, FrameKind::Abort, FrameKind::Hello, FrameKind::Taking] {
         let header = Header::of(kind, tag(u64::MAX, 1 << 40, u32::MAX), 9, b"payload");
         assert_eq!(Header::decode(&header.encode()), Ok(header));
         assert_eq!(header.verify(b"payload"), Ok(()));
         assert_eq!(header.verify(b"Payload"), Err(FrameError::PayloadChecksum));
+        let plain = Header::plain(kind, tag(3, 4, 5), 9, 7);
+        assert_eq!(Header::decode(&plain.encode()), Ok(plain));
+        assert_eq!(plain.verify(b"payload"), Ok(()));
     }
 }
 
@@ -29,7 +32,7 @@ fn every_single_bit_error_of_a_header_is_noticed() {
 #[test]
 fn a_well_checksummed_header_with_senseless_fields_is_refused() {
     let good = Header::of(FrameKind::Data, tag(3, 4, 5), 6, &[1; 100]).encode();
-    for (at, value) in [(5, 9), (6, 99), (7, 0), (8, 0), (51, 0xff)] {
+    for (at, value) in [(5, 9), (6, 99), (7, 0), (8, 0), (10, 2), (51, 0xff)] {
         let mut bytes = good;
         bytes[at] = value;
         let checksum = crc32c::crc32c(&bytes[..60]);

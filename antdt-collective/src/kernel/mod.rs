@@ -1,4 +1,4 @@
-//! The only hot loops: one slice folded into another.
+//! The only hot loops: one slice folded into another, two into a third, and copies.
 //!
 //! [`scalar`] says what is to come out; on x86-64 the processor is asked at run time whether it can do the same in wider
 //! registers. Elsewhere the compiler's own vectors are used (on 64-bit Arm they are always there).
@@ -11,7 +11,7 @@ mod simd;
 use crate::element::Element;
 use crate::op::ReduceOp;
 
-/// `into[i] = into[i] op incoming[i]`.
+/// `into[i] = into[i] op incoming[i]`; a mean adds, and is divided by [`divide`] in the end.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -22,6 +22,13 @@ pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
         return;
     }
     scalar::reduce(op, into, incoming);
+}
+
+/// `values[i] = values[i] / count`, rounded once; as it was for integers.
+pub fn divide<E: Element>(values: &mut [E], count: u32) {
+    for value in values {
+        *value = value.divided(count);
+    }
 }
 
 /// Elements copied at a time when received bytes are not aligned for their type. 4 KiB of `f64` stay in the first
@@ -46,6 +53,83 @@ pub fn reduce_bytes<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[u8]) {
     }
 }
 
+/// From this length on, what is written goes past the caches: it would push out more than it leaves behind, and lines
+/// that are written whole need not be read first. Measured with two ranks on one 32 MiB cache.
+const STREAM_MIN_BYTES: usize = 4 << 20;
+
+/// Bytes combined in the first level of the cache before they are streamed.
+const STREAM_BLOCK: usize = 4 << 10;
+
+/// `into[i] = left[i] op right[i]`.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    assert!(
+        into.len() == left.len() && into.len() == right.len(),
+        "operands of a reduction differ in length"
+    );
+    if size_of_val(into) >= STREAM_MIN_BYTES {
+        #[cfg(target_arch = "x86_64")]
+        if simd::stream_into(op, into, left, right) {
+            return;
+        }
+        let mut block = [0_u64; STREAM_BLOCK / 8];
+        let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
+        let len = block.len();
+        for ((into, left), right) in into.chunks_mut(len).zip(left.chunks(len)).zip(right.chunks(len)) {
+            let block = &mut block[..into.len()];
+            combine(op, block, left, right);
+            stream(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(block));
+        }
+    } else {
+        combine(op, into, left, right);
+    }
+}
+
+/// As [`reduce_into`], with the right operand as bytes as they were received; any alignment.
+///
+/// # Panics
+/// If the operands have not exactly the bytes of `into`'s elements.
+pub fn reduce_bytes_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[u8]) {
+    assert_eq!(size_of_val(into), right.len(), "operands of a reduction differ in length");
+    if let Ok(right) = bytemuck::try_cast_slice(right) {
+        return reduce_into(op, into, left, right);
+    }
+    into.copy_from_slice(left);
+    reduce_bytes(op, into, right);
+}
+
+/// `into[i] = from[i]`; long ones go past the caches.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn copy(into: &mut [u8], from: &[u8]) {
+    assert_eq!(into.len(), from.len(), "both ends of a copy differ in length");
+    if into.len() >= STREAM_MIN_BYTES {
+        stream(into, from);
+    } else {
+        into.copy_from_slice(from);
+    }
+}
+
+fn combine<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd::reduce_into(op, into, left, right) {
+        return;
+    }
+    into.copy_from_slice(left);
+    reduce(op, into, right);
+}
+
+fn stream(into: &mut [u8], from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd::stream(into, from) {
+        return;
+    }
+    into.copy_from_slice(from);
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Debug;
@@ -64,6 +148,11 @@ mod tests {
                 scalar::reduce(op, &mut plain, &incoming[skip..]);
                 let bytes = bytemuck::cast_slice::<E, u8>;
                 assert_eq!(bytes(&fast), bytes(&plain), "{op} {} of {}", E::TYPE, into.len());
+                let mut apart = vec![E::default(); plain.len()];
+                reduce_into(op, &mut apart, &into[skip..], &incoming[skip..]);
+                assert_eq!(bytes(&apart), bytes(&plain), "{op} {} of {} apart", E::TYPE, into.len());
+                scalar::reduce_into(op, &mut apart, &into[skip..], &incoming[skip..]);
+                assert_eq!(bytes(&apart), bytes(&plain), "{op} {} of {} apart, plain", E::TYPE, into.len());
             }
         }
     }
@@ -142,6 +231,7 @@ mod tests {
             (ReduceOp::Min, [2, 3]),
             (ReduceOp::Max, [3, 4]),
             (ReduceOp::Prod, [6, 12]),
+            (ReduceOp::Mean, [5, 7]),
         ];
         for (op, expected) in expected {
             let mut into = [2_i32, 4];
@@ -161,6 +251,49 @@ mod tests {
             let mut into = vec![0.5; incoming.len()];
             reduce_bytes(ReduceOp::Sum, &mut into, bytes);
             assert!(into.iter().zip(&incoming).all(|(a, b)| *a == b + 0.5));
+        }
+    }
+
+    #[test]
+    fn long_operands_of_every_type_agree_with_the_plain_loop() {
+        let bits = |seed: u64| -> Vec<u64> {
+            let next = |state: &mut u64| {
+                *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                // Exponents of all floats in the middle: no NaN, whose choice is not defined.
+                Some((*state >> 1) & 0xbfff_bfff_bfff_bfff)
+            };
+            std::iter::repeat_n((), STREAM_MIN_BYTES / 8 + 9).scan(seed, |state, ()| next(state)).collect()
+        };
+        let (a, b) = (bits(1), bits(2));
+        agrees::<f16>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<bf16>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<i32>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<i64>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<u8>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<f64>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+        agrees::<f32>(bytemuck::cast_slice(&a), bytemuck::cast_slice(&b));
+    }
+
+    #[test]
+    fn long_operands_come_out_as_short_ones_whatever_their_alignment() {
+        let len = STREAM_MIN_BYTES / 4 + 1003;
+        let left: Vec<f32> = (0..len).map(|i| i as f32).collect();
+        let right: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
+        let mut shifted = vec![0_u8];
+        shifted.extend_from_slice(bytemuck::cast_slice(&right));
+        for skip in [0, 1, 7] {
+            let mut plain = vec![0.0; len];
+            scalar::reduce_into(ReduceOp::Sum, &mut plain[skip..], &left[skip..], &right[skip..]);
+            for shifted_by in [0, 1] {
+                let bytes: &[u8] = if shifted_by == 0 { bytemuck::cast_slice(&right) } else { &shifted[1..] };
+                let mut into = vec![0.0; len];
+                reduce_bytes_into(ReduceOp::Sum, &mut into[skip..], &left[skip..], &bytes[4 * skip..]);
+                assert!(into == plain, "skip {skip}, shifted by {shifted_by}");
+            }
+            let from: &[u8] = bytemuck::cast_slice(&left);
+            let mut copied = vec![0_u8; from.len()];
+            copy(&mut copied[skip..], &from[skip..]);
+            assert!(copied[skip..] == from[skip..] && copied[..skip].iter().all(|byte| *byte == 0));
         }
     }
 

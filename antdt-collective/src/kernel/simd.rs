@@ -5,16 +5,16 @@
 //! find that by itself. AVX-512 serves the half types only; for the others AVX2 waits for memory already.
 #![allow(
     unsafe_code,
-    reason = "calls of functions for processors that have them; unaligned loads and stores"
+    reason = "calls of functions for processors that have them; unaligned loads and stores, stores past the caches"
 )]
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::{
-    __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_add_ps,
-    _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256, _mm256_max_ps,
-    _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm512_add_ps, _mm512_cmp_ps_mask,
-    _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
-    _mm512_set1_ps,
+    __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
+    _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_mask_mov_ps, _mm512_max_ps,
+    _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps,
 };
 
 use half::f16;
@@ -33,7 +33,7 @@ pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -
         // SAFETY: the processor has these parts of AVX-512, as was just found out.
         unsafe {
             match op {
-                ReduceOp::Sum => reduce_f16_widest::<SUM>(into, incoming),
+                ReduceOp::Sum | ReduceOp::Mean => reduce_f16_widest::<SUM>(into, incoming),
                 ReduceOp::Min => reduce_f16_widest::<MIN>(into, incoming),
                 ReduceOp::Max => reduce_f16_widest::<MAX>(into, incoming),
                 ReduceOp::Prod => reduce_f16_widest::<PROD>(into, incoming),
@@ -44,7 +44,7 @@ pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -
         // SAFETY: the processor has AVX2 and F16C, as was just found out.
         unsafe {
             match op {
-                ReduceOp::Sum => reduce_f16::<SUM>(into, incoming),
+                ReduceOp::Sum | ReduceOp::Mean => reduce_f16::<SUM>(into, incoming),
                 ReduceOp::Min => reduce_f16::<MIN>(into, incoming),
                 ReduceOp::Max => reduce_f16::<MAX>(into, incoming),
                 ReduceOp::Prod => reduce_f16::<PROD>(into, incoming),
@@ -57,6 +57,47 @@ pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -
         // SAFETY: the processor has AVX2, as was just found out.
         unsafe { reduce_wide(op, into, incoming) }
     }
+    true
+}
+
+/// `into[i] = left[i] op right[i]` over the shortest of the three; `false`, and nothing done, without AVX2 or for `f16`.
+pub(super) fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) -> bool {
+    if E::TYPE == ElementType::F16 || !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    if E::TYPE == ElementType::Bf16 && has_avx512() {
+        // SAFETY: the processor has these parts of AVX-512, as was just found out.
+        unsafe { reduce_into_widest(op, into, left, right) }
+    } else {
+        // SAFETY: the processor has AVX2, as was just found out.
+        unsafe { reduce_into_wide(op, into, left, right) }
+    }
+    true
+}
+
+/// As [`reduce_into`], and what comes out goes past the caches; `false`, and nothing done, for the half types too.
+pub(super) fn stream_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) -> bool {
+    if matches!(E::TYPE, ElementType::F16 | ElementType::Bf16) || !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    // SAFETY: the processor has AVX2, as was just found out.
+    unsafe {
+        match size_of::<E>() {
+            8 => stream_lines::<E, { LINE / 8 }>(op, into, left, right),
+            4 => stream_lines::<E, { LINE / 4 }>(op, into, left, right),
+            _ => stream_lines::<E, { LINE / size_of::<u8>() }>(op, into, left, right),
+        }
+    }
+    true
+}
+
+/// Copies past the caches; `false`, and nothing done, without AVX2.
+pub(super) fn stream(into: &mut [u8], from: &[u8]) -> bool {
+    if !is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    // SAFETY: the processor has AVX2, as was just found out.
+    unsafe { stream_wide(into, from) }
     true
 }
 
@@ -75,6 +116,85 @@ fn reduce_widest<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
 #[target_feature(enable = "avx2")]
 fn reduce_wide<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     scalar::reduce(op, into, incoming);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn reduce_into_widest<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    scalar::reduce_into(op, into, left, right);
+}
+
+#[target_feature(enable = "avx2")]
+fn reduce_into_wide<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    scalar::reduce_into(op, into, left, right);
+}
+
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
+// `N` elements are a line.
+#[target_feature(enable = "avx2")]
+fn stream_lines<E: Element, const N: usize>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => stream_combined::<E, N>(op, into, left, right, E::sum),
+        ReduceOp::Min => stream_combined::<E, N>(op, into, left, right, E::least),
+        ReduceOp::Max => stream_combined::<E, N>(op, into, left, right, E::most),
+        ReduceOp::Prod => stream_combined::<E, N>(op, into, left, right, E::product),
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn stream_combined<E: Element, const N: usize>(
+    op: ReduceOp,
+    into: &mut [E],
+    left: &[E],
+    right: &[E],
+    combine: impl Fn(E, E) -> E,
+) {
+    assert_eq!(N * size_of::<E>(), LINE, "the caller picks N by the size of an element");
+    let len = into.len().min(left.len()).min(right.len());
+    // Such a store needs an aligned place.
+    let head = into.as_ptr().align_offset(LINE).min(len);
+    let (into_head, into) = into[..len].split_at_mut(head);
+    let (left_head, left) = left[..len].split_at(head);
+    let (right_head, right) = right[..len].split_at(head);
+    scalar::reduce_into(op, into_head, left_head, right_head);
+    let (into, into_rest) = into.as_chunks_mut::<N>();
+    let (left, left_rest) = left.as_chunks::<N>();
+    let (right, right_rest) = right.as_chunks::<N>();
+    for ((into, left), right) in into.iter_mut().zip(left).zip(right) {
+        let line: [E; N] = std::array::from_fn(|i| combine(left[i], right[i]));
+        let (from, to) = (line.as_ptr().cast::<__m256i>(), into.as_mut_ptr().cast::<__m256i>());
+        // SAFETY: both are N elements, which are the 64 bytes of two registers; loads need no alignment, and `into` lies
+        // at a multiple of 64, since the head before it was cut to end there.
+        unsafe {
+            _mm256_stream_si256(to, _mm256_loadu_si256(from));
+            _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
+        }
+    }
+    scalar::reduce_into(op, into_rest, left_rest, right_rest);
+    // These stores are ordered with no other; a later release would not cover them.
+    _mm_sfence();
+}
+
+#[target_feature(enable = "avx2")]
+fn stream_wide(into: &mut [u8], from: &[u8]) {
+    let len = into.len().min(from.len());
+    // Such a store needs an aligned place.
+    let head = into.as_ptr().align_offset(size_of::<__m256i>()).min(len);
+    let (into_head, into) = into[..len].split_at_mut(head);
+    let (from_head, from) = from[..len].split_at(head);
+    into_head.copy_from_slice(from_head);
+    let (into, into_rest) = into.as_chunks_mut::<{ size_of::<__m256i>() }>();
+    let (from, from_rest) = from.as_chunks::<{ size_of::<__m256i>() }>();
+    for (into, from) in into.iter_mut().zip(from) {
+        // SAFETY: `from` is 32 readable bytes of any alignment; `into` is 32 writable bytes at a multiple of 32, since
+        // the head before it was cut to end there.
+        unsafe { _mm256_stream_si256(into.as_mut_ptr().cast(), _mm256_loadu_si256(from.as_ptr().cast())) };
+    }
+    into_rest.copy_from_slice(from_rest);
+    // These stores are ordered with no other; a later release would not cover them.
+    _mm_sfence();
 }
 
 // The reductions as constants, so that each has its own loop.

@@ -6,9 +6,14 @@
 
 pub mod abort;
 
+pub mod region;
 pub mod transport;
 
 pub mod communicator;
+
+pub mod compressed;
+pub mod reducer;
+pub mod sparse;
 
 pub mod ps;
 
@@ -18,8 +23,12 @@ pub mod testing;
 mod wait;
 
 pub use abort::AbortHandle;
-pub use communicator::{Communicator, CommunicatorConfig, ScheduledCommunicator};
+pub use communicator::{Buffer, Communicator, CommunicatorConfig, History, JoinError, ScheduledCommunicator};
+pub use compressed::Compressor;
 pub use ps::{PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats};
+pub use reducer::{Handle, Reducer, ReducerError};
+pub use region::Region;
+pub use sparse::all_reduce_sparse;
 pub use transport::{
-    Exchange, Fold, Incoming, Listener, MemTransport, Outgoing, Sink, TcpTransport, Transport,
+    Exchange, Fold, Incoming, Listener, MemTransport, MixedTransport, Outgoing, Sink, TcpTransport, Transport,
 };

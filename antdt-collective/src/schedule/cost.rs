@@ -5,7 +5,8 @@ use super::{Schedule, Step};
 /// A network as four numbers. The same on all members, so that all choose alike.
 ///
 /// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its bytes out
-/// and in at `bandwidth`, and `gamma` per byte it folds. It begins once its own round before is over, and those of the
+/// and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded into the same span
+/// before: it is in the cache then. It begins once its own round before is over, and those of the
 /// ranks it receives from. What it knows nothing of: who shares a link with whom, and how badly a receiver takes many
 /// long messages at once.
 ///
@@ -20,13 +21,23 @@ pub struct CostModel {
     pub bandwidth: f64,
     /// Seconds to fold a byte into another.
     pub gamma: f64,
+    /// Bytes that one rank may be sent by all others at once. Beyond, they stand in each other's way, and what is meant
+    /// for all at once is not considered.
+    pub burst: usize,
 }
 
 impl CostModel {
     /// TCP between processes of one host with 2 cores: 20 µs a round and 2.2 GB/s each way were seen on loopback, 20 GB/s
     /// in the adding kernel. A further message took between a fifth of a round (8 ranks) and a whole one (3 ranks), with
     /// other programs running; 12 µs lies between. More of it favours algorithms with one message a round.
-    pub const LOOPBACK: Self = Self { alpha: 20e-6, overhead: 12e-6, bandwidth: 2.2e9, gamma: 5e-11 };
+    pub const LOOPBACK: Self =
+        Self { alpha: 20e-6, overhead: 12e-6, bandwidth: 2.2e9, gamma: 5e-11, burst: 64 << 10 };
+
+    /// Memory that processes of one host with 2 cores share. Among four of them, messages from everybody to everybody took
+    /// as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, since what is folded second and
+    /// third is copied first.
+    pub const SHARED: Self =
+        Self { alpha: 1e-6, overhead: 0.3e-6, bandwidth: 8e9, gamma: 5e-11, burst: 256 << 10 };
 
     /// Seconds until the last rank is done; `schedules` are those of all ranks, by rank.
     pub fn price(&self, schedules: &[Schedule], element_bytes: usize) -> f64 {
@@ -39,8 +50,8 @@ impl CostModel {
                 if steps.is_empty() {
                     continue;
                 }
-                let (mut sends, mut bytes_out, mut bytes_in, mut bytes_folded) = (0_usize, 0, 0, 0);
-                for step in steps {
+                let (mut sends, mut bytes_out, mut bytes_in, mut bytes_folded) = (0_usize, 0, 0, 0.0);
+                for (index, step) in steps.iter().enumerate() {
                     let bytes = step.span().len * element_bytes;
                     match *step {
                         Step::Send { .. } => {
@@ -51,13 +62,18 @@ impl CostModel {
                         | Step::RecvReduce { from, .. }
                         | Step::RecvReduceLeft { from, .. } => {
                             bytes_in += bytes;
-                            bytes_folded += if step.folds() { bytes } else { 0 };
+                            let again = |other: &Step| other.folds() && other.span() == step.span();
+                            bytes_folded += match step.folds() {
+                                true if steps[..index].iter().any(again) => bytes as f64 / 2.0,
+                                true => bytes as f64,
+                                false => 0.0,
+                            };
                             *done = done.max(before.get(from.0 as usize).copied().unwrap_or(0.0));
                         }
                     }
                 }
                 let messages = sends.max(steps.len() - sends);
-                *done += self.round(messages as f64, bytes_out.max(bytes_in) as f64, bytes_folded as f64);
+                *done += self.round(messages as f64, bytes_out.max(bytes_in) as f64, bytes_folded);
             }
         }
         done.into_iter().fold(0.0, f64::max)
@@ -82,7 +98,8 @@ mod tests {
     use super::*;
     use crate::schedule::Span;
 
-    const MODEL: CostModel = CostModel { alpha: 100.0, overhead: 10.0, bandwidth: 2.0, gamma: 0.25 };
+    const MODEL: CostModel =
+        CostModel { alpha: 100.0, overhead: 10.0, bandwidth: 2.0, gamma: 0.25, burst: 0 };
 
     fn span(len: usize) -> Span {
         Span { start: 0, len }

@@ -1,8 +1,10 @@
-//! Everybody talks to everybody: few rounds, for messages whose time is latency.
+//! Everybody talks to everybody: few rounds, for messages whose time is latency, and for ranks that share memory.
 //!
 //! Rank `r` collects chunk `r` from all others, folds it in order of rank after its own, and sends the total to all.
 //! Cost `2α + 2(n-1)/n·S/B + (n-1)/n·Sγ` while the network takes `n-1` messages at once; many senders into one receiver
-//! is what makes it lose to the ring for long buffers. One owner computes each total, so all ranks have the same bits.
+//! is what makes it lose to the ring for long buffers. Between ranks of one memory there is no such thing, and its totals
+//! are read and written less often than the ring's: long chunks are then collected segment by segment, so that what has
+//! come from the others is still in the cache when it is folded. One owner computes each total, so all ranks have the same bits.
 //! Beside it for short buffers stands [`doubling`](super::doubling): one message per round, but `log2 n` rounds, and two
 //! more when `n` is no power of two. Rejected: a star through one rank; its network takes all bytes of all ranks.
 //!
@@ -10,9 +12,12 @@
 
 use antdt_core::Rank;
 
-use super::{Algorithm, Schedule, Step, push, spans_of, split_even};
+use super::{Algorithm, Schedule, Span, Step, push, spans_of, split_even};
 
-/// All-reduce in two rounds.
+/// Elements of a chunk that are collected in one round: of all ranks together, as much as a cache holds.
+pub const SEGMENT_LEN: usize = 64 << 10;
+
+/// All-reduce in two rounds, and one more for each further [`SEGMENT_LEN`] of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Direct;
 
@@ -28,15 +33,28 @@ impl Algorithm for Direct {
     fn schedule(&self, me: Rank, world: u32, len: usize) -> Schedule {
         let chunks = split_even(len, world as usize);
         let mine = chunks[me.0 as usize];
-        let (mut collect, mut spread) = (Vec::new(), Vec::new());
+        // The first chunk is the longest.
+        let segments = chunks[0].len.div_ceil(SEGMENT_LEN);
+        let mut rounds: Vec<Vec<Step>> = (0..segments.max(1))
+            .map(|index| {
+                let mut collect = Vec::new();
+                for peer in peers(me, world) {
+                    push(
+                        &mut collect,
+                        Step::Send { to: peer, span: segment(chunks[peer.0 as usize], index) },
+                    );
+                    push(&mut collect, Step::RecvReduce { from: peer, span: segment(mine, index) });
+                }
+                collect
+            })
+            .collect();
+        let mut spread = Vec::new();
         for peer in peers(me, world) {
-            let theirs = chunks[peer.0 as usize];
-            push(&mut collect, Step::Send { to: peer, span: theirs });
-            push(&mut collect, Step::RecvReduce { from: peer, span: mine });
             push(&mut spread, Step::Send { to: peer, span: mine });
-            push(&mut spread, Step::RecvCopy { from: peer, span: theirs });
+            push(&mut spread, Step::RecvCopy { from: peer, span: chunks[peer.0 as usize] });
         }
-        Schedule { rounds: vec![collect, spread] }
+        rounds.push(spread);
+        Schedule { rounds }
     }
 }
 
@@ -65,6 +83,11 @@ impl Algorithm for DirectGather {
         }
         Schedule { rounds: vec![round] }
     }
+}
+
+fn segment(chunk: Span, index: usize) -> Span {
+    let skipped = (index * SEGMENT_LEN).min(chunk.len);
+    Span { start: chunk.start + skipped, len: SEGMENT_LEN.min(chunk.len - skipped) }
 }
 
 pub(super) fn peers(me: Rank, world: u32) -> impl Iterator<Item = Rank> {

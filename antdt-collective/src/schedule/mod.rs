@@ -6,6 +6,7 @@
 //!
 //! Which of the all-reduces is used, a [`Choice`] says; [`select()`] finds the cheapest by a [`CostModel`].
 
+pub mod coverage;
 pub mod interpret;
 
 pub mod direct;
@@ -15,10 +16,15 @@ pub mod doubling;
 pub mod halving;
 pub mod tree;
 
+pub mod hierarchical;
+
 pub mod scatter;
 
 pub mod binomial;
 pub mod chain;
+
+pub mod all_to_all;
+pub mod rooted;
 
 pub mod dissemination;
 
@@ -29,15 +35,19 @@ use std::ops::Range;
 
 use antdt_core::Rank;
 
+pub use all_to_all::AllToAll;
 pub use binomial::BinomialBroadcast;
 pub use chain::ChainBroadcast;
 pub use cost::CostModel;
+pub use coverage::Coverage;
 pub use direct::{Direct, DirectGather};
 pub use dissemination::Dissemination;
 pub use doubling::RecursiveDoubling;
 pub use halving::HalvingDoubling;
+pub use hierarchical::Hierarchical;
 pub use interpret::{ScheduleError, interpret};
 pub use ring::{Ring, RingGather};
+pub use rooted::{Gather, Scatter};
 pub use scatter::{DirectScatter, RingScatter};
 pub use select::{Choice, ChoiceError, select, select_all_gather};
 pub use tree::DoubleTree;

@@ -5,20 +5,18 @@ use std::str::FromStr;
 
 use super::{
     Algorithm, CostModel, Direct, DirectGather, DoubleTree, HalvingDoubling, RecursiveDoubling, Ring,
-    RingGather, tree::TREE_SEGMENTS,
+    RingGather, direct::SEGMENT_LEN, tree::TREE_SEGMENTS,
 };
 
 /// How an all-reduce picks its algorithm. The same on all members; a member that differs makes the call fail as a
 /// mismatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
-    /// [`Direct`] for more than two ranks and up to [`DIRECT_MAX_BYTES`], [`Ring`] beyond. The default: over TCP, only
-    /// these two are tested to tell every member the true reason of a failure. With the others a member may hear of a
-    /// neighbour's closed connection first, and report that.
+    /// By [`select()`], and hosts first where the members of a group share some of them.
     #[default]
-    RingOrDirect,
-    /// By [`select()`].
     Auto,
+    /// [`Direct`] for more than two ranks and up to [`CostModel::burst`], [`Ring`] beyond.
+    RingOrDirect,
     /// [`Ring`].
     Ring,
     /// [`Direct`].
@@ -29,6 +27,9 @@ pub enum Choice {
     RecursiveDoubling,
     /// [`DoubleTree`], in its default number of segments.
     DoubleTree,
+    /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest. What it
+    /// moves is a [`DirectGather`] of as many blocks as there are ranks.
+    Gather,
 }
 
 /// Cut as [`DoubleTree::default`] does.
@@ -36,30 +37,48 @@ const DOUBLE_TREE: DoubleTree = DoubleTree { segments: TREE_SEGMENTS };
 
 impl Choice {
     /// Every choice.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::RingOrDirect,
         Self::Auto,
         Self::Ring,
         Self::Direct,
+        Self::Gather,
         Self::HalvingDoubling,
         Self::RecursiveDoubling,
         Self::DoubleTree,
     ];
 
-    /// The algorithm for an all-reduce of `len_bytes` in a group of `world`.
-    pub fn algorithm(self, world: u32, len_bytes: usize, model: &CostModel) -> &'static dyn Algorithm {
+    /// What it comes to for an all-reduce of `len_bytes` in a group of `world`: one of the choices that name one way.
+    #[must_use]
+    pub fn resolve(self, world: u32, len_bytes: usize, model: &CostModel) -> Self {
         match self {
-            Self::RingOrDirect if world > 2 && len_bytes <= DIRECT_MAX_BYTES => &Direct,
-            Self::RingOrDirect => &Ring,
+            Self::RingOrDirect if world > 2 && len_bytes <= model.burst => Self::Direct,
+            Self::RingOrDirect => Self::Ring,
             Self::Auto => select(world, len_bytes, model),
+            fixed => fixed,
+        }
+    }
+
+    /// The algorithm that it names; `None` for [`Gather`](Self::Gather), and before it was
+    /// [resolved](Self::resolve).
+    pub fn algorithm(self) -> Option<&'static dyn Algorithm> {
+        Some(match self {
+            Self::RingOrDirect | Self::Auto | Self::Gather => return None,
             Self::Ring => &Ring,
             Self::Direct => &Direct,
             Self::HalvingDoubling => &HalvingDoubling,
             Self::RecursiveDoubling => &RecursiveDoubling,
             Self::DoubleTree => &DOUBLE_TREE,
-        }
+        })
+    }
+
+    /// Its number in frames: that of its algorithm.
+    pub fn code(self) -> u8 {
+        self.algorithm().map_or(GATHER_CODE, |algorithm| algorithm.code())
     }
 }
+
+const GATHER_CODE: u8 = 17;
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,6 +90,7 @@ impl fmt::Display for Choice {
             Self::HalvingDoubling => "halving-doubling",
             Self::RecursiveDoubling => "recursive-doubling",
             Self::DoubleTree => "double-tree",
+            Self::Gather => "gather",
         })
     }
 }
@@ -78,7 +98,7 @@ impl fmt::Display for Choice {
 /// There is no algorithm of that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling or double-tree"
+    "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling, double-tree or gather"
 )]
 pub struct ChoiceError {
     /// What was asked for.
@@ -94,25 +114,25 @@ impl FromStr for Choice {
     }
 }
 
-/// Up to here all may talk to all at once. By the model [`Direct`] beats [`Ring`] at every length, since both move the
-/// same bytes; in truth `n-1` long messages into one receiver stand in each other's way, which the model knows nothing
-/// of. A larger value only adds fan-in at the receivers.
-pub const DIRECT_MAX_BYTES: usize = 64 << 10;
-
 /// The cheapest all-reduce of `len_bytes` in a group of `world`, by the formulas of [`cost_all_reduce`]; among equals
 /// the one that comes first in [`Choice::ALL`]. All ranks choose alike, since they agree on the length and the model.
-pub fn select(world: u32, len_bytes: usize, model: &CostModel) -> &'static dyn Algorithm {
-    // With two ranks ring and direct are the same exchange of halves.
-    let direct = world > 2 && len_bytes <= DIRECT_MAX_BYTES;
-    let candidates = Choice::ALL.into_iter().filter(|choice| direct || *choice != Choice::Direct);
+///
+/// By the formulas [`Direct`] beats [`Ring`] at every length, since both move the same bytes; in truth `n-1` long
+/// messages into one receiver may stand in each other's way, which [`CostModel::burst`] is for.
+pub fn select(world: u32, len_bytes: usize, model: &CostModel) -> Choice {
+    let candidates = Choice::ALL.into_iter().filter(|choice| match choice {
+        // With two ranks ring and direct are the same exchange of halves.
+        Choice::Direct => world > 2 && len_bytes <= model.burst,
+        Choice::Gather => len_bytes <= GATHER_MAX_BYTES && len_bytes <= model.burst,
+        _ => true,
+    });
     let priced =
         candidates.filter_map(|choice| Some((choice, cost_all_reduce(choice, world, len_bytes, model)?)));
-    let cheapest = priced.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(Choice::Ring, |(choice, _)| choice);
-    match cheapest {
-        Choice::RingOrDirect | Choice::Auto => &Ring,
-        cheapest => cheapest.algorithm(world, len_bytes, model),
-    }
+    priced.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(Choice::Ring, |(choice, _)| choice)
 }
+
+/// Beyond it, the blocks of all ranks would be a buffer that counts.
+const GATHER_MAX_BYTES: usize = 16 << 10;
 
 /// Seconds of an all-reduce of `len_bytes` in a group of `world`, in closed form; `None` for choices among several.
 ///
@@ -139,8 +159,13 @@ pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &Cos
         }
         Choice::Direct => {
             let chunks = bytes / n * others;
-            model.round(others, chunks, chunks) + model.round(others, chunks, 0.0)
+            let folded = bytes / n * (1.0 + (others - 1.0) / 2.0);
+            let further = (bytes / n / DIRECT_SEGMENT_BYTES).ceil().max(1.0) - 1.0;
+            further * model.round(others, 0.0, 0.0)
+                + model.round(others, chunks, folded)
+                + model.round(others, chunks, 0.0)
         }
+        Choice::Gather => model.round(others, bytes * others, bytes * others),
         Choice::HalvingDoubling => {
             // All rounds together move all chunks but one, twice.
             let chunks = bytes / core * (core - 1.0);
@@ -158,9 +183,12 @@ pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &Cos
     })
 }
 
+/// In elements of 4 bytes.
+const DIRECT_SEGMENT_BYTES: f64 = 4.0 * SEGMENT_LEN as f64;
+
 /// The algorithm for an all-gather of `blocks` bytes.
-pub fn select_all_gather(blocks: &[usize]) -> Box<dyn Algorithm> {
-    if blocks.iter().sum::<usize>() > DIRECT_MAX_BYTES * blocks.len() {
+pub fn select_all_gather(blocks: &[usize], model: &CostModel) -> Box<dyn Algorithm> {
+    if blocks.iter().sum::<usize>() > model.burst.saturating_mul(blocks.len()) {
         Box::new(RingGather { blocks: blocks.to_vec() })
     } else {
         Box::new(DirectGather { blocks: blocks.to_vec() })
@@ -174,18 +202,25 @@ mod tests {
     use super::*;
     use crate::schedule::Schedule;
 
-    const FIXED: [Choice; 5] = [
+    const FIXED: [Choice; 6] = [
         Choice::Ring,
         Choice::Direct,
         Choice::HalvingDoubling,
         Choice::RecursiveDoubling,
         Choice::DoubleTree,
+        Choice::Gather,
     ];
 
-    fn walked(algorithm: &dyn Algorithm, world: u32, len_bytes: usize, model: &CostModel) -> f64 {
-        let all: Vec<Schedule> =
-            (0..world).map(|me| algorithm.schedule(Rank(me), world, len_bytes / 4)).collect();
-        model.price(&all, 4)
+    fn walked(choice: Choice, world: u32, len_bytes: usize, model: &CostModel) -> f64 {
+        let len = len_bytes / 4;
+        let schedule = |me| match choice.algorithm() {
+            Some(algorithm) => algorithm.schedule(Rank(me), world, len),
+            None => DirectGather { blocks: vec![len; world as usize] }.schedule(Rank(me), world, 0),
+        };
+        let all: Vec<Schedule> = (0..world).map(schedule).collect();
+        // The schedule of a gather does not say that all is folded in the end.
+        let folds = if choice.algorithm().is_none() { (world - 1) as f64 * len_bytes as f64 } else { 0.0 };
+        model.price(&all, 4) + folds * model.gamma
     }
 
     fn worlds() -> impl Iterator<Item = u32> {
@@ -200,7 +235,7 @@ mod tests {
             for len_bytes in [world as usize * 256, world as usize * (1 << 20)] {
                 for choice in FIXED {
                     let closed = cost_all_reduce(choice, world, len_bytes, &model).unwrap();
-                    let walk = walked(choice.algorithm(world, len_bytes, &model), world, len_bytes, &model);
+                    let walk = walked(choice, world, len_bytes, &model);
                     let what = format!("{choice}, {len_bytes} bytes, {world} ranks: {closed} {walk}");
                     if choice == Choice::DoubleTree {
                         assert!(world == 1 || (0.4..1.25).contains(&(walk / closed)), "{what}");
@@ -219,14 +254,17 @@ mod tests {
             for len_bytes in (2..=24).map(|bits| 1 << bits) {
                 let chosen = walked(select(world, len_bytes, &model), world, len_bytes, &model);
                 for choice in FIXED {
-                    if choice == Choice::Direct && len_bytes > DIRECT_MAX_BYTES {
+                    let long = len_bytes > model.burst;
+                    if choice == Choice::Direct && long
+                        || choice == Choice::Gather && len_bytes > GATHER_MAX_BYTES
+                    {
                         continue;
                     }
-                    let other = walked(choice.algorithm(world, len_bytes, &model), world, len_bytes, &model);
+                    let other = walked(choice, world, len_bytes, &model);
                     assert!(
                         chosen <= other * 1.35,
                         "{world} ranks, {len_bytes} bytes: {} {chosen}, {choice} {other}",
-                        select(world, len_bytes, &model).name()
+                        select(world, len_bytes, &model)
                     );
                 }
             }
@@ -236,23 +274,28 @@ mod tests {
     #[test]
     fn latency_decides_for_short_buffers_and_bytes_for_long_ones() {
         let model = CostModel::LOOPBACK;
-        let name = |world, len_bytes| select(world, len_bytes, &model).name();
-        assert_eq!(name(2, 64 << 20), "ring");
-        assert_eq!(name(3, 8), "recursive-doubling");
-        assert_eq!(name(3, 16 << 10), "direct");
-        assert_eq!(name(3, 64 << 20), "ring");
-        assert_eq!(name(8, 8), "recursive-doubling");
-        assert_eq!(name(8, 64 << 20), "halving-doubling");
-        assert_eq!(name(7, 64 << 20), "ring");
+        let choice = |world, len_bytes| select(world, len_bytes, &model);
+        assert_eq!(choice(2, 64 << 20), Choice::Ring);
+        assert_eq!(choice(2, 8), Choice::Gather);
+        assert_eq!(choice(3, 8), Choice::Gather);
+        assert_eq!(choice(3, 16 << 10), Choice::Gather);
+        assert_eq!(choice(3, 32 << 10), Choice::Direct);
+        assert_eq!(choice(3, 64 << 20), Choice::Ring);
+        assert_eq!(choice(8, 8), Choice::RecursiveDoubling);
+        assert_eq!(choice(8, 64 << 20), Choice::HalvingDoubling);
+        assert_eq!(choice(7, 64 << 20), Choice::Ring);
+        assert_eq!(select(4, 64 << 20, &CostModel::SHARED), Choice::HalvingDoubling);
+        assert_eq!(select(4, 8, &CostModel::SHARED), Choice::Gather);
     }
 
     #[test]
     fn every_choice_reads_back_from_its_name_and_is_called_like_its_algorithm() {
         for choice in Choice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
-            if FIXED.contains(&choice) {
-                assert_eq!(choice.algorithm(4, 100, &CostModel::LOOPBACK).name(), choice.to_string());
+            if let Some(algorithm) = choice.algorithm() {
+                assert_eq!((algorithm.name(), algorithm.code()), (&*choice.to_string(), choice.code()));
             }
+            assert!(FIXED.contains(&choice.resolve(4, 100, &CostModel::LOOPBACK)));
         }
         let error = "rign".parse::<Choice>().unwrap_err();
         assert!(error.to_string().contains("\"rign\""), "{error}");

@@ -53,7 +53,7 @@ fn every_all_reduce_equals_the_reference_for_every_operation_world_and_length() 
                         .map(|i| {
                             let column = buffers.iter().map(|b| b[i]);
                             match op {
-                                ReduceOp::Sum => column.sum(),
+                                ReduceOp::Sum | ReduceOp::Mean => column.sum(),
                                 ReduceOp::Min => column.min().unwrap(),
                                 ReduceOp::Max => column.max().unwrap(),
                                 ReduceOp::Prod => column.map(Wrapping).product::<Wrapping<i64>>().0,
@@ -347,4 +347,189 @@ fn schedules_that_do_not_fit_together_are_refused() {
         run::<f32>(|all| all[0].rounds[0].push(outside)),
         Err(ScheduleError::Impossible { .. })
     ));
+}
+
+#[test]
+fn a_long_chunk_is_collected_segment_by_segment() {
+    for len in [3 * direct::SEGMENT_LEN - 1, 3 * direct::SEGMENT_LEN, 6 * direct::SEGMENT_LEN + 5] {
+        let mut buffers = integers(3, len);
+        let totals: Vec<i64> = (0..len).map(|i| buffers.iter().map(|b| b[i]).sum()).collect();
+        let all = schedules(&Direct, 3, len);
+        assert_eq!(all[0].rounds.len(), len.div_ceil(3).div_ceil(direct::SEGMENT_LEN) + 1);
+        interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+        assert!(buffers.iter().all(|buffer| *buffer == totals));
+    }
+}
+
+/// Blocks of uneven length, some of them empty.
+fn uneven(world: u32, seed: usize) -> Vec<usize> {
+    (0..world as usize).map(|r| (r * 7 + seed * 3) % 5).collect()
+}
+
+#[test]
+fn a_root_gathers_every_block_and_scatters_every_block() {
+    for world in worlds() {
+        for root in [0, world / 2, world - 1] {
+            let blocks = uneven(world, root as usize);
+            let (spans, root) = (spans_of(&blocks), Rank(root));
+            let total: usize = blocks.iter().sum();
+            let block = |r: usize| -> Vec<i64> { (0..blocks[r]).map(|i| (r * 100 + i) as i64 + 1).collect() };
+            let whole: Vec<i64> = (0..world as usize).flat_map(block).collect();
+            let mut buffers: Vec<Vec<i64>> = (0..world as usize).map(block).collect();
+            let mut at_root = vec![0; total];
+            at_root[spans[root.0 as usize].range()].copy_from_slice(&buffers[root.0 as usize]);
+            buffers[root.0 as usize] = at_root;
+            let all = schedules(&Gather { root, blocks: blocks.clone() }, world, 0);
+            interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+            assert_eq!(buffers[root.0 as usize], whole);
+            let mut buffers: Vec<Vec<i64>> = blocks.iter().map(|len| vec![0; *len]).collect();
+            buffers[root.0 as usize] = whole.clone();
+            interpret(
+                &schedules(&Scatter { root, blocks: blocks.clone() }, world, 0),
+                &mut buffers,
+                ReduceOp::Sum,
+            )
+            .unwrap();
+            for r in (0..world as usize).filter(|r| *r != root.0 as usize) {
+                assert_eq!(buffers[r], block(r));
+            }
+            assert_eq!(buffers[root.0 as usize], whole, "the root's stay");
+        }
+    }
+}
+
+#[test]
+fn every_block_of_an_all_to_all_reaches_its_rank() {
+    for world in worlds() {
+        let n = world as usize;
+        let len = |from: usize, to: usize| if from == to { 0 } else { (from * 5 + to * 3) % 4 };
+        let value = |from: usize, to: usize, i: usize| (from * 10_000 + to * 10 + i) as i64 + 1;
+        let all = |me: usize| AllToAll {
+            out: (0..n).map(|to| len(me, to)).collect(),
+            into: (0..n).map(|from| len(from, me)).collect(),
+        };
+        let mut buffers: Vec<Vec<i64>> = (0..n)
+            .map(|me| {
+                let out = (0..n).flat_map(|to| (0..len(me, to)).map(move |i| value(me, to, i)));
+                let mut buffer: Vec<i64> = out.collect();
+                buffer.resize(buffer.len() + all(me).into.iter().sum::<usize>(), 0);
+                buffer
+            })
+            .collect();
+        let schedules: Vec<Schedule> =
+            (0..world).map(|me| all(me as usize).schedule(Rank(me), world, 0)).collect();
+        interpret(&schedules, &mut buffers, ReduceOp::Sum).unwrap();
+        for (me, buffer) in buffers.iter().enumerate() {
+            let sent: usize = all(me).out.iter().sum();
+            let expected: Vec<i64> =
+                (0..n).flat_map(|from| (0..len(from, me)).map(move |i| value(from, me, i))).collect();
+            assert_eq!(buffer[sent..], expected);
+        }
+        assert!(
+            schedules.iter().flat_map(|s| &s.rounds).all(|round| round.len() <= 2),
+            "one message each way"
+        );
+    }
+}
+
+/// The least that leaves a host and comes to it is all regions but its own, twice.
+#[test]
+fn links_between_hosts_carry_the_fewest_bytes_spread_over_the_ranks_of_the_host() {
+    let cross = |hosts: &[u32], len: usize| -> Vec<usize> {
+        let algorithm = Hierarchical { hosts: hosts.to_vec() };
+        let all = schedules(&algorithm, u32::try_from(hosts.len()).unwrap(), len);
+        let sent = |(me, schedule): (usize, &Schedule)| {
+            let other =
+                |step: &&Step| matches!(step, Step::Send { to, .. } if hosts[to.0 as usize] != hosts[me]);
+            schedule.rounds.iter().flatten().filter(other).map(|step| step.span().len).sum()
+        };
+        all.iter().enumerate().map(sent).collect()
+    };
+    for (count, size) in [(1, 4), (2, 1), (2, 2), (2, 4), (3, 2), (4, 4), (5, 3)] {
+        let len = 7 * count * size;
+        // Hosts one after the other, and dealt out in turn.
+        for hosts in [|rank, _, size| rank / size, |rank, count, _| rank % count as u32]
+            as [fn(u32, usize, u32) -> u32; 2]
+        {
+            let hosts: Vec<u32> =
+                (0..(count * size) as u32).map(|rank| hosts(rank, count, size as u32)).collect();
+            let formula = 2 * (count - 1) * len / (count * size);
+            assert_eq!(cross(&hosts, len), vec![formula; count * size], "{hosts:?}");
+        }
+    }
+    // One rank, eight ranks, and three that lie apart: each host sends the same, each rank its share of that.
+    let uneven = [4, 9, 9, 9, 7, 9, 9, 9, 9, 7, 9, 7];
+    let (len, count) = (3 * 3 * 8 * 10, 3);
+    for (host, sent) in uneven.iter().zip(cross(&uneven, len)) {
+        let size = uneven.iter().filter(|other| *other == host).count();
+        // Sums to other hosts' regions, in even parts; and totals of the own region to each other host.
+        assert_eq!(sent, 2 * (count - 1) * len / (count * size), "host {host}");
+    }
+}
+
+#[test]
+fn long_parts_are_summed_segment_by_segment_on_hosts_of_any_size() {
+    for (hosts, sizes) in [(vec![0, 0, 0], 3), (vec![0, 1, 1, 1], 2), (vec![5, 2, 5, 2], 4)] {
+        let world = u32::try_from(hosts.len()).unwrap();
+        let algorithm = Hierarchical { hosts };
+        let len = sizes * hierarchical::SEGMENT_LEN + 3;
+        let all = schedules(&algorithm, world, len);
+        let folded = all.iter().flat_map(|schedule| &schedule.rounds).flatten().filter(|step| step.folds());
+        assert_eq!(folded.map(|step| step.span().len).max().unwrap().div_ceil(hierarchical::SEGMENT_LEN), 1);
+        let mut buffers = integers(world, len);
+        let totals: Vec<i64> = (0..len).map(|i| buffers.iter().map(|b| b[i]).sum()).collect();
+        interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+        assert!(buffers.iter().all(|buffer| *buffer == totals));
+    }
+}
+
+#[test]
+fn two_hosts_of_one_rank_talk_like_two_ranks_that_talk_directly() {
+    for len in lengths() {
+        let hosts = Hierarchical { hosts: vec![1, 0] };
+        let start: Vec<Vec<f32>> =
+            (0..2).map(|r| (0..len).map(|i| 1.0 / (3 + i + r) as f32).collect()).collect();
+        let (mut apart, mut direct) = (start.clone(), start);
+        interpret(&schedules(&hosts, 2, len), &mut apart, ReduceOp::Sum).unwrap();
+        interpret(&schedules(&Direct, 2, len), &mut direct, ReduceOp::Sum).unwrap();
+        assert_eq!(apart, direct);
+        let sent = |algorithm: &dyn Algorithm| {
+            schedules(algorithm, 2, len).iter().map(Schedule::sent).sum::<usize>()
+        };
+        assert_eq!(sent(&hosts), sent(&Direct));
+    }
+}
+
+proptest! {
+    #[test]
+    fn ranks_on_any_hosts_end_with_the_exact_sum_of_integers_and_the_same_bits_of_floats(
+        hosts in prop::collection::vec(0_u32..6, 1..18),
+        len in 0_usize..300,
+        short in 0_usize..9,
+    ) {
+        let world = u32::try_from(hosts.len()).unwrap();
+        let algorithm = Hierarchical { hosts };
+        for len in [len, short] {
+            let all = schedules(&algorithm, world, len);
+            for op in ReduceOp::ALL {
+                let mut expected = integers(world, len);
+                let mut buffers = expected.clone();
+                interpret(&schedules(&Ring, world, len), &mut expected, op).unwrap();
+                interpret(&all, &mut buffers, op).unwrap();
+                prop_assert_eq!(buffers, expected);
+            }
+            let mut rng = antdt_core::Seed(u64::from(world)).derive_number(len as u64).rng();
+            let special = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::from_bits(0x7fc0_0001)];
+            let mut buffers: Vec<Vec<f32>> = (0..world)
+                .map(|r| (0..len).map(|i| if i % 9 < 5 { special[(i + r as usize) % 5] } else { rng.normal() as f32 }).collect())
+                .collect();
+            let exact: Vec<f64> = (0..len).map(|i| buffers.iter().map(|b| f64::from(b[i])).sum()).collect();
+            interpret(&all, &mut buffers, ReduceOp::Sum).unwrap();
+            prop_assert!(buffers.iter().all(|buffer| bits(buffer) == bits(&buffers[0])));
+            for (value, exact) in buffers[0].iter().zip(exact) {
+                let near = (f64::from(*value) - exact).abs() <= 1e-4 || f64::from(*value) == exact;
+                prop_assert!(near || value.is_nan() && exact.is_nan(), "{} {}", value, exact);
+            }
+        }
+    }
 }

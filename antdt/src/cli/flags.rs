@@ -37,6 +37,11 @@ const FLAGS: [(&str, &str, &str); JobSpec::SETTINGS.len()] = [
     ("heartbeat", "TIME", "how often a node says it is alive [default: 500ms]"),
     ("silence-limit", "TIME", "silence after which a node counts as lost [default: 10s]"),
     ("collective-timeout", "TIME", "longest wait for a peer in a collective operation [default: 30s]"),
+    (
+        "algorithm",
+        "NAME",
+        "how all-reduces are done: auto, ring, direct, halving-doubling, ... [default: auto]",
+    ),
     ("quiet", "", "no progress line, no table"),
     ("log", "FILTER", "what is logged: error, warn, info, debug, trace, or per module [default: warn]"),
     ("log-format", "KIND", "text or json [default: text]"),

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use antdt_collective::schedule::Choice;
 use antdt_controller::policy;
 use antdt_core::{InvalidValue, SyncMode};
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,9 @@ pub struct JobSpec {
     /// Longest wait for a peer within one collective operation.
     #[serde(with = "text::duration")]
     pub collective_timeout: Duration,
+    /// How all-reduces are done, with `allreduce`.
+    #[serde(with = "text::displayed")]
+    pub algorithm: Choice,
     /// No progress line and no table.
     pub quiet: bool,
     /// What is logged, as a `tracing` filter: `warn`, `info`, `antdt_shard=debug`.
@@ -135,6 +139,7 @@ impl Default for JobSpec {
             // Twenty missed heartbeats: a busy machine may skip several in a row.
             silence_limit: Duration::from_secs(10),
             collective_timeout: Duration::from_secs(30),
+            algorithm: Choice::default(),
             quiet: false,
             log: "warn".to_owned(),
             log_format: LogFormat::Text,
@@ -145,7 +150,7 @@ impl Default for JobSpec {
 
 impl JobSpec {
     /// Every setting's name, in the order of the help text.
-    pub const SETTINGS: [&'static str; 29] = [
+    pub const SETTINGS: [&'static str; 30] = [
         "nproc-per-node",
         "servers",
         "sync",
@@ -172,6 +177,7 @@ impl JobSpec {
         "heartbeat",
         "silence-limit",
         "collective-timeout",
+        "algorithm",
         "quiet",
         "log",
         "log-format",
@@ -210,6 +216,7 @@ impl JobSpec {
             "heartbeat" => self.heartbeat = duration(setting, text)?,
             "silence-limit" => self.silence_limit = duration(setting, text)?,
             "collective-timeout" => self.collective_timeout = duration(setting, text)?,
+            "algorithm" => self.algorithm = algorithm(text)?,
             "quiet" => self.quiet = truth(setting, text)?,
             "log" => self.log = not_empty(setting, text)?.to_owned(),
             "log-format" => self.log_format = text.parse()?,
@@ -661,6 +668,12 @@ fn truth(setting: &str, text: &str) -> Result<bool, InvalidValue> {
 
 fn not_empty<'a>(setting: &str, text: &'a str) -> Result<&'a str, InvalidValue> {
     if text.is_empty() { Err(InvalidValue::new(flag(setting), "``", "not empty")) } else { Ok(text) }
+}
+
+fn algorithm(text: &str) -> Result<Choice, InvalidValue> {
+    let names = || Choice::ALL.map(|choice| choice.to_string()).join(", ");
+    text.parse()
+        .map_err(|_| InvalidValue::new("--algorithm", format!("`{text}`"), format!("one of {}", names())))
 }
 
 fn known_policy(text: &str) -> Result<&str, InvalidValue> {

@@ -77,6 +77,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
                 listener: &listener,
                 interrupt: &interrupt,
                 timeout,
+                algorithm: env.spec.algorithm,
                 optimizer,
                 seed: seed.derive("model"),
             };

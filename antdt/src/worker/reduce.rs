@@ -8,8 +8,9 @@ use antdt_agent::{Batch, Meter, Part, PlanSwitch, Reported, SessionState};
 use antdt_collective::lanes::Lanes;
 use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_collective::runtime::{
-    Communicator, CommunicatorConfig, Listener, ScheduledCommunicator, TcpTransport,
+    Communicator, CommunicatorConfig, History, Listener, MixedTransport, ScheduledCommunicator,
 };
+use antdt_collective::schedule::Choice;
 use antdt_collective::{CollectiveError, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
 use antdt_core::{Holder, Iteration, Joined, OptimizerSpec, Rank, Seed, Standing, StepResult};
@@ -31,6 +32,7 @@ pub(super) struct Ring<'a> {
     pub(super) interrupt: &'a Interrupt,
     /// First limit for one wait for a peer.
     pub(super) timeout: Duration,
+    pub(super) algorithm: Choice,
     pub(super) optimizer: OptimizerSpec,
     pub(super) seed: Seed,
 }
@@ -79,6 +81,8 @@ where
         step: 0,
         idle: false,
         timeout: ring.timeout,
+        transport: None,
+        history: History::default(),
     };
     let drained = worker.run()?;
     let model = (!drained && worker.trained).then_some(worker.replica);
@@ -100,6 +104,10 @@ struct Reducer<'a, 'r, 'f, S> {
     idle: bool,
     /// Limit for one wait for a peer.
     timeout: Duration,
+    /// That of the last group; members that stay keep their connections.
+    transport: Option<MixedTransport>,
+    /// What was learned in the groups before.
+    history: History,
 }
 
 impl<S> Reducer<'_, '_, '_, S>
@@ -152,12 +160,22 @@ where
         };
         self.switch.regroup(joined.membership, joined.plan.clone());
         self.ring.agent.session().plans(self.switch.ready(), self.switch.applied(), self.step);
+        let end = self.take_steps(&mut comm);
+        let (transport, history) = comm.leave();
+        (self.transport, self.history) = (Some(transport), history);
+        end
+    }
+
+    fn take_steps(
+        &mut self,
+        comm: &mut ScheduledCommunicator<MixedTransport>,
+    ) -> Result<GroupEnd, WorkerError> {
         loop {
             if let Some(plan) = self.ring.agent.session().take_plan() {
                 self.switch.offer(plan);
             }
             let draining = self.ring.agent.session().state() == SessionState::Draining;
-            match self.take_step(&mut comm, draining)? {
+            match self.take_step(comm, draining)? {
                 Step::Applied { end: true, .. } => return Ok(GroupEnd::EndOfData),
                 Step::Applied { reform, samples, .. } => {
                     self.idle = samples == 0;
@@ -183,14 +201,28 @@ where
     }
 
     /// Connects to the group, and takes or gives the model if somebody lacks it.
-    fn enter(&mut self, joined: &Joined) -> Result<ScheduledCommunicator<TcpTransport>, WorkerError> {
+    fn enter(&mut self, joined: &Joined) -> Result<ScheduledCommunicator<MixedTransport>, WorkerError> {
         let group = group_of(joined, self.ring.agent)?;
         let abort = self.ring.interrupt.enter(joined.membership)?;
-        let transport = TcpTransport::connect(self.ring.listener, &group, self.timeout, &abort)?;
-        let mut comm = ScheduledCommunicator::new(
-            transport,
-            CommunicatorConfig { timeout: self.timeout, ..CommunicatorConfig::default() },
-        );
+        let listener = self.ring.listener;
+        let transport = match self.transport.take() {
+            Some(last) => last.regroup(listener, &group, self.timeout, &abort)?,
+            None => MixedTransport::connect(listener, &group, self.timeout, &abort)?,
+        };
+        let config = CommunicatorConfig {
+            timeout: self.timeout,
+            algorithm: self.ring.algorithm,
+            ..CommunicatorConfig::default()
+        };
+        let history = std::mem::take(&mut self.history);
+        // Steps are agreed on at the master; what the members tell each other of their past is not needed here.
+        let (mut comm, _) = ScheduledCommunicator::join(transport, config, history).map_err(|broken| {
+            self.history = broken.history;
+            broken.error
+        })?;
+        if config.algorithm == Choice::Auto {
+            comm.fit()?;
+        }
         let Some(source) = joined.source else {
             // Nobody was trained: everybody starts from the seed.
             self.trained = true;
@@ -215,7 +247,7 @@ where
 
     fn take_step(
         &mut self,
-        comm: &mut ScheduledCommunicator<TcpTransport>,
+        comm: &mut ScheduledCommunicator<MixedTransport>,
         draining: bool,
     ) -> Result<Step, WorkerError> {
         let clock = self.ring.agent.clock();
@@ -281,7 +313,7 @@ where
     /// stay equal bit for bit.
     fn prepare(
         &self,
-        comm: &ScheduledCommunicator<TcpTransport>,
+        comm: &ScheduledCommunicator<MixedTransport>,
         blobs: &[Vec<u8>],
         dense: Vec<f32>,
         batch: Batch,

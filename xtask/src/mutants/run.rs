@@ -1,6 +1,6 @@
 //! The tests of a copy: built once, run once for each mutant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -62,8 +62,10 @@ pub(super) fn build(copy: &Copy, list: &List) -> Result<BTreeMap<String, Suite>>
     if !list.features.is_empty() {
         cargo.arg("--features").arg(list.features.join(","));
     }
-    for tests in list.suites.values() {
-        match tests.target.as_str() {
+    // Several suites may be parts of one binary.
+    let targets: BTreeSet<&str> = list.suites.values().map(|tests| tests.target.as_str()).collect();
+    for target in targets {
+        match target {
             "lib" => cargo.arg("--lib"),
             name => cargo.args(["--test", name]),
         };

@@ -1,43 +1,112 @@
 //! What a training loop calls.
 
-use std::time::{Duration, Instant};
+mod buffer;
+mod config;
+mod execution;
+mod fit;
+mod history;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
 
 use antdt_core::Rank;
 
-use super::transport::{Exchange, Fold, Incoming, Outgoing, Sink, Transport};
+pub use buffer::Buffer;
+pub use config::CommunicatorConfig;
+use execution::Execution;
+pub use history::{History, JoinError};
+
+use super::region::Region;
+use super::transport::{Exchange, Transport};
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::frame::{Operation, OperationKind, Tag};
 use crate::group::Group;
 use crate::kernel;
 use crate::op::ReduceOp;
+use crate::patience::Patience;
 use crate::schedule::{
-    Algorithm, ChainBroadcast, Choice, CostModel, Direct, DirectGather, Schedule, Span, Step,
-    select_all_gather, spans_of,
+    Algorithm, AllToAll, BinomialBroadcast, ChainBroadcast, Choice, CostModel, DirectScatter, Dissemination,
+    Gather, Hierarchical, RingScatter, Scatter, Schedule, select_all_gather, spans_of, split_even,
 };
 use crate::weighted::{self, WeightedMean};
 
 /// Collectives of one group. Every member makes the same calls in the same order.
 ///
 /// On an error the caller's buffers are as they were, and every later call fails: form a new group. A call may fail on
-/// some members after it succeeded on others; who must know agrees on the outcome by other means (the next call, or
+/// some members after it succeeded on others, unless all-reduces are
+/// [unanimous](CommunicatorConfig::unanimous); who must know agrees on the outcome by other means (the next call, or
 /// the master). A group of one does nothing and sends nothing.
 pub trait Communicator: Send {
     /// The members.
     fn group(&self) -> &Group;
 
     /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
-    /// length and operands give the same bits in every run.
+    /// length and operands give the same bits in every run. The result is made elsewhere and copied.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; `data` is then as it was.
+    /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
     fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError>;
+
+    /// The reduction of every member's `data`, in `into`, without a copy.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and if the two differ in length; `into` then holds anything.
+    fn all_reduce_into<E: Element>(
+        &mut self,
+        data: &[E],
+        into: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>;
+
+    /// Memory for `len` elements that this communicator reduces fastest; zeroed.
+    ///
+    /// # Errors
+    /// If the system has none left.
+    fn buffer<E: Element>(&mut self, len: usize) -> Result<Buffer<E>, CollectiveError>;
+
+    /// As [`all_reduce`](Self::all_reduce), without a copy.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn all_reduce_buffer<E: Element>(
+        &mut self,
+        buffer: &mut Buffer<E>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>;
+
+    /// This member's part of the reduction of every member's `data`: part `rank` of
+    /// [`split_even`] over all members.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn reduce_scatter<E: Element>(&mut self, data: &[E], op: ReduceOp) -> Result<Vec<E>, CollectiveError>;
 
     /// Every member's bytes, by rank. Lengths may differ.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
     fn all_gather_v(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+
+    /// Every member's bytes, by rank, at `root`; nothing elsewhere. Lengths may differ.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
+    fn gather_v(&mut self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+
+    /// This member's block of those that `root` has, one for each rank; what others give is not looked at.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if `root` has not one block for each, or too many bytes.
+    fn scatter_v(&mut self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError>;
+
+    /// What every member has for this one, by rank, when each has one block for each. Lengths may differ.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more than is
+    /// accepted.
+    fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError>;
 
     /// Replaces `bytes` by those of `root`, whatever their length was before.
     ///
@@ -60,87 +129,107 @@ pub trait Communicator: Send {
     fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
 }
 
-/// Limits of a communicator. The same on all members.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CommunicatorConfig {
-    /// How long one collective may take, waiting for the slowest member included. A silent member is given up after
-    /// this; a dead one is noticed at once. Default 60 s: well above any step of a straggler, well below the patience
-    /// of a user.
-    pub timeout: Duration,
-    /// Bytes that a gathered or broadcast message may have in all, a guard against a member gone mad. Default 4 GiB.
-    pub bytes_max: u64,
-    /// How all-reduces pick their algorithm. Default: direct for short buffers, ring for long ones.
-    pub algorithm: Choice,
-    /// The network, as [`Choice::Auto`] sees it. Default: loopback.
-    pub cost: CostModel,
-}
-
-impl Default for CommunicatorConfig {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(60),
-            bytes_max: 4 << 30,
-            algorithm: Choice::RingOrDirect,
-            cost: CostModel::LOOPBACK,
-        }
-    }
-}
-
 /// Bytes passed on at a time in a broadcast. Shorter ones fill the chain sooner; each costs a round.
 const BROADCAST_SEGMENT: usize = 1 << 20;
+
+/// Shorter buffers are a matter of latency, and hosts do not matter then.
+pub(in crate::runtime) const HOSTS_MIN_BYTES: usize = 64 << 10;
+
+/// Members up to which a barrier is one round of everybody with everybody.
+const BARRIER_DIRECT_MAX: u32 = 8;
+
+/// The round of the votes of a unanimous call: after all others.
+const VOTE_ROUND: u32 = u32::MAX;
 
 /// Executes schedules over a transport.
 #[derive(Debug)]
 pub struct ScheduledCommunicator<T> {
     transport: T,
     config: CommunicatorConfig,
+    cost: CostModel,
+    // Bytes of the last call without a choice of its own, and what was resolved for it.
+    last_choice: Option<(usize, Choice)>,
+    // Where some members share a host, and not all.
+    hosts: Option<Arc<Hierarchical>>,
     sequence: u64,
-    // The caller's data before the call, to be put back if it fails; 8-byte aligned.
-    saved: Vec<u64>,
+    patience: Patience,
+    // Where the results of calls in place are made.
+    target: Option<Region>,
+    // Every member's block of the shortest calls; 8-byte aligned.
+    blocks: Vec<u64>,
+    // Messages that wait to be folded; 8-byte aligned.
+    apart: Vec<u64>,
+    // Unanimous calls whose result was taken over.
+    committed: u64,
+    // The call after these has its result here, and may count or not.
+    open: bool,
+    // The result of such a call of an earlier group, in place, once it counts.
+    kept: Option<Region>,
+}
+
+/// How an all-reduce is done.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Gather,
+    Hosts,
+    By(&'a dyn Algorithm),
 }
 
 impl<T: Transport> ScheduledCommunicator<T> {
     /// A communicator that owns its transport.
-    pub const fn new(transport: T, config: CommunicatorConfig) -> Self {
-        Self { transport, config, sequence: 0, saved: Vec::new() }
+    pub fn new(transport: T, config: CommunicatorConfig) -> Self {
+        let cost = transport.cost();
+        let hosts = transport.hosts().filter(|hosts| {
+            let distinct = hosts.iter().collect::<BTreeSet<_>>().len();
+            distinct > 1 && distinct < hosts.len()
+        });
+        let hosts = hosts.map(|hosts| Arc::new(Hierarchical { hosts: hosts.to_vec() }));
+        Self {
+            transport,
+            config,
+            cost,
+            last_choice: None,
+            hosts,
+            sequence: 0,
+            patience: Patience::new(config.patience),
+            target: None,
+            blocks: Vec::new(),
+            apart: Vec::new(),
+            committed: 0,
+            open: false,
+            kept: None,
+        }
     }
 
-    /// All-reduce by a given algorithm, which must be the same on all members.
+    /// The network as choices see it: the transport's own idea of it, until it was [fitted](Self::fit).
+    pub const fn cost(&self) -> &CostModel {
+        &self.cost
+    }
+
+    /// All-reduce by another choice than the configured one; the same on all members.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; `data` is then as it was.
+    /// As [`Communicator::all_reduce`].
     pub fn all_reduce_by<E: Element>(
+        &mut self,
+        choice: Choice,
+        data: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        self.reduce_in_place(self.way_of(choice, size_of_val(data)), data, op)
+    }
+
+    /// All-reduce by an algorithm of the caller's; the same on all members, with a code that no other has.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_with<E: Element>(
         &mut self,
         algorithm: &dyn Algorithm,
         data: &mut [E],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let operation = Operation {
-            kind: OperationKind::AllReduce,
-            element: E::TYPE,
-            op,
-            algorithm: algorithm.code(),
-            root: Rank(0),
-            len: data.len() as u64,
-        };
-        let call = self.begin(operation);
-        if data.is_empty() {
-            // Nothing to send, but a member with another length must find out.
-            return self.meet(&call);
-        }
-        let saved_len = size_of_val(data);
-        self.saved.resize(self.saved.len().max(saved_len.div_ceil(8)), 0);
-        let saved: &mut [u8] = bytemuck::cast_slice_mut(&mut self.saved);
-        if self.transport.group().world() > 1 {
-            saved[..saved_len].copy_from_slice(bytemuck::cast_slice(data));
-        }
-        let schedule = algorithm.schedule(self.me(), self.world(), data.len());
-        self.execute(call, &schedule, data, op).inspect_err(|_| {
-            if self.transport.group().world() > 1 {
-                let saved: &[u8] = bytemuck::cast_slice(&self.saved);
-                bytemuck::cast_slice_mut(data).copy_from_slice(&saved[..saved_len]);
-            }
-        })
+        self.reduce_in_place(Way::By(algorithm), data, op)
     }
 
     fn me(&self) -> Rank {
@@ -151,38 +240,221 @@ impl<T: Transport> ScheduledCommunicator<T> {
         self.transport.group().world()
     }
 
-    fn begin(&mut self, operation: Operation) -> Exchange {
+    // `bytes` tells calls of different length apart where their usual time is concerned.
+    fn begin(&mut self, operation: Operation, bytes: usize) -> Exchange {
         self.sequence += 1;
         let started = Instant::now();
         let membership = self.transport.group().membership();
+        let limit = self.patience.limit(bytes, self.config.timeout / 6, self.config.timeout);
         Exchange {
             tag: Tag { membership, sequence: self.sequence, round: 0, operation },
             started,
-            deadline: started + self.config.timeout,
+            deadline: started + limit,
+            stall: limit / 4,
         }
     }
 
-    // One byte from everybody to everybody: nobody returns before all have come, with the same operation.
+    fn begin_reduce<E: Element>(
+        &mut self,
+        kind: OperationKind,
+        algorithm: u8,
+        len: usize,
+        op: ReduceOp,
+    ) -> Result<Exchange, CollectiveError> {
+        if op == ReduceOp::Mean && !E::DIVIDES {
+            return Err(self.refuse(format!("a mean of {}; add them up and divide as you need it", E::TYPE)));
+        }
+        let operation = Operation { kind, element: E::TYPE, op, algorithm, root: Rank(0), len: len as u64 };
+        Ok(self.begin(operation, len * size_of::<E>()))
+    }
+
+    // Most calls are of the length of the call before.
+    fn way(&mut self, len_bytes: usize) -> Way<'static> {
+        let choice = self.config.algorithm;
+        match self.last_choice {
+            Some((last, resolved)) if last == len_bytes && !self.hosts_first(choice, len_bytes) => {
+                resolved.algorithm().map_or(Way::Gather, Way::By)
+            }
+            _ => {
+                self.last_choice = Some((len_bytes, choice.resolve(self.world(), len_bytes, &self.cost)));
+                self.way_of(choice, len_bytes)
+            }
+        }
+    }
+
+    fn way_of(&self, choice: Choice, len_bytes: usize) -> Way<'static> {
+        if self.hosts_first(choice, len_bytes) {
+            return Way::Hosts;
+        }
+        choice.resolve(self.world(), len_bytes, &self.cost).algorithm().map_or(Way::Gather, Way::By)
+    }
+
+    fn hosts_first(&self, choice: Choice, len_bytes: usize) -> bool {
+        choice == Choice::Auto && self.hosts.is_some() && len_bytes > HOSTS_MIN_BYTES
+    }
+
+    fn reduce_in_place<E: Element>(
+        &mut self,
+        way: Way<'_>,
+        data: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let call = self.begin_reduce::<E>(OperationKind::AllReduce, way.code(), data.len(), op)?;
+        if matches!(way, Way::Gather) && !self.config.unanimous && self.world() > 1 && !data.is_empty() {
+            // Nothing is written before all is there.
+            self.gather_blocks(&call, bytemuck::cast_slice(data))?;
+            self.fold_blocks(data, op);
+            self.observe(&call, size_of_val(data));
+            return Ok(());
+        }
+        self.with_target(data.len(), |this, target| {
+            this.make(&call, way, data, target, op)?;
+            this.conclude(&call, size_of_val(data))?;
+            kernel::copy(bytemuck::cast_slice_mut(data), bytemuck::cast_slice(target));
+            Ok(())
+        })
+    }
+
+    // Lends the memory for results of calls in place.
+    fn with_target<E: Element, R>(
+        &mut self,
+        len: usize,
+        work: impl FnOnce(&mut Self, &mut [E]) -> Result<R, CollectiveError>,
+    ) -> Result<R, CollectiveError> {
+        let len_bytes = len * size_of::<E>();
+        let mut target = match self.target.take().filter(|target| target.len() >= len_bytes) {
+            Some(target) => target,
+            None => {
+                let target = self.transport.region(len_bytes);
+                target.map_err(|error| self.transport.fail(error))?
+            }
+        };
+        let result = work(self, bytemuck::cast_slice_mut(&mut target[..len_bytes]));
+        self.target = Some(target);
+        result
+    }
+
+    // The result, in `into`.
+    fn make<E: Element>(
+        &mut self,
+        call: &Exchange,
+        way: Way<'_>,
+        from: &[E],
+        into: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let world = self.world();
+        if world == 1 {
+            into.copy_from_slice(from);
+            return Ok(());
+        }
+        if from.is_empty() {
+            // Nothing to send, but a member with another length must find out.
+            return self.meet(call);
+        }
+        match way {
+            Way::Gather => {
+                self.gather_blocks(call, bytemuck::cast_slice(from))?;
+                self.fold_blocks(into, op);
+            }
+            Way::By(_) | Way::Hosts => {
+                let schedule = self.schedule(way, from.len());
+                let execution = Execution::into(from, into, op, &mut self.apart);
+                execution.run(&mut self.transport, *call, &schedule)?;
+                if op == ReduceOp::Mean {
+                    kernel::divide(into, world);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn schedule(&self, way: Way<'_>, len: usize) -> Schedule {
+        let algorithm: &dyn Algorithm = match way {
+            Way::By(algorithm) => algorithm,
+            Way::Hosts => &**self.hosts.as_ref().expect("chosen only where hosts are known"),
+            // All is gathered and nothing left to be sent.
+            Way::Gather => return Schedule::default(),
+        };
+        algorithm.schedule(self.me(), self.world(), len)
+    }
+
+    // All have the result, or are told so.
+    fn conclude(&mut self, call: &Exchange, bytes: usize) -> Result<(), CollectiveError> {
+        if self.config.unanimous {
+            self.open = true;
+            let vote = Exchange { tag: Tag { round: VOTE_ROUND, ..call.tag }, ..*call };
+            let mut votes = vec![1; self.world() as usize];
+            self.transport.all_gather(&vote, &mut votes)?;
+            self.open = false;
+            self.committed += 1;
+        }
+        self.observe(call, bytes);
+        Ok(())
+    }
+
+    fn observe(&mut self, call: &Exchange, bytes: usize) {
+        self.patience.observe(bytes, call.started.elapsed());
+    }
+
+    // Every member's `mine`, in `self.blocks` by rank.
+    fn gather_blocks(&mut self, call: &Exchange, mine: &[u8]) -> Result<(), CollectiveError> {
+        let (me, world) = (self.me().0 as usize, self.world() as usize);
+        let bytes = mine.len() * world;
+        self.blocks.resize(self.blocks.len().max(bytes.div_ceil(8)), 0);
+        let blocks = &mut bytemuck::cast_slice_mut(&mut self.blocks)[..bytes];
+        blocks[me * mine.len()..][..mine.len()].copy_from_slice(mine);
+        self.transport.all_gather(call, blocks)
+    }
+
+    // Combines what was gathered, in order of rank.
+    fn fold_blocks<E: Element>(&self, into: &mut [E], op: ReduceOp) {
+        let (len, world) = (into.len(), self.world());
+        let blocks = &bytemuck::cast_slice::<u64, u8>(&self.blocks)[..size_of_val(into) * world as usize];
+        let mut blocks = bytemuck::cast_slice::<u8, E>(blocks).chunks_exact(len);
+        into.copy_from_slice(blocks.next().expect("a group has members"));
+        for block in blocks {
+            kernel::reduce(op, into, block);
+        }
+        if op == ReduceOp::Mean {
+            kernel::divide(into, world);
+        }
+    }
+
+    // Nobody returns before all have come, with the same operation.
     fn meet(&mut self, call: &Exchange) -> Result<(), CollectiveError> {
-        let mut bytes = vec![0_u8; self.world() as usize];
-        let schedule = Direct.schedule(self.me(), self.world(), bytes.len());
-        self.execute(*call, &schedule, &mut bytes, ReduceOp::Sum)
+        let world = self.world();
+        if world <= BARRIER_DIRECT_MAX {
+            return self.transport.all_gather(call, &mut vec![0; world as usize]);
+        }
+        let schedule = Dissemination.schedule(self.me(), world, 1);
+        self.execute(*call, &schedule, &mut [0_u8])
     }
 
     // Every member's number, by rank.
     fn numbers(&mut self, call: &Exchange, mine: u64) -> Result<Vec<u64>, CollectiveError> {
-        let mut numbers = vec![0_u64; self.world() as usize];
-        numbers[self.me().0 as usize] = mine;
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers);
-        let gather = DirectGather { blocks: vec![8; self.world() as usize] };
-        let schedule = gather.schedule(self.me(), self.world(), bytes.len());
-        self.execute(*call, &schedule, bytes, ReduceOp::Sum)?;
-        Ok(numbers)
+        self.gather_blocks(call, &mine.to_ne_bytes())?;
+        Ok(self.blocks[..self.world() as usize].to_vec())
     }
 
     // Fails here and tells the others why.
     fn refuse(&mut self, what: String) -> CollectiveError {
         self.transport.fail(CollectiveError::Invalid { what })
+    }
+
+    fn check_root(&mut self, root: Rank) -> Result<(), CollectiveError> {
+        if root.0 >= self.world() {
+            return Err(self.refuse(format!("root {root} does not exist, the group has {}", self.world())));
+        }
+        Ok(())
+    }
+
+    fn check_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<(), CollectiveError> {
+        if blocks.len() != self.world() as usize {
+            let what = format!("{} blocks; one for each of {} members is needed", blocks.len(), self.world());
+            return Err(self.refuse(what));
+        }
+        Ok(())
     }
 
     fn checked_len(&mut self, lens: &[u64]) -> Result<usize, CollectiveError> {
@@ -196,124 +468,37 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    fn execute<E: Element>(
+    // As `checked_len`, with all lengths as what they are in memory.
+    fn checked_blocks(&mut self, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
+        self.checked_len(lens)?;
+        #[allow(clippy::cast_possible_truncation, reason = "their sum fits")]
+        Ok(lens.iter().map(|len| *len as usize).collect())
+    }
+
+    // Bytes that nobody folds, in place.
+    fn execute(
         &mut self,
-        mut call: Exchange,
+        call: Exchange,
         schedule: &Schedule,
-        buffer: &mut [E],
-        op: ReduceOp,
+        bytes: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        for round in &schedule.rounds {
-            if !round.is_empty() {
-                execute_round(&mut self.transport, &call, round, buffer, op)?;
-            }
-            call.tag.round += 1;
-        }
-        Ok(())
+        Execution::within(bytes, ReduceOp::Max, &mut self.apart).run(&mut self.transport, call, schedule)
     }
 }
 
-struct FoldInto<'a, E> {
-    into: &'a mut [E],
-    op: ReduceOp,
-}
-
-impl<E: Element> Fold for FoldInto<'_, E> {
-    fn len_bytes(&self) -> usize {
-        size_of_val(self.into)
-    }
-
-    fn fold(&mut self, at: usize, bytes: &[u8]) {
-        let at = at / size_of::<E>();
-        kernel::reduce_bytes(self.op, &mut self.into[at..at + bytes.len() / size_of::<E>()], bytes);
+impl Way<'_> {
+    fn code(self) -> u8 {
+        match self {
+            Self::Gather => Choice::Gather.code(),
+            Self::Hosts => Hierarchical::CODE,
+            Self::By(algorithm) => algorithm.code(),
+        }
     }
 }
 
-// A message that is folded after the exchange.
-struct Apart<E> {
-    from: Rank,
-    span: Span,
-    kept: Vec<E>,
-    left: bool,
-}
-
-fn execute_round<E: Element>(
-    transport: &mut impl Transport,
-    call: &Exchange,
-    round: &[Step],
-    buffer: &mut [E],
-    op: ReduceOp,
-) -> Result<(), CollectiveError> {
-    // Kept apart until all is there: several messages folded into one span, which are then folded in the order of the
-    // steps; what is folded into a span that is sent; and what becomes the left operand.
-    let folds = round.iter().filter(|step| step.folds()).count();
-    let sent = |span: Span| {
-        round.iter().any(|step| matches!(step, Step::Send { span: other, .. } if other.overlaps(span)))
-    };
-    let mut apart: Vec<Apart<E>> = Vec::new();
-    let (mut into, mut out) = (Vec::new(), Vec::new());
-    for step in round {
-        match *step {
-            Step::Send { to, span } => out.push((to, span)),
-            Step::RecvReduce { from, span } if folds > 1 || sent(span) => {
-                apart.push(Apart { from, span, kept: vec![E::default(); span.len], left: false });
-            }
-            Step::RecvReduceLeft { from, span } => {
-                apart.push(Apart { from, span, kept: vec![E::default(); span.len], left: true });
-            }
-            Step::RecvReduce { from, span } => into.push((span, from, true)),
-            Step::RecvCopy { from, span } => into.push((span, from, false)),
-        }
-    }
-    into.sort_unstable_by_key(|(span, ..)| span.start);
-
-    // The buffer falls into spans to be received into, mutable, and what lies between them, to be sent from.
-    let mut between: Vec<(usize, &[E])> = Vec::with_capacity(into.len() + 1);
-    let mut places: Vec<(Rank, &mut [E], bool)> = Vec::with_capacity(into.len());
-    let (mut rest, mut at) = (&mut *buffer, 0);
-    for (span, from, reduces) in into {
-        let (before, tail) = rest.split_at_mut(span.start - at);
-        let (place, tail) = tail.split_at_mut(span.len);
-        between.push((at, before));
-        places.push((from, place, reduces));
-        (rest, at) = (tail, span.start + span.len);
-    }
-    between.push((at, rest));
-
-    let sends: Vec<Outgoing<'_>> = out
-        .iter()
-        .map(|(to, span)| {
-            let index = between.partition_point(|(start, _)| *start <= span.start) - 1;
-            let (start, elements) = between[index];
-            let elements = &elements[span.start - start..][..span.len];
-            Outgoing { to: *to, bytes: bytemuck::cast_slice(elements) }
-        })
-        .collect();
-    let mut folding: Vec<(Rank, FoldInto<'_, E>)> = Vec::new();
-    let mut receives: Vec<Incoming<'_>> = Vec::new();
-    for (from, place, reduces) in places {
-        if reduces {
-            folding.push((from, FoldInto { into: place, op }));
-        } else {
-            receives.push(Incoming { from, sink: Sink::Place(bytemuck::cast_slice_mut(place)) });
-        }
-    }
-    receives.extend(folding.iter_mut().map(|(from, fold)| Incoming { from: *from, sink: Sink::Fold(fold) }));
-    receives.extend(apart.iter_mut().map(|apart| Incoming {
-        from: apart.from,
-        sink: Sink::Place(bytemuck::cast_slice_mut(&mut apart.kept)),
-    }));
-    transport.exchange(call, &sends, &mut receives)?;
-    for Apart { span, mut kept, left, .. } in apart {
-        let into = &mut buffer[span.range()];
-        if left {
-            kernel::reduce(op, &mut kept, into);
-            into.copy_from_slice(&kept);
-        } else {
-            kernel::reduce(op, into, &kept);
-        }
-    }
-    Ok(())
+// The exchange of what follows the first round of a call.
+const fn then(call: Exchange) -> Exchange {
+    Exchange { tag: Tag { round: 1, ..call.tag }, ..call }
 }
 
 impl<T: Transport> Communicator for ScheduledCommunicator<T> {
@@ -322,46 +507,172 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
     }
 
     fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
-        let algorithm = self.config.algorithm.algorithm(self.world(), size_of_val(data), &self.config.cost);
-        self.all_reduce_by(algorithm, data, op)
+        let way = self.way(size_of_val(data));
+        self.reduce_in_place(way, data, op)
+    }
+
+    fn all_reduce_into<E: Element>(
+        &mut self,
+        data: &[E],
+        into: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        if data.len() != into.len() {
+            let what = format!("an all-reduce of {} elements into {}", data.len(), into.len());
+            return Err(self.refuse(what));
+        }
+        let way = self.way(size_of_val(data));
+        let call = self.begin_reduce::<E>(OperationKind::AllReduce, way.code(), data.len(), op)?;
+        self.make(&call, way, data, into, op)?;
+        self.conclude(&call, size_of_val(data))
+    }
+
+    fn buffer<E: Element>(&mut self, len: usize) -> Result<Buffer<E>, CollectiveError> {
+        let len_bytes = len * size_of::<E>();
+        Ok(Buffer::new(self.transport.region(len_bytes)?, self.transport.region(len_bytes)?))
+    }
+
+    fn all_reduce_buffer<E: Element>(
+        &mut self,
+        buffer: &mut Buffer<E>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let (data, into) = buffer.halves();
+        self.all_reduce_into(data, into, op)?;
+        buffer.adopt();
+        Ok(())
+    }
+
+    fn reduce_scatter<E: Element>(&mut self, data: &[E], op: ReduceOp) -> Result<Vec<E>, CollectiveError> {
+        let (me, world) = (self.me(), self.world());
+        let spans = split_even(data.len(), world as usize);
+        let blocks = spans.iter().map(|span| span.len).collect();
+        let algorithm: &dyn Algorithm = if size_of_val(data) <= self.cost.burst {
+            &DirectScatter { blocks }
+        } else {
+            &RingScatter { blocks }
+        };
+        let call = self.begin_reduce::<E>(OperationKind::ReduceScatter, algorithm.code(), data.len(), op)?;
+        if data.is_empty() {
+            self.meet(&call)?;
+            return Ok(Vec::new());
+        }
+        let schedule = algorithm.schedule(me, world, data.len());
+        self.with_target(data.len(), |this, target| {
+            let execution = Execution::into(data, target, op, &mut this.apart);
+            execution.run(&mut this.transport, call, &schedule)?;
+            this.observe(&call, size_of_val(data));
+            let mut mine = target[spans[me.0 as usize].range()].to_vec();
+            if op == ReduceOp::Mean {
+                kernel::divide(&mut mine, world);
+            }
+            Ok(mine)
+        })
     }
 
     fn all_gather_v(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        let mut call = self.begin(Operation::plain(OperationKind::AllGather));
+        let call = self.begin(Operation::plain(OperationKind::AllGather), mine.len());
         let lens = self.numbers(&call, mine.len() as u64)?;
-        let mut gathered = vec![0_u8; self.checked_len(&lens)?];
-        #[allow(clippy::cast_possible_truncation, reason = "their sum fits")]
-        let blocks: Vec<usize> = lens.iter().map(|len| *len as usize).collect();
+        let blocks = self.checked_blocks(&lens)?;
         let spans = spans_of(&blocks);
+        let mut gathered = vec![0_u8; blocks.iter().sum()];
         gathered[spans[self.me().0 as usize].range()].copy_from_slice(mine);
-        call.tag.round = 1;
-        let schedule = select_all_gather(&blocks).schedule(self.me(), self.world(), gathered.len());
-        self.execute(call, &schedule, &mut gathered, ReduceOp::Sum)?;
+        let schedule =
+            select_all_gather(&blocks, &self.cost).schedule(self.me(), self.world(), gathered.len());
+        self.execute(then(call), &schedule, &mut gathered)?;
+        self.observe(&call, mine.len());
         Ok(spans.iter().map(|span| gathered[span.range()].to_vec()).collect())
     }
 
-    fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError> {
-        if root.0 >= self.world() {
-            return Err(self.refuse(format!("root {root} does not exist, the group has {}", self.world())));
+    fn gather_v(&mut self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        self.check_root(root)?;
+        let me = self.me();
+        let call = self.begin(Operation { root, ..Operation::plain(OperationKind::Gather) }, mine.len());
+        let lens = self.numbers(&call, mine.len() as u64)?;
+        let blocks = self.checked_blocks(&lens)?;
+        let schedule = Gather { root, blocks: blocks.clone() }.schedule(me, self.world(), 0);
+        if me != root {
+            // A copy, since what is executed may write.
+            self.execute(then(call), &schedule, &mut mine.to_vec())?;
+            return Ok(Vec::new());
         }
-        let mut call = self.begin(Operation { root, ..Operation::plain(OperationKind::Broadcast) });
+        let spans = spans_of(&blocks);
+        let mut gathered = vec![0_u8; blocks.iter().sum()];
+        gathered[spans[me.0 as usize].range()].copy_from_slice(mine);
+        self.execute(then(call), &schedule, &mut gathered)?;
+        Ok(spans.iter().map(|span| gathered[span.range()].to_vec()).collect())
+    }
+
+    fn scatter_v(&mut self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError> {
+        self.check_root(root)?;
+        let (me, world) = (self.me(), self.world() as usize);
+        if me == root {
+            self.check_blocks(blocks)?;
+        }
+        let call = self.begin(Operation { root, ..Operation::plain(OperationKind::Scatter) }, 0);
+        // Each rank learns the lengths of all blocks from the root: of what the others say, nothing is used.
+        let mut lens = vec![0_u8; 8 * world];
+        if me == root {
+            for (place, block) in lens.chunks_exact_mut(8).zip(blocks) {
+                place.copy_from_slice(&(block.len() as u64).to_le_bytes());
+            }
+        }
+        self.gather_blocks(&call, &lens)?;
+        let lens = self.blocks[root.0 as usize * world..][..world].to_vec();
+        let lens = self.checked_blocks(&lens)?;
+        let schedule = Scatter { root, blocks: lens.clone() }.schedule(me, self.world(), 0);
+        let mut bytes = if me == root { blocks.concat() } else { vec![0; lens[me.0 as usize]] };
+        self.execute(then(call), &schedule, &mut bytes)?;
+        Ok(if me == root { blocks[me.0 as usize].clone() } else { bytes })
+    }
+
+    fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        self.check_blocks(blocks)?;
+        let (me, world) = (self.me(), self.world());
+        let n = world as usize;
+        let out: Vec<usize> = blocks.iter().map(Vec::len).collect();
+        let call = self.begin(Operation::plain(OperationKind::AllToAll), out.iter().sum());
+        // The lengths first, as blocks of 8 bytes each.
+        let mut lens: Vec<u64> = out.iter().map(|len| *len as u64).chain((0..world).map(|_| 0)).collect();
+        lens[n + me.0 as usize] = lens[me.0 as usize];
+        let lengths = AllToAll { out: vec![8; n], into: vec![8; n] }.schedule(me, world, 0);
+        self.execute(call, &lengths, bytemuck::cast_slice_mut(&mut lens))?;
+        let into = self.checked_blocks(&lens[n..])?;
+        let sent: usize = out.iter().sum();
+        let mut bytes = blocks.concat();
+        bytes.resize(sent + into.iter().sum::<usize>(), 0);
+        let schedule = AllToAll { out, into: into.clone() }.schedule(me, world, 0);
+        let call = Exchange { tag: Tag { round: world, ..call.tag }, ..call };
+        self.execute(call, &schedule, &mut bytes)?;
+        let mut received: Vec<Vec<u8>> =
+            spans_of(&into).iter().map(|span| bytes[sent..][span.range()].to_vec()).collect();
+        received[me.0 as usize].copy_from_slice(&blocks[me.0 as usize]);
+        Ok(received)
+    }
+
+    fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError> {
+        self.check_root(root)?;
+        let call = self.begin(Operation { root, ..Operation::plain(OperationKind::Broadcast) }, 0);
         // All exchange lengths first: members that disagree about the root find out.
         let lens = self.numbers(&call, bytes.len() as u64)?;
         let len = self.checked_len(&[lens[root.0 as usize]])?;
-        call.tag.round = 1;
-        let algorithm = ChainBroadcast { root, segment: BROADCAST_SEGMENT };
+        let algorithm: &dyn Algorithm = if len <= self.cost.burst.min(BROADCAST_SEGMENT) {
+            &BinomialBroadcast { root }
+        } else {
+            &ChainBroadcast { root, segment: BROADCAST_SEGMENT }
+        };
         let schedule = algorithm.schedule(self.me(), self.world(), len);
         if self.me() == root {
-            return self.execute(call, &schedule, bytes, ReduceOp::Sum);
+            return self.execute(then(call), &schedule, bytes);
         }
         let mut received = vec![0; len];
-        self.execute(call, &schedule, &mut received, ReduceOp::Sum)?;
+        self.execute(then(call), &schedule, &mut received)?;
         *bytes = received;
         Ok(())
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {
-        let call = self.begin(Operation::plain(OperationKind::Barrier));
+        let call = self.begin(Operation::plain(OperationKind::Barrier), 0);
         self.meet(&call)
     }
 
@@ -369,11 +680,36 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         if !weight.is_finite() || weight < 0.0 {
             return Err(self.refuse(format!("a weight of {weight}; it must be finite and not negative")));
         }
-        let mut sums = weighted::weigh(data, weight);
-        self.all_reduce(&mut sums, ReduceOp::Sum)?;
-        let mut total = [weight];
-        self.all_reduce(&mut total, ReduceOp::Sum)?;
-        Ok(weighted::unweigh(&sums, total[0], data))
+        let way = self.way(size_of_val(data));
+        let call =
+            self.begin_reduce::<f32>(OperationKind::AllReduce, way.code(), data.len(), ReduceOp::Mean)?;
+        // Weights of all members are known before any of their values: they are those of every chunk.
+        let weights = self.numbers(&call, weight.to_bits())?;
+        let total: f64 = weights.iter().map(|bits| f64::from_bits(*bits)).sum();
+        self.with_target(data.len(), |this, target| {
+            weighted::weigh(data, weight, target);
+            let call = then(call);
+            if total > 0.0 && this.world() > 1 && !data.is_empty() {
+                match way {
+                    Way::Gather => {
+                        this.gather_blocks(&call, bytemuck::cast_slice(target))?;
+                        this.fold_blocks(target, ReduceOp::Sum);
+                    }
+                    Way::By(_) | Way::Hosts => {
+                        let schedule = this.schedule(way, data.len());
+                        let execution = Execution::within(target, ReduceOp::Sum, &mut this.apart);
+                        execution.run(&mut this.transport, call, &schedule)?;
+                    }
+                }
+            }
+            let mean = weighted::unweigh(target, total);
+            if mean == WeightedMean::NoWeight {
+                target.copy_from_slice(data);
+            }
+            this.conclude(&call, size_of_val(data))?;
+            data.copy_from_slice(target);
+            Ok(mean)
+        })
     }
 }
 

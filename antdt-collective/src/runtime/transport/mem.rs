@@ -21,8 +21,25 @@ type Queue = VecDeque<(Tag, Vec<u8>)>;
 struct Mailboxes {
     // By sender and receiver.
     queues: BTreeMap<(Rank, Rank), Queue>,
+    // By rank: for whom it waits.
+    waits: Vec<Option<Rank>>,
     gone: Vec<bool>,
     failed: Option<(Rank, CollectiveError)>,
+}
+
+impl Mailboxes {
+    // For whom `me` waits in the end: `peer` may itself wait for another.
+    fn culprit(&self, me: Rank, peer: Rank) -> Rank {
+        let mut last = peer;
+        for _ in &self.waits {
+            match self.waits[last.0 as usize] {
+                Some(next) if next != me => last = next,
+                _ => return last,
+            }
+        }
+        // They wait for each other in a circle.
+        peer
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +90,7 @@ impl MemTransport {
         }
         let hub = Arc::new(Hub::default());
         hub.lock().gone = vec![false; members.len()];
+        hub.lock().waits = vec![None; members.len()];
         (0_u32..)
             .zip(aborts)
             .map(|(rank, abort)| {
@@ -95,6 +113,7 @@ impl MemTransport {
         let mut received = vec![false; receives.len()];
         let mut mailboxes = self.hub.lock();
         loop {
+            mailboxes.waits[me.0 as usize] = None;
             if let Some(error) = self.abort.error() {
                 return Err(error);
             }
@@ -134,6 +153,14 @@ impl MemTransport {
                     *received = true;
                 }
             }
+            for ((from, _), queue) in mailboxes.queues.iter().filter(|((_, to), _)| *to == me) {
+                // Nothing may be due from it, and it may still mean another call.
+                if let Some((tag, bytes)) = queue.front()
+                    && matches!(call.tag.judge(tag), Arrival::Different | Arrival::NewerMembership)
+                {
+                    return Err(self.refused(call, tag, bytes.len(), *from));
+                }
+            }
             if progress {
                 self.hub.changed.notify_all();
             }
@@ -143,15 +170,17 @@ impl MemTransport {
             if progress {
                 continue;
             }
+            let late = receives.iter().zip(&received).find(|(_, done)| !**done);
+            let late = late.map(|(receive, _)| (receive.from, receive.sink.len_bytes()));
+            let stuck =
+                || sends.iter().zip(&sent).find(|(_, done)| !**done).map(|(s, _)| (s.to, s.bytes.len()));
+            let (peer, missing) = late.or_else(stuck).expect("something is unfinished");
+            mailboxes.waits[me.0 as usize] = Some(peer);
             let left = call.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let late = receives.iter().zip(&received).find(|(_, done)| !**done);
-                let late = late.map(|(receive, _)| (receive.from, receive.sink.len_bytes()));
-                let stuck =
-                    || sends.iter().zip(&sent).find(|(_, done)| !**done).map(|(s, _)| (s.to, s.bytes.len()));
-                let (peer, missing) = late.or_else(stuck).expect("something is unfinished");
+                let culprit = mailboxes.culprit(me, peer);
                 return Err(CollectiveError::Timeout {
-                    peer: self.group.holder(peer),
+                    peer: self.group.holder(culprit),
                     at: call.tag,
                     waited: call.started.elapsed(),
                     missing: missing as u64,
@@ -170,18 +199,21 @@ impl MemTransport {
         len: usize,
         receive: &Incoming<'_>,
     ) -> Result<bool, CollectiveError> {
-        let peer = self.group.holder(receive.from);
         match call.tag.judge(tag) {
             Arrival::Expected if len == receive.sink.len_bytes() => Ok(true),
             Arrival::Old => Ok(false),
-            Arrival::NewerMembership => {
-                Err(CollectiveError::StaleMembership { ours: call.tag.membership, theirs: tag.membership })
-            }
-            Arrival::Expected | Arrival::Early | Arrival::Different => {
-                let (theirs, ours) = (format!("{tag} ({len} bytes)"), call.tag.to_string());
-                Err(CollectiveError::Mismatch { peer, theirs, ours })
+            Arrival::NewerMembership | Arrival::Expected | Arrival::Early | Arrival::Different => {
+                Err(self.refused(call, tag, len, receive.from))
             }
         }
+    }
+
+    fn refused(&self, call: &Exchange, tag: &Tag, len: usize, from: Rank) -> CollectiveError {
+        if call.tag.judge(tag) == Arrival::NewerMembership {
+            return CollectiveError::StaleMembership { ours: call.tag.membership, theirs: tag.membership };
+        }
+        let (theirs, ours) = (format!("{tag} ({len} bytes)"), call.tag.to_string());
+        CollectiveError::Mismatch { peer: self.group.holder(from), theirs, ours }
     }
 }
 
@@ -215,5 +247,46 @@ impl Drop for MemTransport {
     fn drop(&mut self) {
         self.hub.lock().gone[self.group.me().0 as usize] = true;
         self.hub.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use antdt_core::MembershipVersion;
+
+    use super::*;
+    use crate::frame::Operation;
+    use crate::runtime::testing::{PATIENT, holder, mem_members};
+
+    fn call(round: u32, patience: Duration) -> Exchange {
+        let started = Instant::now();
+        let tag = Tag { membership: MembershipVersion(1), sequence: 1, round, operation: Operation::CONNECT };
+        Exchange { tag, started, deadline: started + patience, stall: PATIENT }
+    }
+
+    #[test]
+    fn who_is_silent_is_named_and_not_who_waits_for_it() {
+        // Rank 2 says nothing.
+        let (mut transports, _aborts) = mem_members(3);
+        let [first, second, _silent] = &mut transports[..] else { panic!("not three members") };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut place = [0];
+                let incoming = Incoming { from: Rank(2), sink: Sink::Place(&mut place) };
+                let outgoing = Outgoing { to: Rank(0), bytes: &[1] };
+                second.exchange(&call(0, PATIENT), &[outgoing], &mut [incoming]).unwrap_err()
+            });
+            let mut place = [0];
+            let mut wait = |round, patience| {
+                let incoming = Incoming { from: Rank(1), sink: Sink::Place(&mut place) };
+                first.exchange(&call(round, patience), &[], &mut [incoming])
+            };
+            // With its message comes that the second one waits itself.
+            wait(0, PATIENT).unwrap();
+            let error = wait(1, Duration::from_millis(10)).unwrap_err();
+            assert_eq!(error.culprit(), Some(holder(2)), "{error}");
+        });
     }
 }

@@ -1,19 +1,25 @@
 //! The seam that schedules run over.
 
 pub mod mem;
+pub mod mixed;
 pub mod tcp;
 
+pub(in crate::runtime) mod shm;
+
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 
 pub use mem::MemTransport;
+pub use mixed::MixedTransport;
 pub use tcp::{Listener, TcpTransport};
 
 use crate::error::CollectiveError;
 use crate::frame::Tag;
 use crate::group::Group;
+use crate::runtime::region::Region;
+use crate::schedule::CostModel;
 
 /// One round of one collective.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +30,9 @@ pub struct Exchange {
     pub started: Instant,
     /// When it must be over.
     pub deadline: Instant,
+    /// Longest silence of a peer within a message: once its first byte is there, or the first byte for it was taken,
+    /// it has arrived and has nothing to wait for. Shorter than what is left until the deadline, or without meaning.
+    pub stall: Duration,
 }
 
 /// A message to send.
@@ -102,7 +111,58 @@ pub trait Transport: Send {
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError>;
 
+    /// Every member's block, by rank: `blocks` falls into as many blocks of equal length as there are members, and the
+    /// one of this rank is filled on entry. For short blocks, where the delay counts and not the bytes; a transport
+    /// that has a shorter way than a round of messages takes it.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange).
+    fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
+        gather_by_exchange(self, call, blocks)
+    }
+
+    /// The host of each rank, where the transport knows and it matters: ranks with the same number share one. The same
+    /// on all members.
+    fn hosts(&self) -> Option<&[u32]> {
+        None
+    }
+
+    /// What messages cost over it, as long as nobody has measured. The same on all members.
+    fn cost(&self) -> CostModel {
+        CostModel::LOOPBACK
+    }
+
+    /// Memory for a buffer of `len_bytes` that will be reduced many times; on the heap, unless the transport knows
+    /// better.
+    ///
+    /// # Errors
+    /// If the system has no memory left that can be handed out.
+    fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
+        Ok(Region::heap(len_bytes))
+    }
+
     /// Gives up: tells the other members and makes every later call fail. Returns the error that stays, which is the
     /// first one.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
+}
+
+// One round of messages from everybody to everybody.
+fn gather_by_exchange<T: Transport + ?Sized>(
+    transport: &mut T,
+    call: &Exchange,
+    blocks: &mut [u8],
+) -> Result<(), CollectiveError> {
+    let (me, world) = (transport.group().me().0 as usize, transport.group().world() as usize);
+    let block = blocks.len() / world;
+    if block == 0 || world == 1 {
+        return Ok(());
+    }
+    let (before, rest) = blocks.split_at_mut(me * block);
+    let (mine, after) = rest.split_at_mut(block);
+    let ranks = || (0..transport.group().world()).map(Rank).filter(|rank| rank.0 as usize != me);
+    let sends: Vec<Outgoing<'_>> = ranks().map(|to| Outgoing { to, bytes: mine }).collect();
+    let places = before.chunks_exact_mut(block).chain(after.chunks_exact_mut(block));
+    let mut receives: Vec<Incoming<'_>> =
+        ranks().zip(places).map(|(from, place)| Incoming { from, sink: Sink::Place(place) }).collect();
+    transport.exchange(call, &sends, &mut receives)
 }

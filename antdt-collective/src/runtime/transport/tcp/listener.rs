@@ -7,12 +7,14 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use antdt_core::{MembershipVersion, Rank};
+use antdt_core::Rank;
 use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
+use super::config::TcpConfig;
+use super::hello::{HELLO_LEN, Hello, connect_tag};
+use super::link::Link;
 use crate::error::CollectiveError;
-use crate::frame::{FrameKind, Header, Operation, Tag};
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::{io_error, wait};
@@ -37,55 +39,6 @@ struct Waiting {
     callers: Vec<Greeting>,
     // Belong to a membership that this process has not reached.
     early: Vec<(Hello, TcpStream)>,
-}
-
-/// First payload of a connection, in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hello {
-    membership: MembershipVersion,
-    job: JobToken,
-    fingerprint: u64,
-    from: Rank,
-    to: Rank,
-}
-
-const HELLO_LEN: usize = Header::LEN + 24;
-
-impl Hello {
-    fn encode(&self) -> [u8; HELLO_LEN] {
-        let mut payload = [0; 24];
-        payload[..8].copy_from_slice(&self.job.0.to_le_bytes());
-        payload[8..16].copy_from_slice(&self.fingerprint.to_le_bytes());
-        payload[16..20].copy_from_slice(&self.from.0.to_le_bytes());
-        payload[20..].copy_from_slice(&self.to.0.to_le_bytes());
-        let mut bytes = [0; HELLO_LEN];
-        let header = Header::of(FrameKind::Hello, connect_tag(self.membership), 0, &payload);
-        bytes[..Header::LEN].copy_from_slice(&header.encode());
-        bytes[Header::LEN..].copy_from_slice(&payload);
-        bytes
-    }
-
-    fn decode(bytes: &[u8; HELLO_LEN]) -> Option<Self> {
-        let (header, payload) = bytes.split_first_chunk::<{ Header::LEN }>()?;
-        let header = Header::decode(header).ok()?;
-        header.verify(payload).ok()?;
-        if header.kind != FrameKind::Hello {
-            return None;
-        }
-        let u64_at = |at: usize| payload[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let u32_at = |at: usize| payload[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-        Some(Self {
-            membership: header.tag.membership,
-            job: JobToken(u64_at(0)?),
-            fingerprint: u64_at(8)?,
-            from: Rank(u32_at(16)?),
-            to: Rank(u32_at(20)?),
-        })
-    }
-}
-
-pub(super) const fn connect_tag(membership: MembershipVersion) -> Tag {
-    Tag { membership, sequence: 0, round: 0, operation: Operation::CONNECT }
 }
 
 /// A connection whose hello is on its way in.
@@ -147,20 +100,27 @@ impl Listener {
         self.address
     }
 
-    /// One connection to each other member, in order of rank; `None` for this process. The lower rank calls.
+    /// One connection to each other member, in order of rank; `None` for this process. Those of `kept` stay if the peer
+    /// keeps its end as well; for the others, the lower rank calls.
     pub(super) fn meet(
         &self,
         group: &Group,
+        kept: Vec<Option<Link>>,
+        config: TcpConfig,
         deadline: Instant,
         abort: &AbortHandle,
-    ) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
+        scratch: &mut [u8],
+    ) -> Result<Vec<Option<Link>>, CollectiveError> {
         let mut meeting = Meeting {
             listener: self,
             group,
+            config,
             abort,
+            scratch,
             started: Instant::now(),
             deadline,
             met: (0..group.world()).map(|_| None).collect(),
+            kept,
             calls: BTreeMap::new(),
             waiting: std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)),
         };
@@ -173,10 +133,15 @@ impl Listener {
 struct Meeting<'a> {
     listener: &'a Listener,
     group: &'a Group,
+    config: TcpConfig,
     abort: &'a AbortHandle,
+    // For bytes that nobody wants.
+    scratch: &'a mut [u8],
     started: Instant,
     deadline: Instant,
-    met: Vec<Option<TcpStream>>,
+    met: Vec<Option<Link>>,
+    // Connections of an older membership whose peers have not been heard in this one.
+    kept: Vec<Option<Link>>,
     calls: BTreeMap<Rank, Call>,
     waiting: Waiting,
 }
@@ -184,8 +149,13 @@ struct Meeting<'a> {
 impl Meeting<'_> {
     fn run(&mut self) -> Result<(), CollectiveError> {
         let me = self.group.me();
-        for rank in (me.0 + 1..self.group.world()).map(Rank) {
-            self.dial(rank)?;
+        for rank in (0..self.group.world()).map(Rank).filter(|rank| *rank != me) {
+            let hello = self.hello(rank).encode();
+            match &mut self.kept[rank.0 as usize] {
+                Some(link) => link.greet(&hello),
+                None if rank > me => self.dial(rank)?,
+                None => {}
+            }
         }
         let mut index = 0;
         while let Some((hello, _)) = self.waiting.early.get(index) {
@@ -200,6 +170,7 @@ impl Meeting<'_> {
             if let Some(error) = self.abort.error() {
                 return Err(error);
             }
+            self.advance_kept()?;
             self.advance_calls()?;
             self.accept()?;
             self.hear_callers()?;
@@ -248,6 +219,30 @@ impl Meeting<'_> {
         Ok(())
     }
 
+    // A peer that does not keep its end closes it, and calls or is called like a new one.
+    fn advance_kept(&mut self) -> Result<(), CollectiveError> {
+        let (me, tag) = (self.group.me(), connect_tag(self.group.membership()));
+        for rank in (0..self.group.world()).map(Rank) {
+            let Some(mut link) = self.kept[rank.0 as usize].take() else { continue };
+            link.writable = true;
+            match link.flush().and_then(|()| link.greeting(&tag, self.scratch)) {
+                Ok(Some(hello)) => {
+                    self.agree(rank, &hello)?;
+                    self.met[rank.0 as usize] = Some(link);
+                }
+                Ok(None) => self.kept[rank.0 as usize] = Some(link),
+                Err(_) if rank > me => self.dial(rank)?,
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&self, rank: Rank, stream: TcpStream) -> Link {
+        let checksums = self.config.checksums(&stream);
+        Link::new(stream, self.group.holder(rank), checksums)
+    }
+
     fn advance_calls(&mut self) -> Result<(), CollectiveError> {
         for (rank, call) in std::mem::take(&mut self.calls) {
             let call = match call {
@@ -278,7 +273,7 @@ impl Meeting<'_> {
                 Heard::Closed => return Err(self.closed(rank)),
                 Heard::Hello(hello) => {
                     self.agree(rank, &hello)?;
-                    self.met[rank.0 as usize] = Some(greeting.stream);
+                    self.met[rank.0 as usize] = Some(self.link(rank, greeting.stream));
                 }
             }
         }
@@ -367,7 +362,8 @@ impl Meeting<'_> {
         self.agree(hello.from, &hello)?;
         // A caller that hung up meanwhile may call again.
         if said.is_ok() {
-            self.met[hello.from.0 as usize] = Some(stream);
+            self.kept[hello.from.0 as usize] = None;
+            self.met[hello.from.0 as usize] = Some(self.link(hello.from, stream));
         }
         Ok(())
     }
@@ -384,10 +380,15 @@ impl Meeting<'_> {
             });
         }
         fds.extend(self.waiting.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
+        fds.extend(self.kept.iter().flatten().map(|link| {
+            let mut events = PollFlags::IN;
+            events.set(PollFlags::OUT, link.has_mail());
+            PollFd::new(&link.stream, events)
+        }));
         let connected_from = fds.len();
         let ranks = || (0_u32..).map(Rank).zip(&self.met);
-        let connected = || ranks().filter_map(|(rank, stream)| Some((rank, stream.as_ref()?)));
-        fds.extend(connected().map(|(_, stream)| PollFd::new(stream, PollFlags::RDHUP)));
+        let connected = || ranks().filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
+        fds.extend(connected().map(|(_, link)| PollFd::new(&link.stream, PollFlags::RDHUP)));
         wait(&mut fds, self.deadline).map_err(|e| io_error("waiting for connections", &e))?;
         // A member that hung up has given up on this group, or died: nobody need wait for the rest.
         let gone = fds[connected_from..]
@@ -419,28 +420,5 @@ fn say(mut stream: &TcpStream, hello: &Hello) -> io::Result<()> {
         Ok(written) if written == bytes.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::WriteZero.into()),
         Err(e) => Err(e),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hello_reads_back_and_every_damaged_one_is_refused() {
-        let hello = Hello {
-            membership: MembershipVersion(7),
-            job: JobToken::new("job"),
-            fingerprint: 99,
-            from: Rank(1),
-            to: Rank(2),
-        };
-        let bytes = hello.encode();
-        assert_eq!(Hello::decode(&bytes), Some(hello));
-        for bit in 0..HELLO_LEN * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Hello::decode(&damaged), None, "bit {bit}");
-        }
     }
 }

@@ -1,45 +1,91 @@
 //! Members that are processes, connected each with each over TCP.
 //!
 //! One thread drives all connections of a rank: every message of a round moves whenever its socket allows, so it
-//! cannot matter who sends first. A message goes in segments of 256 KiB, each a frame with its own checksum, and is
-//! folded in segment by segment while the rest is on its way.
+//! cannot matter who sends first. A message goes in segments of 256 KiB, each a frame, and is folded in piece by piece
+//! while the rest is on its way. Who finds nothing to do looks again for a few microseconds, letting others have the
+//! processor, before it sleeps: a short message then costs no wake-up.
 //!
-//! A rank that fails tells every peer it is connected with, on whose account, and shuts its side; a peer that dies is
-//! noticed by the end of its connection. Nobody therefore waits for the deadline but those who wait for a peer that is
-//! alive and silent.
+//! A rank that fails tells every peer it is connected with, on whose account, and closes only when they have it; a peer
+//! that dies is noticed by the end of its connection. Nobody therefore waits for the deadline but those who wait for a
+//! peer that is alive and silent. Whom they were waiting for, they tell each other then: the one who is named and
+//! waits for nobody is the culprit (`verdict`).
+//!
+//! The time of a long message is that of two copies by the kernel. Tried on one host, and not kept: fixed buffer sizes
+//! (the kernel's own grow to what is needed) and waking up only for larger amounts (`SO_RCVLOWAT`: no gain, and the
+//! reason of a failing peer would not wake anybody). Weighed and not built: several streams per peer, since one thread
+//! drives all; sharing pages with the socket (`vmsplice`), which would save one copy, but the bytes could then change
+//! until the peer has read them, and a rank that fails in the meantime hands its buffers back: a result could be wrong
+//! without anybody noticing. (`MSG_ZEROCOPY` copies on loopback all the same.)
 
+mod close;
+mod config;
+mod hello;
 mod link;
 mod listener;
+mod verdict;
 
-use std::io::{self, Write};
-use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 use rustix::event::{PollFd, PollFlags};
 
+pub use config::{Checksum, TcpConfig};
 pub use listener::Listener;
 
 use super::{Exchange, Incoming, Outgoing, Transport};
 use crate::error::CollectiveError;
-use crate::frame::{FrameKind, Header, Tag, notice};
+use crate::frame::Tag;
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::{io_error, wait};
-use link::{Link, Receiving, Sending};
-
-/// How long a failing rank tries to finish a segment that it had begun, so that the peer can read what comes after
-/// it: why it failed. A peer that reads takes it in far less; one that does not will learn from the closed connection.
-const FAREWELL: Duration = Duration::from_millis(100);
+use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
+pub(in crate::runtime::transport) use verdict::Ended;
 
 /// A member of a group over TCP.
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
+    // By rank; none for this one.
     links: Vec<Option<Link>>,
+    config: TcpConfig,
     abort: AbortHandle,
     failed: Option<CollectiveError>,
     last: Tag,
+    // What passes through on its way into a fold, or nowhere; 8-byte aligned.
+    scratch: Vec<u64>,
+}
+
+/// What goes to and comes from one peer in a round.
+#[derive(Debug)]
+pub(in crate::runtime::transport) struct Flow<'a, 'b> {
+    rank: Rank,
+    send: Option<Sending<'a>>,
+    receive: Option<Receiving<'a, 'b>>,
+}
+
+impl Flow<'_, '_> {
+    pub(in crate::runtime::transport) fn missing_out(&self) -> usize {
+        self.send.as_ref().map_or(0, Sending::missing)
+    }
+
+    pub(in crate::runtime::transport) fn missing_in(&self) -> usize {
+        self.receive.as_ref().map_or(0, Receiving::missing)
+    }
+
+    pub(in crate::runtime::transport) fn is_done(&self) -> bool {
+        self.missing_out() + self.missing_in() == 0
+    }
+
+    // Since when a message that has begun has not moved.
+    fn stalled_since(&self, link: &Link, tag: &Tag) -> Option<Instant> {
+        let incoming = self.receive.as_ref().filter(|receive| !receive.is_done());
+        let begun = self.receive.as_ref().and_then(|receive| receive.moved);
+        // Who sends this round's message, or says so, is there and takes what is for it.
+        let taken = begun.is_some() || link.takes(tag);
+        let outgoing = self.send.as_ref().filter(|send| taken && !send.is_done());
+        let outgoing = outgoing.map(|send| begun.map_or(send.moved, |begun| begun.max(send.moved)));
+        incoming.and_then(|receive| receive.moved).into_iter().chain(outgoing).min()
+    }
 }
 
 impl TcpTransport {
@@ -55,147 +101,307 @@ impl TcpTransport {
         timeout: Duration,
         abort: &AbortHandle,
     ) -> Result<Self, CollectiveError> {
-        let streams = listener.meet(group, Instant::now() + timeout, abort)?;
-        let ranks = (0_u32..).map(Rank);
-        let links = ranks.zip(streams).map(|(rank, stream)| stream.map(|s| Link::new(s, group.holder(rank))));
+        Self::connect_with(listener, group, timeout, abort, TcpConfig::default())
+    }
+
+    /// As [`connect`](Self::connect), with other settings than the default ones.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        listener: &Listener,
+        group: &Group,
+        timeout: Duration,
+        abort: &AbortHandle,
+        config: TcpConfig,
+    ) -> Result<Self, CollectiveError> {
+        let mut scratch = vec![0; SCRATCH_BYTES / 8];
+        let kept = (0..group.world()).map(|_| None).collect();
+        let links =
+            listener.meet(group, kept, config, Instant::now() + timeout, abort, bytes_of(&mut scratch))?;
         Ok(Self {
             group: group.clone(),
-            links: links.collect(),
+            links,
+            config,
             abort: abort.clone(),
             failed: None,
-            last: listener::connect_tag(group.membership()),
+            last: hello::connect_tag(group.membership()),
+            scratch,
         })
     }
 
-    fn run(
-        &mut self,
-        call: &Exchange,
-        sends: &mut [Option<Sending<'_>>],
-        receives: &mut [Option<Receiving<'_, '_>>],
-    ) -> Result<(), CollectiveError> {
-        for link in self.links.iter_mut().flatten() {
-            link.begin_round();
+    /// The transport of a newer membership. Members that stay keep their connections, and with them what the system has
+    /// learnt about the way; new members connect, and the connections of those who left are closed. Every member of the
+    /// new group calls this, or [`connect`](Self::connect) if it was not in the old one.
+    ///
+    /// It may be called after a call that failed: what is left of that is dropped. A connection that ended, or that a
+    /// failing member could not bring to the end of a frame, is made anew.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); also if the membership is not newer. All connections are then closed.
+    pub fn regroup(
+        mut self,
+        listener: &Listener,
+        group: &Group,
+        timeout: Duration,
+        abort: &AbortHandle,
+    ) -> Result<Self, CollectiveError> {
+        let (ours, theirs) = (self.group.membership(), group.membership());
+        if theirs <= ours {
+            let what = format!("membership {theirs} is not newer than {ours}, which this transport is in");
+            return Err(CollectiveError::Invalid { what });
         }
+        let mut kept: Vec<Option<Link>> = (0..group.world()).map(|_| None).collect();
+        for (rank, link) in (0..).map(Rank).zip(&mut self.links) {
+            let stays = group.rank_of(self.group.holder(rank)).filter(|_| rank != self.group.me());
+            if let Some(stays) = stays {
+                kept[stays.0 as usize] = link.take().filter(Link::is_whole);
+            }
+        }
+        let deadline = Instant::now() + timeout;
+        let mut scratch = vec![0; SCRATCH_BYTES / 8];
+        let links = listener.meet(group, kept, self.config, deadline, abort, bytes_of(&mut scratch));
+        Ok(Self {
+            group: group.clone(),
+            links: links?,
+            config: self.config,
+            abort: abort.clone(),
+            failed: None,
+            last: hello::connect_tag(group.membership()),
+            scratch,
+        })
+    }
+
+    fn run(&mut self, call: &Exchange, flows: &mut [Flow<'_, '_>]) -> Result<(), Ended> {
+        self.begin(call, flows);
+        let (mut idle_since, mut waited) = (None, false);
         loop {
             if let Some(error) = self.abort.error() {
-                return Err(error);
+                return Err(Ended::Failed(error));
             }
-            let (mut missing, mut waiting_for) = (0, None);
-            let mut progress = false;
-            for (rank, link) in self.links.iter_mut().enumerate() {
-                let Some(link) = link else { continue };
-                let (send, receive) = (&mut sends[rank], &mut receives[rank]);
-                let left = |send: &Option<Sending<'_>>, receive: &Option<Receiving<'_, '_>>| {
-                    (
-                        receive.as_ref().map_or(0, Receiving::missing),
-                        send.as_ref().map_or(0, Sending::missing),
-                    )
-                };
-                let before = left(send, receive);
-                let mut reachable = true;
-                if let Some(send) = send {
-                    reachable = link.send(send)?;
-                }
-                if !reachable {
-                    // It may have said why before it went.
-                    link.readable = true;
-                }
-                if link.listens() {
-                    link.receive(&call.tag, receive.as_mut())?;
-                }
-                let after = left(send, receive);
-                let unfinished = after.0 + after.1;
-                if !reachable || (link.closed && unfinished > 0) {
-                    return Err(CollectiveError::PeerClosed { peer: link.peer, at: call.tag });
-                }
-                progress |= before != after;
-                // Who does not send is more likely the culprit than who does not take.
-                if after.0 > 0 || (unfinished > 0 && waiting_for.is_none()) {
-                    waiting_for = Some(link.peer);
-                    missing = unfinished;
-                }
+            let now = Instant::now();
+            let moved = self.pass(call, flows, now, waited)?;
+            if flows.iter().all(Flow::is_done) {
+                return Ok(());
             }
-            let Some(peer) = waiting_for else { return Ok(()) };
-            if Instant::now() >= call.deadline {
-                let waited = call.started.elapsed();
-                return Err(CollectiveError::Timeout { peer, at: call.tag, waited, missing: missing as u64 });
+            let sleep_until = self.patience(call, flows, now)?;
+            if moved {
+                idle_since = None;
+                continue;
             }
-            if !progress {
-                self.sleep(call.deadline, sends)?;
+            if now.saturating_duration_since(*idle_since.get_or_insert(now)) < self.config.spin {
+                std::thread::yield_now();
+                self.look_again(flows);
+                continue;
             }
+            waited = true;
+            self.sleep(call, sleep_until, flows)?;
         }
     }
 
-    // Until something can move, or a peer has something to say.
-    fn sleep(&mut self, deadline: Instant, sends: &[Option<Sending<'_>>]) -> Result<(), CollectiveError> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN)];
-        let mut polled = Vec::with_capacity(self.links.len());
-        for (rank, link) in self.links.iter().enumerate() {
-            let Some(link) = link else { continue };
-            let mut events = PollFlags::empty();
-            events.set(PollFlags::IN, link.listens());
-            events.set(PollFlags::OUT, sends[rank].as_ref().is_some_and(|send| !send.is_done()));
-            if !events.is_empty() {
-                fds.push(PollFd::new(&link.stream, events));
-                polled.push(rank);
+    /// A round with these messages begins.
+    pub(in crate::runtime::transport) fn begin(&mut self, call: &Exchange, flows: &[Flow<'_, '_>]) {
+        self.last = call.tag;
+        for flow in flows {
+            self.link(flow.rank).begin_round();
+        }
+    }
+
+    /// Moves what can be moved; whether anything did.
+    pub(in crate::runtime::transport) fn pass(
+        &mut self,
+        call: &Exchange,
+        flows: &mut [Flow<'_, '_>],
+        now: Instant,
+        waited: bool,
+    ) -> Result<bool, Ended> {
+        let mut moved = false;
+        for flow in flows.iter_mut().filter(|flow| !flow.is_done()) {
+            moved |= self.advance(flow, call, now, waited)?;
+        }
+        Ok(moved)
+    }
+
+    /// The next pass is to ask the system again.
+    pub(in crate::runtime::transport) fn look_again(&mut self, flows: &[Flow<'_, '_>]) {
+        for flow in flows {
+            let link = self.link(flow.rank);
+            (link.readable, link.writable) = (true, true);
+        }
+    }
+
+    /// Whether a peer, or its end of the connection, is gone.
+    pub(in crate::runtime::transport) fn is_closed(&self, rank: Rank) -> bool {
+        self.links[rank.0 as usize].as_ref().is_some_and(|link| link.closed)
+    }
+
+    /// The messages of a round, by peer.
+    pub(in crate::runtime::transport) fn flows<'a, 'b>(
+        tag: Tag,
+        sends: impl ExactSizeIterator<Item = &'a Outgoing<'a>>,
+        receives: impl ExactSizeIterator<Item = &'a mut Incoming<'b>>,
+    ) -> Vec<Flow<'a, 'b>>
+    where
+        'b: 'a,
+    {
+        let now = Instant::now();
+        let sent = sends.len();
+        let mut flows: Vec<Flow<'a, 'b>> = Vec::with_capacity(sent + receives.len());
+        for Outgoing { to, bytes } in sends {
+            let send = Some(Sending::new(tag, bytes, now));
+            flows.push(Flow { rank: *to, send, receive: None });
+        }
+        for (index, Incoming { from, sink }) in receives.enumerate() {
+            // Both lists mostly name the same peers in the same order.
+            let same = |flow: &Flow<'_, '_>| flow.rank == *from;
+            let at = flows.get(index).filter(|flow| same(flow)).map(|_| index);
+            match at.or_else(|| flows[..sent].iter().position(same)) {
+                // What this rank sends says that it is there.
+                Some(at) => flows[at].receive = Some(Receiving::new(sink, false)),
+                None => {
+                    let receive = Some(Receiving::new(sink, true));
+                    flows.push(Flow { rank: *from, send: None, receive });
+                }
             }
         }
-        wait(&mut fds, deadline).map_err(|e| io_error("waiting for peers", &e))?;
+        flows
+    }
+
+    fn link(&mut self, rank: Rank) -> &mut Link {
+        self.links[rank.0 as usize].as_mut().expect("a message goes to and comes from another member")
+    }
+
+    // Moves what can be moved. Whether anything did.
+    fn advance(
+        &mut self,
+        flow: &mut Flow<'_, '_>,
+        call: &Exchange,
+        now: Instant,
+        waited: bool,
+    ) -> Result<bool, Ended> {
+        let link = self.links[flow.rank.0 as usize].as_mut().expect("as in `link`");
+        let mut moved = false;
+        let mut reachable = true;
+        match flow.send.as_mut().filter(|send| !send.is_done()) {
+            Some(send) if link.writable => match link.send(send) {
+                Ok(false) => {}
+                Ok(true) => (moved, send.moved) = (true, now),
+                Err(link::Gone) => reachable = false,
+            },
+            Some(_) => {}
+            None => reachable = link.flush().is_ok(),
+        }
+        // Who is gone may have said why.
+        let waiting = flow.receive.as_mut().filter(|receive| !receive.is_done());
+        if reachable && link.listens() && waiting.is_some() {
+            match link.receive(&call.tag, waiting, bytes_of(&mut self.scratch)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    moved = true;
+                    if let Some(receive) = &mut flow.receive {
+                        receive.moved = Some(now);
+                    }
+                }
+                Err(Stop::Gone) => reachable = false,
+                Err(Stop::Told) => return Err(Ended::Told { from: flow.rank, waited }),
+                Err(Stop::Failed(error)) => return Err(Ended::Failed(error)),
+            }
+        }
+        if !reachable || (link.closed && !flow.is_done()) {
+            return Err(Ended::Gone(flow.rank));
+        }
+        Ok(moved)
+    }
+
+    /// Until when there is nothing to complain about.
+    pub(in crate::runtime::transport) fn patience(
+        &self,
+        call: &Exchange,
+        flows: &[Flow<'_, '_>],
+        now: Instant,
+    ) -> Result<Instant, Ended> {
+        let mut until = call.deadline;
+        let stalled = flows.iter().filter(|flow| !flow.is_done()).find(|flow| {
+            let link = self.links[flow.rank.0 as usize].as_ref();
+            let since = link.and_then(|link| flow.stalled_since(link, &call.tag));
+            let Some(end) = since.and_then(|since| since.checked_add(call.stall)) else { return false };
+            until = until.min(end);
+            end <= now
+        });
+        if stalled.is_some() || now >= call.deadline {
+            return Err(Ended::Silent(self.late(call, flows, stalled)));
+        }
+        Ok(until)
+    }
+
+    /// The error of a wait that has lasted too long. Who does not send is more likely the culprit than who does not take.
+    pub(in crate::runtime::transport) fn late<'a, 'b>(
+        &self,
+        call: &Exchange,
+        flows: &[Flow<'a, 'b>],
+        stalled: Option<&Flow<'a, 'b>>,
+    ) -> CollectiveError {
+        let late = stalled
+            .or_else(|| flows.iter().find(|flow| flow.missing_in() > 0))
+            .or_else(|| flows.iter().find(|flow| !flow.is_done()));
+        let (rank, missing) = late.map_or((self.group.me(), 0), |flow| {
+            let (out, into) = (flow.missing_out(), flow.missing_in());
+            (flow.rank, if into > 0 { into } else { out })
+        });
+        CollectiveError::Timeout {
+            peer: self.group.holder(rank),
+            at: call.tag,
+            waited: call.started.elapsed(),
+            missing: missing as u64,
+        }
+    }
+
+    /// Until something can move, or a peer has something to say.
+    pub(in crate::runtime::transport) fn sleep(
+        &mut self,
+        call: &Exchange,
+        until: Instant,
+        flows: &mut [Flow<'_, '_>],
+    ) -> Result<(), Ended> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN)];
+        let mut polled = Vec::with_capacity(self.links.len());
+        for (rank, link) in (0..).map(Rank).zip(&self.links) {
+            let Some(link) = link else { continue };
+            let flow = flows.iter().find(|flow| flow.rank == rank);
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::IN, link.listens());
+            events.set(PollFlags::OUT, link.has_mail() || flow.is_some_and(|flow| flow.missing_out() > 0));
+            if !events.is_empty() {
+                fds.push(PollFd::new(&link.stream, events));
+                polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0)));
+            }
+        }
+        wait(&mut fds, until).map_err(|e| Ended::Failed(io_error("waiting for peers", &e)))?;
         let ready: Vec<PollFlags> = fds[1..].iter().map(PollFd::revents).collect();
-        for (rank, ready) in polled.into_iter().zip(ready) {
-            if let Some(link) = &mut self.links[rank] {
-                let gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
-                link.readable |= gone || ready.contains(PollFlags::IN);
-                link.writable |= gone || ready.contains(PollFlags::OUT);
+        for ((rank, busy), ready) in polled.into_iter().zip(ready) {
+            let Some(link) = &mut self.links[rank.0 as usize] else { continue };
+            let gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
+            link.readable |= gone || ready.contains(PollFlags::IN);
+            link.writable |= gone || ready.contains(PollFlags::OUT);
+            // Those whose message is not awaited may have something to say.
+            if !busy && !ready.is_empty() {
+                // One that is gone is missed where it is needed.
+                let _ = link.flush();
+                let complete = flows.iter_mut().find(|flow| flow.rank == rank);
+                let complete = complete.and_then(|flow| flow.receive.as_mut());
+                match link.receive(&call.tag, complete, bytes_of(&mut self.scratch)) {
+                    Ok(_) | Err(Stop::Gone) => {}
+                    Err(Stop::Told) => return Err(Ended::Told { from: rank, waited: true }),
+                    Err(Stop::Failed(error)) => return Err(Ended::Failed(error)),
+                }
             }
         }
         Ok(())
     }
+}
 
-    // Tells all peers, behind the rest of any segment that was begun, and shuts this side.
-    fn farewell(&mut self, error: CollectiveError, begun: impl Fn(usize) -> Vec<u8>) -> CollectiveError {
-        if let Some(first) = &self.failed {
-            return first.clone();
-        }
-        let payload = notice::encode(self.group.holder(self.group.me()), &error);
-        let header = Header::of(FrameKind::Abort, self.last, 0, &payload).encode();
-        let mut letters: Vec<(usize, Vec<u8>, usize)> = Vec::new();
-        for (rank, link) in self.links.iter().enumerate() {
-            if link.as_ref().is_some_and(|link| !link.closed) {
-                letters.push((rank, [&begun(rank)[..], &header, &payload].concat(), 0));
-            }
-        }
-        let deadline = Instant::now() + FAREWELL;
-        loop {
-            letters.retain_mut(|(rank, letter, sent)| {
-                let Some(link) = &mut self.links[*rank] else { return false };
-                while *sent < letter.len() {
-                    match link.stream.write(&letter[*sent..]) {
-                        Ok(0) => return false,
-                        Ok(written) => *sent += written,
-                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
-                        Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                        Err(_) => return false,
-                    }
-                }
-                false
-            });
-            if letters.is_empty() || Instant::now() >= deadline {
-                break;
-            }
-            let streams = letters.iter().filter_map(|(rank, ..)| self.links[*rank].as_ref());
-            let mut fds: Vec<_> = streams.map(|link| PollFd::new(&link.stream, PollFlags::OUT)).collect();
-            if wait(&mut fds, deadline).is_err() {
-                break;
-            }
-        }
-        for link in self.links.iter_mut().flatten() {
-            // Fails if the peer is gone, and then there is nothing to shut.
-            let _ = link.stream.shutdown(Shutdown::Write);
-        }
-        tracing::debug!(rank = %self.group.me(), %error, "collective failed");
-        self.failed.insert(error).clone()
-    }
+fn bytes_of(scratch: &mut [u64]) -> &mut [u8] {
+    bytemuck::cast_slice_mut(scratch)
 }
 
 impl Transport for TcpTransport {
@@ -212,24 +418,20 @@ impl Transport for TcpTransport {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.last = call.tag;
-        let world = self.links.len();
-        let mut sending: Vec<Option<Sending<'_>>> = (0..world).map(|_| None).collect();
-        for Outgoing { to, bytes } in sends {
-            sending[to.0 as usize] = Some(Sending::new(call.tag, bytes));
-        }
-        let mut receiving: Vec<Option<Receiving<'_, '_>>> = (0..world).map(|_| None).collect();
-        for Incoming { from, sink } in receives {
-            receiving[from.0 as usize] = Some(Receiving::new(sink));
-        }
-        let result = self.run(call, &mut sending, &mut receiving);
-        result.map_err(|error| {
-            self.farewell(error, |rank| sending[rank].as_ref().map_or_else(Vec::new, Sending::begun))
-        })
+        let mut flows = Self::flows(call.tag, sends.iter(), receives.iter_mut());
+        self.run(call, &mut flows).map_err(|ended| self.conclude(call, ended, &flows))
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
-        self.farewell(error, |_| Vec::new())
+        let (tag, now) = (self.last, Instant::now());
+        let call = Exchange { tag, started: now, deadline: now, stall: Duration::ZERO };
+        self.conclude(&call, Ended::Failed(error), &[])
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        close::linger(&mut self.links, &self.last, bytes_of(&mut self.scratch));
     }
 }
 

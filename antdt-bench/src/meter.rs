@@ -8,30 +8,31 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Time that something took, on the wall and on the cores. What else runs on the machine is in the first only.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Took {
+pub(crate) struct Took {
     /// On the wall.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
     /// On the cores.
-    pub(super) cpu: Duration,
+    pub(crate) cpu: Duration,
 }
 
 /// Measures what this thread does.
-pub(super) fn on_this_thread<T>(work: impl FnOnce() -> T) -> (T, Took) {
+pub(crate) fn on_this_thread<T>(work: impl FnOnce() -> T) -> (T, Took) {
     measure(ClockId::ThreadCPUTime, work)
 }
 
 /// Measures what all threads of this process do meanwhile.
-pub(super) fn in_this_process<T>(work: impl FnOnce() -> T) -> (T, Took) {
+pub(crate) fn in_this_process<T>(work: impl FnOnce() -> T) -> (T, Took) {
     measure(ClockId::ProcessCPUTime, work)
 }
 
 fn measure<T>(clock: ClockId, work: impl FnOnce() -> T) -> (T, Took) {
-    let (wall, cpu) = (Instant::now(), cpu_time(clock));
+    let (wall, cpu) = (Instant::now(), clock_time(clock));
     let result = work();
-    (result, Took { wall: wall.elapsed(), cpu: cpu_time(clock).saturating_sub(cpu) })
+    (result, Took { wall: wall.elapsed(), cpu: clock_time(clock).saturating_sub(cpu) })
 }
 
-fn cpu_time(clock: ClockId) -> Duration {
+/// What a clock of the system shows.
+pub(crate) fn clock_time(clock: ClockId) -> Duration {
     clock_gettime(clock).try_into().unwrap_or_default()
 }
 
@@ -40,15 +41,26 @@ fn cpu_time(clock: ClockId) -> Duration {
 ///
 /// # Errors
 /// If the system does not tell; Linux does.
-pub(super) fn peak_growth<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
-    // 5 sets the peak back to what is held now: proc_pid_clear_refs(5).
-    fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak of memory")?;
+pub(crate) fn peak_growth<T>(work: impl FnOnce() -> T) -> Result<(T, u64)> {
+    reset_peak()?;
     let before = status_bytes("VmRSS:")?;
     let result = work();
     Ok((result, status_bytes("VmHWM:")?.saturating_sub(before)))
 }
 
-fn status_bytes(field: &str) -> Result<u64> {
+/// Sets the peak of memory (`VmHWM:`) back to what is held now: proc_pid_clear_refs(5).
+///
+/// # Errors
+/// If the system can't; Linux can.
+pub(crate) fn reset_peak() -> Result<()> {
+    fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak of memory")
+}
+
+/// A field of this process's status, in bytes, such as `VmRSS:`.
+///
+/// # Errors
+/// If there is none of that name.
+pub(crate) fn status_bytes(field: &str) -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("the system does not tell of memory")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
@@ -56,19 +68,19 @@ fn status_bytes(field: &str) -> Result<u64> {
 }
 
 /// The value in the middle; the higher one of two. 0 of none.
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// The least of some values; infinite of none.
-pub(super) fn least(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
 }
 
 /// The least value that `share` of the values do not exceed; zero of none. Sorts them.
-pub(super) fn quantile(values: &mut [Duration], share: f64) -> Duration {
+pub(crate) fn quantile(values: &mut [Duration], share: f64) -> Duration {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;
     values.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,102 +1,144 @@
 //! Conformance of a transport: what every implementation must do, whatever it runs on. Feature `testing`.
+//!
+//! [`transport_conforms!`](crate::transport_conforms) makes one test of each invariant, I1 to I14, over every algorithm;
+//! each can also be called by itself. [`FaultTransport`], [`CountTransport`] and [`StaleTransport`] are what they are
+//! made of.
 
-use std::panic::resume_unwind;
-use std::thread;
-use std::time::Duration;
+mod case;
+mod count;
+mod fault;
+mod members;
+mod stale;
+mod watchdog;
+mod wire;
 
-use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank, Seed};
+mod i01_identity;
+mod i02_value;
+mod i03_determinism;
+mod i04_isolation;
+mod i05_traffic;
+mod i06_disjoint;
+mod i07_termination;
+mod i08_atomicity;
+mod i09_fencing;
+mod i10_mismatch;
+mod i11_weighted;
+mod i12_composition;
+mod i13_relabelling;
+mod i14_few;
+
+use antdt_core::{Rank, Seed};
 use half::{bf16, f16};
 
-use super::transport::Transport;
-use super::{
-    AbortHandle, Communicator, CommunicatorConfig, Listener, MemTransport, ScheduledCommunicator,
-    TcpTransport,
-};
+use super::region::Region;
+use super::transport::{Exchange, Incoming, Outgoing, Transport};
+use super::{Communicator, ScheduledCommunicator};
 use crate::element::Element;
 use crate::error::CollectiveError;
-use crate::group::{Group, JobToken, Member};
+use crate::group::Group;
+use crate::kernel;
 use crate::op::ReduceOp;
 use crate::schedule::{Choice, CostModel, interpret};
 use crate::weighted::WeightedMean;
 
-/// The transports of one group in order of rank, with each one's abort handle.
-pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
+pub use count::{CountTransport, Traffic};
+pub use fault::{Fault, FaultTransport, REASON};
+pub use i01_identity::i01_identity;
+pub use i02_value::i02_value;
+pub use i03_determinism::i03_determinism;
+pub use i04_isolation::i04_isolation;
+pub use i05_traffic::i05_traffic;
+pub use i06_disjoint::i06_disjoint;
+pub use i07_termination::i07_termination;
+pub use i08_atomicity::i08_atomicity;
+pub use i09_fencing::i09_fencing;
+pub use i10_mismatch::i10_mismatch;
+pub use i11_weighted::i11_weighted;
+pub use i12_composition::i12_composition;
+pub use i13_relabelling::i13_relabelling;
+pub use i14_few::i14_few;
+pub use members::{
+    Make, Members, PATIENT, SHORT, abort_handles, at_once, holder, loopback_listener, mem_members,
+    mixed_members, on_all, on_all_with, shm_members, tcp_members,
+};
+pub use stale::StaleTransport;
+pub use watchdog::Watchdog;
+pub use wire::{Damage, Strike, Wires};
 
-/// Longest any check waits for a deadline that is meant to pass.
-const SHORT: Duration = Duration::from_millis(300);
-
-/// The holder that has `rank` in the groups of these checks.
-pub fn holder(rank: u32) -> Holder {
-    Holder::new(NodeId::worker(rank), Incarnation(0))
-}
-
-/// A group of members in memory.
-///
-/// # Panics
-/// If the group cannot be made.
-pub fn mem_members(world: u32) -> Members<MemTransport> {
-    let aborts = abort_handles(world);
-    let address = "127.0.0.1:0".parse().expect("a constant");
-    let members: Vec<Member> = (0..world).map(|rank| Member { holder: holder(rank), address }).collect();
-    (MemTransport::group(MembershipVersion(1), &members, &aborts).expect("a good group"), aborts)
-}
-
-/// A group of members connected over loopback.
-///
-/// # Panics
-/// If they cannot be connected.
-pub fn tcp_members(world: u32) -> Members<TcpTransport> {
-    let aborts = abort_handles(world);
-    let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
-    let addresses = (0..).zip(&listeners);
-    let members: Vec<Member> =
-        addresses.map(|(rank, l)| Member { holder: holder(rank), address: l.local_address() }).collect();
-    let connect = |rank: u32| {
-        let group = Group::new(MembershipVersion(1), members.clone(), Rank(rank)).expect("a good group");
-        let index = rank as usize;
-        TcpTransport::connect(&listeners[index], &group, Duration::from_secs(20), &aborts[index])
-            .expect("peers are there")
+/// One test for each invariant of a transport, I1 to I14; `$make` makes a group of as many members as it is told:
+/// `Fn(u32) -> Members<T>`.
+#[macro_export]
+macro_rules! transport_conforms {
+    ($make:expr) => {
+        $crate::transport_conforms! {
+            $make;
+            i01_identity i02_value i03_determinism i04_isolation i05_traffic i06_disjoint i07_termination
+            i08_atomicity i09_fencing i10_mismatch i11_weighted i12_composition i13_relabelling i14_few
+        }
     };
-    let transports = thread::scope(|scope| {
-        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(move || connect(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
-    (transports, aborts)
+    ($make:expr; $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::runtime::testing::$name(&$make);
+            }
+        )*
+    };
 }
 
-/// A listener on loopback, on a free port.
-///
-/// # Panics
-/// If loopback is not there.
-pub fn loopback_listener() -> Listener {
-    Listener::bind("127.0.0.1:0".parse().expect("a constant"), JobToken::new("test")).expect("loopback")
+// One member that is unlike the others.
+enum Either<A, B> {
+    Odd(A),
+    Usual(B),
 }
 
-fn abort_handles(world: u32) -> Vec<AbortHandle> {
-    (0..world).map(|_| AbortHandle::new().expect("a descriptor is left")).collect()
-}
+impl<A: Transport, B: Transport> Transport for Either<A, B> {
+    fn group(&self) -> &Group {
+        match self {
+            Self::Odd(transport) => transport.group(),
+            Self::Usual(transport) => transport.group(),
+        }
+    }
 
-/// Runs `work` on all members at once, each on its own thread; results by rank.
-///
-/// # Panics
-/// If `work` panics.
-pub fn on_all<T: Transport, R: Send>(
-    transports: Vec<T>,
-    timeout: Duration,
-    work: impl Fn(Rank, &mut ScheduledCommunicator<T>) -> R + Sync,
-) -> Vec<R> {
-    let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
-    let work = &work;
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .map(Rank)
-            .zip(transports)
-            .map(|(rank, transport)| {
-                scope.spawn(move || work(rank, &mut ScheduledCommunicator::new(transport, config)))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    })
+    fn exchange(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> Result<(), CollectiveError> {
+        match self {
+            Self::Odd(transport) => transport.exchange(call, sends, receives),
+            Self::Usual(transport) => transport.exchange(call, sends, receives),
+        }
+    }
+
+    fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
+        match self {
+            Self::Odd(transport) => transport.all_gather(call, blocks),
+            Self::Usual(transport) => transport.all_gather(call, blocks),
+        }
+    }
+
+    fn cost(&self) -> CostModel {
+        match self {
+            Self::Odd(transport) => transport.cost(),
+            Self::Usual(transport) => transport.cost(),
+        }
+    }
+
+    fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
+        match self {
+            Self::Odd(transport) => transport.region(len_bytes),
+            Self::Usual(transport) => transport.region(len_bytes),
+        }
+    }
+
+    fn fail(&mut self, error: CollectiveError) -> CollectiveError {
+        match self {
+            Self::Odd(transport) => transport.fail(error),
+            Self::Usual(transport) => transport.fail(error),
+        }
+    }
 }
 
 /// Checks everything below on the groups that `make` gives for a world size.
@@ -116,8 +158,6 @@ pub fn check_transport<T: Transport>(make: impl Fn(u32) -> Members<T>) {
         check_silent_member(make(world).0);
     }
 }
-
-const PATIENT: Duration = Duration::from_secs(60);
 
 /// Collectives compute what their schedules say, with the same bits on all members.
 ///
@@ -175,13 +215,29 @@ fn reduces<E: Element>(
     op: ReduceOp,
     make: impl Fn(f64) -> E,
 ) {
+    if op == ReduceOp::Mean && !E::DIVIDES {
+        return;
+    }
     let world = communicator.group().world();
-    let algorithm = choice.algorithm(world, len * size_of::<E>(), &CostModel::LOOPBACK);
     let mut buffers: Vec<Vec<E>> = (0..world).map(|rank| operands(rank, len, &make)).collect();
-    let schedules: Vec<_> = (0..world).map(|rank| algorithm.schedule(Rank(rank), world, len)).collect();
-    interpret(&schedules, &mut buffers, op).expect("the schedules fit together");
     let mut data = operands(me.0, len, &make);
-    communicator.all_reduce_by(algorithm, &mut data, op).expect("all members reduce");
+    communicator.all_reduce_by(choice, &mut data, op).expect("all members reduce");
+    match choice.resolve(world, size_of_val(&*data), communicator.cost()).algorithm() {
+        Some(algorithm) => {
+            let schedules: Vec<_> =
+                (0..world).map(|rank| algorithm.schedule(Rank(rank), world, len)).collect();
+            interpret(&schedules, &mut buffers, op).expect("the schedules fit together");
+        }
+        None => {
+            let (first, others) = buffers.split_first_mut().expect("there are members");
+            others.iter().for_each(|other| kernel::reduce(op, first, other));
+            let total = first.clone();
+            others.iter_mut().for_each(|other| other.copy_from_slice(&total));
+        }
+    }
+    if op == ReduceOp::Mean {
+        buffers.iter_mut().for_each(|buffer| kernel::divide(buffer, world));
+    }
     let bytes = bytemuck::cast_slice::<E, u8>;
     assert!(buffers.iter().all(|buffer| bytes(buffer) == bytes(&data)), "{choice} {op} of {len} {}", E::TYPE);
 }

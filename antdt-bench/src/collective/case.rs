@@ -1,0 +1,225 @@
+//! What is reduced, over what, how often, and what must come out.
+
+use std::fmt;
+
+use super::order::{Buffer, Medium};
+use super::peers::Peer;
+use super::series::{Column, Series};
+use crate::Entry;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Sizes of groups.
+pub(super) const WORLDS: [u32; 2] = [2, 4];
+/// Bytes of a buffer.
+pub(super) const SIZES: [usize; 11] =
+    [8, 64, KIB, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
+/// Buffers up to this are about latency.
+const SHORT: usize = 4 * KIB;
+/// Where time on the cores is compared.
+const CPU_AT: usize = 64 * MIB;
+
+/// Over what ours reduces, and whose buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Path {
+    pub(super) medium: Medium,
+    pub(super) buffer: Buffer,
+}
+
+impl Path {
+    pub(super) const ALL: [Self; 4] = [
+        Self { medium: Medium::Tcp, buffer: Buffer::Heap },
+        Self { medium: Medium::Tcp, buffer: Buffer::Own },
+        Self { medium: Medium::Shm, buffer: Buffer::Own },
+        Self { medium: Medium::Shm, buffer: Buffer::Heap },
+    ];
+
+    /// Whether buffers of so many bytes are measured over it.
+    pub(super) const fn takes(self, bytes: usize) -> bool {
+        match (self.medium, self.buffer) {
+            (Medium::Tcp, Buffer::Heap) => bytes <= SHORT || bytes >= MIB,
+            (Medium::Tcp, Buffer::Own) => bytes >= MIB,
+            (Medium::Shm, Buffer::Heap) => bytes != 4 * MIB,
+            // The latency of a call is that of a buffer from anywhere.
+            (Medium::Shm, Buffer::Own) => bytes > SHORT && bytes != 4 * MIB,
+        }
+    }
+
+    /// Its name in the table, with the number of ranks.
+    pub(super) fn title(self, world: u32) -> String {
+        format!("{self}, {world} ranks")
+    }
+
+    /// Who reduces the same, and what the machine allows.
+    pub(super) fn columns(self, world: u32, bytes: usize) -> Vec<Column> {
+        let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
+        match self.medium {
+            Medium::Tcp if world == 2 && bytes > SHORT => columns.push(Column::Duplex),
+            Medium::Shm if bytes >= 16 * MIB => columns.push(Column::Floor),
+            _ => {}
+        }
+        columns
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.medium, self.buffer) {
+            (Medium::Tcp, Buffer::Heap) => "tcp",
+            (Medium::Tcp, Buffer::Own) => "tcp, own buffer",
+            (Medium::Shm, Buffer::Own) => "shm",
+            (Medium::Shm, Buffer::Heap) => "shm, heap buffer",
+        })
+    }
+}
+
+/// So many bytes, in words.
+pub(super) fn size(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= MIB => format!("{} MiB", bytes / MIB),
+        bytes if bytes >= KIB => format!("{} KiB", bytes / KIB),
+        bytes => format!("{bytes} B"),
+    }
+}
+
+/// How often something is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Turns that each column gets.
+    pub(super) rounds: usize,
+    /// Reductions behind one reading of the clock.
+    pub(super) calls: u32,
+    /// Readings in a turn, whose median is its result.
+    pub(super) repetitions: usize,
+    /// Reductions before them, for caches that another column has filled and cores that its ranks had.
+    pub(super) warm: usize,
+}
+
+impl Plan {
+    pub(super) const fn of(bytes: usize, quick: bool) -> Self {
+        let rounds = match (quick, bytes) {
+            (false, _) => 30,
+            (true, bytes) if bytes > 64 * MIB => 3,
+            (true, bytes) if bytes > 16 * MIB => 5,
+            (true, _) => 9,
+        };
+        match bytes {
+            bytes if bytes <= SHORT => Self { rounds, calls: 200, repetitions: 1, warm: 1 },
+            bytes if bytes <= MIB => Self { rounds, calls: 1, repetitions: 9, warm: 5 },
+            bytes if bytes <= 4 * MIB => Self { rounds, calls: 1, repetitions: 5, warm: 3 },
+            bytes if bytes <= 64 * MIB => Self { rounds, calls: 1, repetitions: 1, warm: 1 },
+            _ => Self { rounds, calls: 1, repetitions: 1, warm: 0 },
+        }
+    }
+}
+
+/// What came out for one path and one size, as lines of the table. Ratios are forgiven `slack`.
+pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], slack: f64) -> Vec<Entry> {
+    let of = |column: Column| series.iter().find(|series| series.column == column);
+    let Some(ours) = of(Column::Ours(path)) else { return Vec::new() };
+    let title = format!("{}, {}", path.title(world), size(bytes));
+    let (unit, units) = if bytes <= SHORT { ("us", 1e6) } else { ("ms", 1e3) };
+    let name = format!("{title} ({} rounds)", ours.seconds.len());
+    let [low, high] = ours.quartiles().map(|seconds| digits(seconds * units));
+    let mut entries = vec![
+        Entry::shown(name, ours.median() * units, unit)
+            .beside(format!("half of them {low} to {high} {unit}")),
+    ];
+    let beside = |other: &Series| format!("{} {} {unit}", other.column, digits(other.median() * units));
+    let mut compare = |column: Column, least: f64| {
+        if let Some(peer) = of(column) {
+            entries.push(
+                Entry::shown(format!("{title}: {column} / ours"), peer.median() / ours.median(), "x")
+                    .at_least(least / slack)
+                    .beside(beside(peer)),
+            );
+        }
+    };
+    match (path.medium, path.buffer) {
+        // The targets are for buffers from anywhere, as the peers' are.
+        (Medium::Tcp, Buffer::Own) => {}
+        (Medium::Tcp, Buffer::Heap) if bytes <= SHORT => compare(Column::Openmpi(Medium::Tcp), 1.0),
+        (Medium::Tcp, Buffer::Heap) => {
+            compare(Column::Gloo, 1.2);
+            compare(Column::Openmpi(Medium::Tcp), 1.2);
+            compare(Column::Duplex, 0.85);
+        }
+        (Medium::Shm, _) if bytes <= SHORT => {
+            compare(Column::Openmpi(Medium::Shm), 0.5);
+            compare(Column::Gloo, 10.0);
+        }
+        (Medium::Shm, _) if bytes < 16 * MIB => compare(Column::Openmpi(Medium::Shm), 1.2),
+        (Medium::Shm, Buffer::Own) => {
+            compare(Column::Openmpi(Medium::Shm), 3.0);
+            compare(Column::Gloo, 5.0);
+            compare(Column::Floor, 1.0 / 1.5);
+        }
+        (Medium::Shm, Buffer::Heap) => compare(Column::Openmpi(Medium::Shm), 1.5),
+    }
+    if bytes == CPU_AT {
+        let gib = bytes as f64 / f64::from(1 << 30);
+        let cpu = ours.cpu_median() / gib;
+        entries.push(Entry::shown(format!("{title}: time on the cores a GiB"), cpu, "s"));
+        if let Some(gloo) = of(Column::Gloo) {
+            let theirs = gloo.cpu_median() / gib;
+            entries.push(
+                Entry::shown(format!("{title}: time on the cores, ours / {}", Peer::Gloo), cpu / theirs, "x")
+                    .at_most(0.6 * slack)
+                    .beside(format!("gloo {} s a GiB", digits(theirs))),
+            );
+        }
+    }
+    entries
+}
+
+/// Three digits that count.
+fn digits(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value if value >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: Path = Path { medium: Medium::Tcp, buffer: Buffer::Heap };
+
+    fn series(column: Column, seconds: f64, cpu: f64) -> Series {
+        Series { column, seconds: vec![seconds], cpu: vec![cpu] }
+    }
+
+    #[test]
+    fn a_peer_that_takes_longer_is_a_ratio_above_one() {
+        let all = [
+            series(Column::Ours(TCP), 0.040, 0.05),
+            series(Column::Gloo, 0.050, 0.10),
+            series(Column::Openmpi(Medium::Tcp), 0.044, 0.08),
+            series(Column::Duplex, 0.030, 0.0),
+        ];
+        let rows = entries(TCP, 2, 64 * MIB, &all, 1.0);
+        let row = |end: &str| rows.iter().find(|row| row.name.ends_with(end)).unwrap();
+        assert_eq!(rows[0].name, "tcp, 2 ranks, 64 MiB (1 rounds)");
+        assert!((rows[0].value - 40.0).abs() < 1e-9);
+        assert!(row("gloo / ours").ok && (row("gloo / ours").value - 1.25).abs() < 1e-9);
+        assert!(!row("Open MPI / ours").ok, "1.1 is not 1.2");
+        assert!(!row("ceiling / ours").ok, "three quarters of what loopback carries");
+        assert!(row("ours / gloo").ok && (row("ours / gloo").value - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_peer_that_is_missing_has_no_row() {
+        let rows = entries(TCP, 4, MIB, &[series(Column::Ours(TCP), 0.001, 0.0)], 1.0);
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].target.is_none());
+    }
+
+    #[test]
+    fn a_full_run_has_thirty_rounds_of_everything() {
+        assert!(SIZES.iter().all(|bytes| Plan::of(*bytes, false).rounds >= 30));
+    }
+}

@@ -1,0 +1,242 @@
+//! The processes of one system that reduce together, and how they are told what to do.
+//!
+//! Each has a connection to here and sleeps in a read of it while others are measured. It ends when the connection
+//! does, so that none outlives this process, however this one ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use super::order::{self, Done, Hello, Medium};
+
+/// What may pass until all ranks of a system have reported.
+const START: Duration = Duration::from_secs(60);
+/// What an order may take: twice the longest, and as long as the ranks themselves wait for each other.
+const ORDER: Duration = Duration::from_secs(60);
+/// What may pass until processes without orders have ended by themselves.
+const END: Duration = Duration::from_secs(5);
+
+/// A system's processes.
+#[derive(Debug)]
+pub struct Crew {
+    name: String,
+    children: Vec<Child>,
+    ranks: Vec<Rank>,
+    log: PathBuf,
+}
+
+#[derive(Debug)]
+struct Rank {
+    hello: Hello,
+    connection: BufReader<TcpStream>,
+}
+
+/// Where ranks report.
+#[derive(Debug)]
+pub(super) struct Control {
+    listener: TcpListener,
+    pub(super) address: SocketAddr,
+}
+
+impl Control {
+    pub(super) fn new() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on loopback")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+}
+
+impl Crew {
+    /// Ranks of ours: `program` is `antdt-bench`, a process each.
+    ///
+    /// # Errors
+    /// If one doesn't start or they don't find each other.
+    pub fn ours(program: &Path, medium: Medium, world: u32, folder: &Path) -> Result<Self> {
+        let control = Control::new()?;
+        let commands = (0..world).map(|rank| {
+            let mut command = Command::new(program);
+            command.arg("rank").args([
+                "--control",
+                &control.address.to_string(),
+                "--rank",
+                &rank.to_string(),
+            ]);
+            command
+        });
+        let mut crew = Self::start(format!("antdt {medium} {world}"), commands, &control, world, folder)?;
+        let addresses: Vec<&str> =
+            crew.ranks.iter().filter_map(|rank| rank.hello.address.as_deref()).collect();
+        let meet = format!("meet {medium} {}", addresses.join(" "));
+        let _: Vec<Done> = crew.order(&meet)?;
+        Ok(crew)
+    }
+
+    /// Starts processes and waits until `world` ranks have reported. What they print goes to a file in `folder`.
+    pub(super) fn start(
+        name: String,
+        commands: impl IntoIterator<Item = Command>,
+        control: &Control,
+        world: u32,
+        folder: &Path,
+    ) -> Result<Self> {
+        let log = folder.join(format!("{}.log", name.replace(' ', "-")));
+        let out = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let mut crew = Self { name, children: Vec::new(), ranks: Vec::new(), log };
+        for mut command in commands {
+            command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
+            let child =
+                command.spawn().with_context(|| format!("{}: cannot start {command:?}", crew.name))?;
+            crew.children.push(child);
+        }
+        let began = Instant::now();
+        while crew.ranks.len() < world as usize {
+            match control.listener.accept() {
+                Ok((stream, _)) => crew.admit(stream)?,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    crew.all_alive()?;
+                    if began.elapsed() > START {
+                        let (there, limit) = (crew.ranks.len(), START.as_secs());
+                        bail!(
+                            "{}: {there} of {world} ranks are there after {limit} s{}",
+                            crew.name,
+                            crew.said()
+                        );
+                    }
+                    // Nothing is measured yet; a process takes longer than this to start.
+                    thread::sleep(Duration::from_millis(2));
+                }
+                Err(e) => return Err(e).with_context(|| format!("{}: cannot hear its ranks", crew.name)),
+            }
+        }
+        crew.ranks.sort_by_key(|rank| rank.hello.rank);
+        if crew.ranks.iter().zip(0..).any(|(rank, expected)| rank.hello.rank != expected) {
+            bail!("{}: two ranks say that they are the same one", crew.name);
+        }
+        Ok(crew)
+    }
+
+    fn admit(&mut self, stream: TcpStream) -> Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(START))?;
+        stream.set_write_timeout(Some(ORDER))?;
+        let mut connection = BufReader::new(stream);
+        let mut line = String::new();
+        connection.read_line(&mut line).with_context(|| format!("{}: a rank says nothing", self.name))?;
+        let hello = order::parse(&line)
+            .with_context(|| format!("{}: a rank has not started{}", self.name, self.said()))?;
+        connection.get_ref().set_read_timeout(Some(ORDER))?;
+        self.ranks.push(Rank { hello, connection });
+        Ok(())
+    }
+
+    fn all_alive(&mut self) -> Result<()> {
+        for child in &mut self.children {
+            if let Some(status) = child.try_wait()? {
+                bail!("{}: a process ended at its start, {status}{}", self.name, self.said());
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The processes of the ranks.
+    pub fn pids(&self) -> Vec<i32> {
+        self.ranks.iter().map(|rank| rank.hello.pid).collect()
+    }
+
+    /// Tells every rank and waits for all their answers, in order of rank.
+    ///
+    /// # Errors
+    /// If a rank is gone, fails, or does not answer in time; names it.
+    pub fn order<T: DeserializeOwned>(&mut self, line: &str) -> Result<Vec<T>> {
+        for rank in 0..self.world() {
+            let told = writeln!(self.ranks[rank].connection.get_mut(), "{line}");
+            told.with_context(|| self.about(rank, &format!("cannot be told `{line}`")))?;
+        }
+        (0..self.world())
+            .map(|rank| self.hear(rank).with_context(|| self.about(rank, &format!("`{line}`"))))
+            .collect()
+    }
+
+    /// The next answer of one rank.
+    ///
+    /// # Errors
+    /// See [`order`](Self::order).
+    pub fn hear<T: DeserializeOwned>(&mut self, rank: usize) -> Result<T> {
+        let mut line = String::new();
+        match self.ranks[rank].connection.read_line(&mut line) {
+            Ok(0) => bail!("the process has ended{}", self.said()),
+            Ok(_) => order::parse(&line),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                bail!("no answer within {} s{}", ORDER.as_secs(), self.said())
+            }
+            Err(e) => Err(e).context("its connection broke"),
+        }
+    }
+
+    /// Kills one rank as the system would, without a word to anybody.
+    ///
+    /// # Errors
+    /// If it is no process of ours.
+    pub fn kill(&mut self, rank: usize) -> Result<()> {
+        let pid = self.ranks[rank].hello.pid;
+        let child = self.children.iter_mut().find(|child| i32::try_from(child.id()) == Ok(pid));
+        let child = child.with_context(|| format!("{}: rank {rank} is not ours to kill", self.name))?;
+        child.kill().with_context(|| format!("{}: cannot kill rank {rank}", self.name))
+    }
+
+    fn about(&self, rank: usize, what: &str) -> String {
+        format!("{}: rank {rank} of {}: {what}", self.name, self.world())
+    }
+
+    // The last lines that its processes printed.
+    fn said(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        match lines.len() {
+            0 => String::new(),
+            n => format!("; it printed:\n{}", lines[n.saturating_sub(8)..].join("\n")),
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for rank in &self.ranks {
+            // They notice and end. It fails for those that are gone already.
+            let _ = rank.connection.get_ref().shutdown(Shutdown::Both);
+        }
+        let began = Instant::now();
+        let mut running = true;
+        while running && began.elapsed() < END {
+            running = self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(None)));
+            if running {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        if running {
+            // Ranks first: what started them, if it was not us, then ends by itself.
+            for pid in self.ranks.iter().filter_map(|rank| Pid::from_raw(rank.hello.pid)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            for child in &mut self.children {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The columns of the table, and what was measured of one.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::case::Path;
+use super::order::Medium;
+use super::peers::Peer;
+use crate::meter::{median, quantile};
+
+/// Who takes turns at reducing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Column {
+    /// Ours.
+    Ours(Path),
+    /// gloo has only TCP; inside a host it is what PyTorch users get.
+    Gloo,
+    /// Open MPI over the same medium.
+    Openmpi(Medium),
+    /// As many bytes each way over loopback, and nothing else.
+    Duplex,
+    /// The least passes over memory.
+    Floor,
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours(path) => write!(f, "ours over {path}"),
+            Self::Gloo => Peer::Gloo.fmt(f),
+            Self::Openmpi(_) => Peer::Openmpi.fmt(f),
+            Self::Duplex => f.write_str("duplex ceiling"),
+            Self::Floor => f.write_str("memory floor"),
+        }
+    }
+}
+
+/// One column of one case, a value for each round.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Series {
+    pub(super) column: Column,
+    /// Of one reduction.
+    pub(super) seconds: Vec<f64>,
+    /// Time on the cores of one reduction, all ranks together; nothing for a bound.
+    pub(super) cpu: Vec<f64>,
+}
+
+impl Series {
+    pub(super) const fn new(column: Column) -> Self {
+        Self { column, seconds: Vec::new(), cpu: Vec::new() }
+    }
+
+    pub(super) fn median(&self) -> f64 {
+        median(self.seconds.iter().copied())
+    }
+
+    /// What a quarter and three quarters of the rounds do not exceed.
+    pub(super) fn quartiles(&self) -> [f64; 2] {
+        let mut times: Vec<Duration> = self.seconds.iter().map(|s| Duration::from_secs_f64(*s)).collect();
+        [0.25, 0.75].map(|share| quantile(&mut times, share).as_secs_f64())
+    }
+
+    pub(super) fn cpu_median(&self) -> f64 {
+        median(self.cpu.iter().copied())
+    }
+}

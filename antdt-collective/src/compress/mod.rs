@@ -1,0 +1,70 @@
+//! Gradients in fewer bytes, and the memory of what was lost that makes it harmless. Off unless somebody asks for it.
+//!
+//! Each rank adds to its gradient what earlier steps did not send, sends that in a shorter form, and keeps what the
+//! form could not hold ([`ErrorFeedback`]). Nothing is lost for good: what was sent over all steps, and what all ranks
+//! still keep, add up to the sum of all gradients, to rounding. Without that memory the dropped parts may be the same
+//! ones in every step, and training stops short of the optimum.
+//!
+//! - [`bf16`]: half the bytes. Each rank sums its part of the gradient in `f32` from what the others sent, and rounds
+//!   the total once; the rounding of the total is kept as well, by the rank that did it. A step's result is within
+//!   `2⁻⁸·(Σ|xᵢ| + |Σxᵢ|)` of the exact sum, to second order, whatever the number of ranks. Rejected: reducing `bf16`
+//!   as the kernels do, hop by hop, whose error grows with the number of ranks and which no rank sees, so that none
+//!   can keep it.
+//! - [`top_k`]: the share of the values that is largest in magnitude, with their places. Costs
+//!   `8·k·(n-1)` bytes per rank, against `8·len·(n-1)/n` for all values: it pays while `k < len/n`. Rejected: choosing
+//!   by a threshold that is found by sampling, which sends an unpredictable number of values.
+//!
+//! Source: Seide et al., "1-bit stochastic gradient descent", 2014, and Karimireddy et al., "Error feedback fixes
+//! SignSGD", 2019, for the memory; Lin et al., "Deep gradient compression", 2017, for the share. All recalled, none read
+//! again. That the rank which sums keeps its rounding too: our design.
+
+pub mod bf16;
+pub mod feedback;
+pub mod top_k;
+
+pub use feedback::ErrorFeedback;
+pub use top_k::TopK;
+
+/// A shorter form of a gradient. The same on all members.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Compression {
+    /// Each value rounded to its upper 16 bits.
+    Bf16,
+    /// The largest values only.
+    TopK(TopK),
+}
+
+/// Bytes that are no shorter form of a gradient of the length that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PayloadError {
+    /// Too few or too many bytes.
+    #[error("{got} bytes came, {expected} were due")]
+    Length {
+        /// What came.
+        got: usize,
+        /// What was due.
+        expected: usize,
+    },
+    /// Not a whole number of entries.
+    #[error("{got} bytes came, which are no whole number of entries of {entry} bytes")]
+    Entries {
+        /// What came.
+        got: usize,
+        /// Bytes of each entry.
+        entry: usize,
+    },
+    /// Places are not in ascending order, or one lies beyond the end.
+    #[error("place {place} of {len} comes after place {before:?}; places must ascend, each listed once")]
+    Order {
+        /// The place.
+        place: u64,
+        /// The one before it.
+        before: Option<u64>,
+        /// Places that there are.
+        len: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! What a member takes along from one group to the next.
+
+use antdt_core::Rank;
+
+use super::{CommunicatorConfig, ScheduledCommunicator};
+use crate::element::Element;
+use crate::error::CollectiveError;
+use crate::frame::{Operation, OperationKind};
+use crate::outcome::{Resolution, Standing, resolve};
+use crate::patience::Patience;
+use crate::runtime::region::Region;
+use crate::runtime::transport::Transport;
+
+/// What a member remembers of its groups: which unanimous calls counted, the result of one that may count, how long
+/// calls take. A member without a past has the default.
+#[derive(Debug, Default)]
+pub struct History {
+    committed: Option<u64>,
+    open: bool,
+    kept: Option<Region>,
+    patience: Option<Patience>,
+}
+
+/// A new group broke before its members knew each other's past. The past is kept for the next attempt.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct JoinError {
+    /// What broke.
+    pub error: CollectiveError,
+    /// For [`ScheduledCommunicator::join`] with the next group.
+    pub history: History,
+}
+
+impl History {
+    fn standing(&self) -> Standing {
+        Standing { committed: self.committed, open: self.open }
+    }
+}
+
+impl<T: Transport> ScheduledCommunicator<T> {
+    /// Ends this group for this member; the transport may serve for the next one.
+    pub fn leave(self) -> (T, History) {
+        let history = History {
+            committed: Some(self.committed),
+            open: self.open,
+            // Where the result of a call in place is, if it may count.
+            kept: if self.open { self.target } else { None },
+            patience: Some(self.patience),
+        };
+        (self.transport, history)
+    }
+
+    /// The communicator of a new group, with what this member brings along; says what became of its last unanimous call.
+    /// Every member of the new group calls this first, newcomers with a default history.
+    ///
+    /// After [`Resolution::Committed`] the result is taken over with [`adopt`](Self::adopt) if the call was in place,
+    /// with [`Buffer::adopt`](super::Buffer::adopt) if it was a buffer; it is where it was to go if the call had
+    /// another place for it.
+    ///
+    /// # Errors
+    /// If the new group breaks; try again with the next one.
+    pub fn join(
+        transport: T,
+        config: CommunicatorConfig,
+        mut history: History,
+    ) -> Result<(Self, Resolution), Box<JoinError>> {
+        let mut communicator = Self::new(transport, config);
+        let standing = history.standing();
+        let all = match communicator.standings(standing) {
+            Ok(all) => all,
+            Err(error) => return Err(Box::new(JoinError { error, history })),
+        };
+        let (resolution, committed) = resolve(standing, &all);
+        communicator.committed = committed;
+        communicator.kept = history.kept.take().filter(|_| resolution == Resolution::Committed);
+        if let Some(patience) = history.patience {
+            communicator.patience = patience;
+        }
+        Ok((communicator, resolution))
+    }
+
+    /// Takes over the result of an all-reduce in place that failed here and counts all the same; once, after
+    /// [`Resolution::Committed`].
+    ///
+    /// # Errors
+    /// If there is no such result, or `data` is longer than it.
+    pub fn adopt<E: Element>(&mut self, data: &mut [E]) -> Result<(), CollectiveError> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
+        match self.kept.take() {
+            Some(kept) if kept.len() >= bytes.len() => {
+                bytes.copy_from_slice(&kept[..bytes.len()]);
+                Ok(())
+            }
+            kept => {
+                let there = kept.as_ref().map_or(0, |kept| kept.len());
+                self.kept = kept;
+                let what = format!(
+                    "{} bytes of a result to take over, {there} are there; call adopt once, with the buffer of the call",
+                    bytes.len()
+                );
+                Err(CollectiveError::Invalid { what })
+            }
+        }
+    }
+
+    fn standings(&mut self, mine: Standing) -> Result<Vec<Standing>, CollectiveError> {
+        let call = self.begin(Operation { root: Rank(0), ..Operation::plain(OperationKind::Regroup) }, 0);
+        self.gather_blocks(&call, &mine.encode())?;
+        let bytes: &[u8] = bytemuck::cast_slice(&self.blocks);
+        let (standings, _) = bytes.as_chunks::<{ Standing::LEN }>();
+        Ok(standings[..self.world() as usize].iter().map(Standing::decode).collect())
+    }
+}

@@ -1,0 +1,143 @@
+//! A transport that fails on purpose.
+
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::runtime::region::Region;
+use crate::runtime::transport::{Exchange, Incoming, Outgoing, Transport};
+use crate::schedule::CostModel;
+
+/// What happens to a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It dies: its transport is dropped.
+    Dies,
+    /// It dies when only the first half of its messages of a round are out.
+    DiesWithin,
+    /// It stays, and does nothing any more.
+    FallsSilent,
+    /// It gives up, and says why.
+    GivesUp,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 4] = [Self::Dies, Self::DiesWithin, Self::FallsSilent, Self::GivesUp];
+}
+
+/// What a member says that gives up.
+pub const REASON: &str = "no disk is left";
+
+/// A transport that works until its turn comes.
+#[derive(Debug)]
+pub struct FaultTransport<T> {
+    inner: Option<T>,
+    group: Group,
+    cost: CostModel,
+    fault: Fault,
+    // Exchanges until then.
+    left: u64,
+    failed: Option<CollectiveError>,
+}
+
+impl<T: Transport> FaultTransport<T> {
+    /// A transport that works for `exchanges` rounds; then `fault` happens to it.
+    pub fn new(inner: T, fault: Fault, exchanges: u64) -> Self {
+        let (group, cost) = (inner.group().clone(), inner.cost());
+        Self { inner: Some(inner), group, cost, fault, left: exchanges, failed: None }
+    }
+
+    fn take_part(
+        &mut self,
+        part: impl FnOnce(&mut T) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        match (&mut self.inner, self.left.checked_sub(1)) {
+            (Some(inner), Some(left)) => {
+                self.left = left;
+                part(inner)
+            }
+            _ => Err(self.strike()),
+        }
+    }
+
+    fn die_within(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> CollectiveError {
+        if let Some(inner) = &mut self.inner {
+            // Whether they got through is their receivers' business.
+            let _ = inner.exchange(call, &sends[..sends.len().div_ceil(2)], receives);
+        }
+        self.strike()
+    }
+
+    fn strike(&mut self) -> CollectiveError {
+        let reason = match self.fault {
+            Fault::Dies | Fault::DiesWithin => {
+                self.inner = None;
+                "died on purpose"
+            }
+            Fault::FallsSilent => "fell silent on purpose",
+            Fault::GivesUp => REASON,
+        };
+        let error = CollectiveError::Aborted { by: None, culprit: None, reason: reason.to_owned() };
+        if self.fault == Fault::GivesUp
+            && let Some(inner) = &mut self.inner
+        {
+            inner.fail(error.clone());
+        }
+        self.failed.insert(error).clone()
+    }
+}
+
+impl<T: Transport> Transport for FaultTransport<T> {
+    fn group(&self) -> &Group {
+        &self.group
+    }
+
+    fn exchange(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> Result<(), CollectiveError> {
+        if self.fault == Fault::DiesWithin && self.left == 0 {
+            return Err(self.die_within(call, sends, receives));
+        }
+        self.take_part(|inner| inner.exchange(call, sends, receives))
+    }
+
+    fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
+        if self.fault == Fault::DiesWithin && self.left == 0 {
+            // What goes to all at once gets through whole or not at all.
+            if let Some(inner) = &mut self.inner {
+                let _ = inner.all_gather(call, blocks);
+            }
+            return Err(self.strike());
+        }
+        self.take_part(|inner| inner.all_gather(call, blocks))
+    }
+
+    fn cost(&self) -> CostModel {
+        self.cost
+    }
+
+    fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
+        match &mut self.inner {
+            Some(inner) => inner.region(len_bytes),
+            None => Ok(Region::heap(len_bytes)),
+        }
+    }
+
+    fn fail(&mut self, error: CollectiveError) -> CollectiveError {
+        match (&self.failed, &mut self.inner) {
+            (Some(failed), _) => failed.clone(),
+            (None, Some(inner)) => inner.fail(error),
+            (None, None) => error,
+        }
+    }
+}

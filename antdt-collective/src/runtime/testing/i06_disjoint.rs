@@ -1,0 +1,29 @@
+//! I6: groups that share no member do not notice each other.
+
+use super::case::{Case, Network, by_schedule, bytes, cases, for_each, numbers};
+use super::members::{Make, PATIENT, at_once, on_all};
+use crate::runtime::transport::Transport;
+use crate::schedule::Choice;
+
+/// Two groups that reduce at the same time, call after call, come to what each comes to alone.
+///
+/// # Panics
+/// If not.
+pub fn i06_disjoint<T: Transport>(make: &impl Make<T>) {
+    for_each(24, &(cases(), cases()), |(one, other)| {
+        let groups = [one, other].map(|case| (case, make(case.world).0));
+        at_once(groups, |(case, transports)| calls(&case, transports));
+    });
+}
+
+fn calls<T: Transport>(case: &Case, transports: Vec<T>) {
+    let network = Network::of(&transports[0]);
+    let expected = Choice::ALL.map(|choice| by_schedule::<f32>(choice, &network, case, numbers));
+    on_all(transports, PATIENT, |me, communicator| {
+        for (choice, expected) in Choice::ALL.into_iter().zip(&expected) {
+            let mut data = numbers::<f32>(case, me.0);
+            communicator.all_reduce_by(choice, &mut data, case.op).expect("all members reduce");
+            assert!(bytes(&data) == bytes(expected), "{choice}, rank {me}, {case:?}");
+        }
+    });
+}

@@ -1,0 +1,52 @@
+//! I7: whatever happens to a member, every call of the others ends, and they know on whose account.
+
+use super::fault::{Fault, REASON};
+use super::i08_atomicity::{AT_ONCE, LEN, Story, stories, tell};
+use super::members::{Make, at_once, holder};
+use super::watchdog::Watchdog;
+use crate::error::CollectiveError;
+use crate::runtime::transport::Transport;
+
+/// A member that dies, falls silent or gives up before any of its rounds, under any algorithm: all others fail, soon
+/// after the deadline at the latest, and name it.
+///
+/// # Panics
+/// If not.
+pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
+    let _watchdog = Watchdog::over("I7");
+    for batch in stories(make).chunks(AT_ONCE) {
+        at_once(batch, |story| ends(story, make));
+    }
+}
+
+fn ends<T: Transport>(story: &Story, make: &impl Make<T>) {
+    for (rank, calls) in (0..).zip(tell(story, make(story.world).0, LEN)) {
+        if rank == story.odd {
+            continue;
+        }
+        // A member may have all that it needs for the first call; none gets through the second one.
+        let error = calls.iter().find_map(|(result, _)| result.as_ref().err());
+        let Some(error) = error else { panic!("rank {rank} noticed nothing: {story:?}") };
+        match (story.fault, error) {
+            (Fault::GivesUp, CollectiveError::Aborted { by, reason, .. }) => {
+                assert_eq!(
+                    (*by, reason.as_str()),
+                    (Some(holder(story.odd)), REASON),
+                    "rank {rank}: {story:?}"
+                );
+            }
+            (Fault::GivesUp, other) => panic!("rank {rank} is told {other}: {story:?}"),
+            (Fault::Dies | Fault::DiesWithin | Fault::FallsSilent, error) => {
+                assert_eq!(
+                    error.culprit(),
+                    Some(holder(story.odd)),
+                    "rank {rank} is told {error}: {story:?}"
+                );
+            }
+        }
+        let first = calls.iter().position(|(result, _)| result.is_err()).unwrap_or(calls.len());
+        for (result, _) in &calls[first..] {
+            assert_eq!(result.as_ref().err(), Some(error), "rank {rank}, a later call: {story:?}");
+        }
+    }
+}

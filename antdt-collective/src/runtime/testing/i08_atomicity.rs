@@ -1,0 +1,205 @@
+//! I8: a call that fails leaves the caller's data as they were, so that it can be made again without the culprit.
+
+use std::sync::Barrier;
+
+use antdt_core::{Rank, Seed};
+
+use super::count::CountTransport;
+use super::fault::{Fault, FaultTransport};
+use super::members::{Make, PATIENT, SHORT, at_once, on_all};
+use super::watchdog::Watchdog;
+use crate::error::CollectiveError;
+use crate::op::ReduceOp;
+use crate::outcome::Resolution;
+use crate::runtime::transport::Transport;
+use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
+use crate::schedule::Choice;
+
+/// What happens to whom, when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Story {
+    pub(super) choice: Choice,
+    pub(super) world: u32,
+    pub(super) odd: u32,
+    pub(super) fault: Fault,
+    // Rounds that the odd member still takes part in.
+    pub(super) after: u64,
+}
+
+impl Story {
+    fn survivors(&self) -> impl Iterator<Item = u32> {
+        let odd = self.odd;
+        (0..self.world).filter(move |rank| *rank != odd)
+    }
+}
+
+/// Stories that are told at the same time: most of their time is spent waiting for the silent.
+pub(super) const AT_ONCE: usize = 32;
+
+/// Elements: few, so that messages are short, and not a multiple of any world size.
+pub(super) const LEN: usize = 61;
+
+/// Those that name one algorithm.
+const FIXED: [Choice; 6] = [
+    Choice::Ring,
+    Choice::Direct,
+    Choice::HalvingDoubling,
+    Choice::RecursiveDoubling,
+    Choice::DoubleTree,
+    Choice::Gather,
+];
+
+/// A fault before each round of each algorithm, at the first and the last member.
+pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
+    let mut stories = Vec::new();
+    for choice in FIXED {
+        for world in 2..=5 {
+            for odd in [0, world - 1] {
+                let rounds = rounds_of(choice, make(world).0, odd);
+                for after in 0..rounds {
+                    for fault in Fault::ALL {
+                        // Silence takes its time: only the beginning, the middle and the end.
+                        if fault != Fault::FallsSilent || [0, rounds / 2, rounds - 1].contains(&after) {
+                            stories.push(Story { choice, world, odd, fault, after });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    stories
+}
+
+fn rounds_of<T: Transport>(choice: Choice, transports: Vec<T>, me: u32) -> u64 {
+    let (transports, traffic): (Vec<_>, Vec<_>) = transports.into_iter().map(CountTransport::new).unzip();
+    on_all(transports, PATIENT, |me, communicator| {
+        communicator.all_reduce_by(choice, &mut operand(me, LEN), ReduceOp::Sum).expect("all members reduce");
+    });
+    traffic[me as usize].exchanges()
+}
+
+/// What rank `rank` brings: integers, so that every algorithm comes to the same.
+pub(super) fn operand(rank: Rank, len: usize) -> Vec<i64> {
+    let mut rng = Seed(8).derive_number(u64::from(rank.0)).rng();
+    (0..len).map(|_| rng.below(1 << 40) as i64 - (1 << 39)).collect()
+}
+
+/// The sum over `ranks`.
+pub(super) fn total(ranks: impl Iterator<Item = u32>, len: usize) -> Vec<i64> {
+    ranks.fold(vec![0; len], |mut total, rank| {
+        total.iter_mut().zip(operand(Rank(rank), len)).for_each(|(into, value)| *into += value);
+        total
+    })
+}
+
+/// The outcome of a call, and the data afterwards.
+pub(super) type Outcome = (Result<(), CollectiveError>, Vec<i64>);
+
+/// Two all-reduces while the story happens; each member's outcomes. No member leaves before all have finished.
+pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, len: usize) -> Vec<[Outcome; 2]> {
+    let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
+    let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
+    let done = Barrier::new(story.world as usize);
+    at_once((0..).map(Rank).zip(transports), |(rank, transport)| {
+        let after = if rank.0 == story.odd { story.after } else { u64::MAX };
+        let transport = FaultTransport::new(transport, story.fault, after);
+        let mut communicator = ScheduledCommunicator::new(transport, config);
+        let outcomes = [(); 2].map(|()| {
+            let mut data = operand(rank, len);
+            let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
+            (result, data)
+        });
+        done.wait();
+        outcomes
+    })
+}
+
+/// A call that fails leaves the data of its member as they were; one that succeeds leaves the sum over all members,
+/// never a mixture. The survivors, among themselves, then get exactly the sum over the survivors. In unanimous calls the
+/// survivors moreover agree, once they have met again, that the call counts everywhere or nowhere.
+///
+/// # Panics
+/// If not.
+pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
+    let _watchdog = Watchdog::over("I8");
+    let stories = stories(make);
+    for batch in stories.chunks(AT_ONCE) {
+        at_once(batch, |story| {
+            all_or_nothing(story, make);
+            everywhere_or_nowhere(story, make);
+        });
+    }
+}
+
+fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
+    let calls = tell(story, make(story.world).0, LEN);
+    for (rank, calls) in (0..).zip(&calls) {
+        for (result, data) in calls {
+            let expected = match result {
+                Ok(()) => total(0..story.world, LEN),
+                Err(_) => operand(Rank(rank), LEN),
+            };
+            assert!(*data == expected, "rank {rank} after {result:?}: {story:?}");
+        }
+    }
+    let survivors: Vec<u32> = story.survivors().collect();
+    let expected = total(story.survivors(), LEN);
+    on_all(make(story.world - 1).0, PATIENT, |me, communicator| {
+        let (_, mut data) = calls[survivors[me.0 as usize] as usize][1].clone();
+        communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
+        assert_eq!(data, expected, "{story:?}");
+    });
+}
+
+// One unanimous call, in which the odd member may still take part in the votes; then the survivors meet again.
+fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
+    let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
+    let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
+    let done = Barrier::new(story.world as usize);
+    let first = at_once((0..).map(Rank).zip(make(story.world).0), |(rank, transport)| {
+        // One round later than the story says, so that the round of the votes has its turn as well.
+        let after = if rank.0 == story.odd { story.after + 1 } else { u64::MAX };
+        let transport = FaultTransport::new(transport, story.fault, after);
+        let mut communicator = ScheduledCommunicator::new(transport, config);
+        let mut data = operand(rank, LEN);
+        let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
+        if result.is_err() {
+            assert!(data == operand(rank, LEN), "rank {rank} after {result:?}: {story:?}");
+        } else if rank.0 != story.odd {
+            // Whoever took it over finds out with the next call that the odd member is gone.
+            let later = communicator.all_reduce_by(story.choice, &mut [0_i64; LEN], ReduceOp::Sum);
+            assert!(later.is_err(), "rank {rank}: {story:?}");
+        }
+        done.wait();
+        let (_, history) = communicator.leave();
+        (rank.0 != story.odd).then_some((data, history))
+    });
+    let survivors = first.into_iter().flatten();
+    let config = CommunicatorConfig { timeout: PATIENT, ..config };
+    let met = at_once(survivors.zip(make(story.world - 1).0), |((mut data, history), transport)| {
+        let (mut communicator, resolution) =
+            ScheduledCommunicator::join(transport, config, history).expect("only survivors are left");
+        if resolution == Resolution::Committed {
+            communicator.adopt(&mut data).expect("the result was made");
+        }
+        let stands = data.clone();
+        // Either way the next call works on what they now have in common.
+        communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
+        (stands, data)
+    });
+    let whole = total(0..story.world, LEN);
+    let counts = met.iter().filter(|(stands, _)| *stands == whole).count();
+    assert!(counts == 0 || counts == met.len(), "{counts} of {} took the result over: {story:?}", met.len());
+    for ((stands, after), rank) in met.iter().zip(story.survivors()) {
+        if counts == 0 {
+            assert!(*stands == operand(Rank(rank), LEN), "rank {rank}: {story:?}");
+            assert!(*after == total(story.survivors(), LEN), "rank {rank}: {story:?}");
+        } else {
+            let times = i64::from(story.world - 1);
+            assert!(
+                after.iter().zip(&whole).all(|(after, once)| *after == once * times),
+                "rank {rank}: {story:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! I9: messages of calls and rounds that are over change no result, however often they come.
+
+use std::sync::Barrier;
+
+use super::Either;
+use super::case::{Case, Network, by_schedule, bytes, cases, for_each, numbers, with_element};
+use super::members::{Make, PATIENT, at_once};
+use super::stale::StaleTransport;
+use crate::runtime::transport::Transport;
+use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
+use crate::schedule::Choice;
+
+/// A member that sends, with every round, its last messages once more, of this call or the one before, changes no
+/// result. (What a dead membership sent cannot be said through a [`Transport`]; that is a matter of its frames.)
+///
+/// # Panics
+/// If not.
+pub fn i09_fencing<T: Transport>(make: &impl Make<T>) {
+    for_each(32, &cases(), |case| {
+        let case = Case { world: case.world.max(2), ..case };
+        let odd = case.seed as usize % case.world as usize;
+        with_element!(case.element, E => {
+            let transports = make(case.world).0;
+            let network = Network::of(&transports[0]);
+            let expected = Choice::ALL.map(|choice| by_schedule::<E>(choice, &network, &case, numbers));
+            let done = Barrier::new(case.world as usize);
+            at_once((0_u32..).zip(transports), |(rank, transport)| {
+                let transport = if rank as usize == odd {
+                    Either::Odd(StaleTransport::new(transport))
+                } else {
+                    Either::Usual(transport)
+                };
+                let config = CommunicatorConfig { timeout: PATIENT, ..CommunicatorConfig::default() };
+                let mut communicator = ScheduledCommunicator::new(transport, config);
+                for (choice, expected) in Choice::ALL.into_iter().zip(&expected) {
+                    let mut data = numbers::<E>(&case, rank);
+                    communicator.all_reduce_by(choice, &mut data, case.op).expect("all members reduce");
+                    assert!(bytes(&data) == bytes(expected), "{choice}, rank {rank}, odd {odd}, {case:?}");
+                }
+                // Who leaves early cannot be sent anything any more.
+                done.wait();
+            });
+        });
+    });
+}

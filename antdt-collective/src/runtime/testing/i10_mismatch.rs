@@ -1,0 +1,112 @@
+//! I10: members that do not mean the same call all find out, and none waits.
+
+use antdt_core::Rank;
+
+use super::members::{Make, PATIENT, at_once, on_all_with};
+use super::watchdog::Watchdog;
+use crate::element::Element;
+use crate::error::CollectiveError;
+use crate::op::ReduceOp;
+use crate::runtime::transport::Transport;
+use crate::runtime::{Communicator, CommunicatorConfig, ScheduledCommunicator};
+use crate::schedule::Choice;
+
+type Call<T> = fn(&mut ScheduledCommunicator<T>) -> Result<(), CollectiveError>;
+
+// The operand is all zeros, and must be afterwards.
+fn reduce<T: Transport, E: Element>(
+    communicator: &mut ScheduledCommunicator<T>,
+    len: usize,
+    op: ReduceOp,
+) -> Result<(), CollectiveError> {
+    let mut data = vec![E::default(); len];
+    communicator.all_reduce(&mut data, op).inspect_err(|_| {
+        assert!(data.iter().all(|value| *value == E::default()), "the buffer was changed");
+    })
+}
+
+/// What most members call, and what one of them calls.
+fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 10] {
+    [
+        ("length", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 11, ReduceOp::Sum)),
+        ("op", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, f32>(c, 10, ReduceOp::Max)),
+        ("type", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| reduce::<T, i32>(c, 10, ReduceOp::Sum)),
+        ("nothing", |c| reduce::<T, f32>(c, 0, ReduceOp::Sum), |c| reduce::<T, f32>(c, 1, ReduceOp::Sum)),
+        (
+            "little",
+            |c| reduce::<T, f32>(c, 100_000, ReduceOp::Sum),
+            |c| reduce::<T, f32>(c, 1, ReduceOp::Sum),
+        ),
+        ("much", |c| reduce::<T, f32>(c, 1, ReduceOp::Sum), |c| reduce::<T, f32>(c, 100_000, ReduceOp::Sum)),
+        ("gather", |c| reduce::<T, f32>(c, 10, ReduceOp::Sum), |c| c.all_gather_v(&[1, 2]).map(drop)),
+        ("broadcast", Communicator::barrier, |c| c.broadcast(Rank(0), &mut vec![1])),
+        ("root", |c| c.broadcast(Rank(0), &mut vec![1]), |c| c.broadcast(Rank(1), &mut vec![1])),
+        (
+            "behind",
+            |c| reduce::<T, f32>(c, 10, ReduceOp::Sum),
+            |c| {
+                reduce::<T, f32>(c, 10, ReduceOp::Sum)?;
+                c.barrier()
+            },
+        ),
+    ]
+}
+
+/// Whatever one member means differently, by whatever algorithm: a mismatch is reported by all members, and no buffer
+/// is changed.
+///
+/// # Panics
+/// If not.
+pub fn i10_mismatch<T: Transport>(make: &impl Make<T>) {
+    let _watchdog = Watchdog::over("I10");
+    for choice in Choice::ALL {
+        for world in 2..=5_u32 {
+            for odd in [0, world - 1] {
+                at_once(pairs::<T>(), |(what, usual, other)| {
+                    let config = CommunicatorConfig {
+                        timeout: PATIENT,
+                        algorithm: choice,
+                        ..CommunicatorConfig::default()
+                    };
+                    let results = on_all_with(make(world).0, config, |me, communicator| {
+                        let result = if me.0 == odd { other(communicator) } else { usual(communicator) };
+                        // The one that is a call behind finds out with the next one.
+                        result.and_then(|()| communicator.all_reduce(&mut [0_u8; 3], ReduceOp::Max))
+                    });
+                    all_told(&results, &format!("{what}, {choice}, {world} members, odd {odd}"));
+                });
+            }
+        }
+    }
+    algorithms(make);
+}
+
+// Members that chose different algorithms.
+fn algorithms<T: Transport>(make: &impl Make<T>) {
+    for usual in
+        [Choice::Ring, Choice::Direct, Choice::HalvingDoubling, Choice::RecursiveDoubling, Choice::DoubleTree]
+    {
+        for other in [Choice::Ring, Choice::DoubleTree] {
+            if usual == other {
+                continue;
+            }
+            for world in 2..=5_u32 {
+                let transports = (0..world).zip(make(world).0);
+                let results = at_once(transports, |(rank, transport)| {
+                    let algorithm = if rank == world / 2 { other } else { usual };
+                    let config =
+                        CommunicatorConfig { timeout: PATIENT, algorithm, ..CommunicatorConfig::default() };
+                    reduce::<T, f32>(&mut ScheduledCommunicator::new(transport, config), 10, ReduceOp::Sum)
+                });
+                all_told(&results, &format!("{usual} and {other}, {world} members"));
+            }
+        }
+    }
+}
+
+fn all_told(results: &[Result<(), CollectiveError>], what: &str) {
+    for (rank, result) in results.iter().enumerate() {
+        let told = matches!(result, Err(CollectiveError::Mismatch { .. }));
+        assert!(told, "{what}: rank {rank} is told {result:?}");
+    }
+}

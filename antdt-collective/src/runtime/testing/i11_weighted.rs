@@ -1,0 +1,74 @@
+//! I11: a weighted mean is the mean over all samples, wherever they lie.
+
+use antdt_core::Seed;
+use proptest::prelude::*;
+
+use super::case::for_each;
+use super::members::{Make, PATIENT, on_all};
+use crate::runtime::Communicator;
+use crate::runtime::transport::Transport;
+use crate::weighted::WeightedMean;
+
+/// Gradients of single samples.
+fn samples(seed: u64, rank: usize, count: u32, len: usize) -> Vec<Vec<f64>> {
+    let mut rng = Seed(seed).derive_number(rank as u64).rng();
+    (0..count).map(|_| (0..len).map(|_| rng.normal()).collect()).collect()
+}
+
+/// What a member holds: the mean over its own samples; nonsense if it has none.
+fn mean_of(samples: &[Vec<f64>], len: usize) -> Vec<f32> {
+    if samples.is_empty() {
+        return vec![f32::NAN; len];
+    }
+    (0..len).map(|i| (samples.iter().map(|s| s[i]).sum::<f64>() / samples.len() as f64) as f32).collect()
+}
+
+/// The mean of means equals the mean over the concatenated batch; a power of two times all weights changes no bit; a
+/// member without samples receives the mean and adds nothing, whatever it holds; without any weight all keep what they
+/// have and are told so. All members end with the same bits.
+///
+/// # Panics
+/// If not.
+pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
+    let some = prop::collection::vec(prop_oneof![1 => Just(0), 3 => 1..20_u32], 1..=8);
+    let none = prop::collection::vec(Just(0_u32), 1..=8);
+    let batches = prop_oneof![7 => some, 1 => none];
+    for_each(48, &(batches, 0..70_usize, any::<u64>()), |(batches, len, seed)| {
+        let world = batches.len() as u32;
+        let all: Vec<Vec<Vec<f64>>> =
+            batches.iter().enumerate().map(|(rank, count)| samples(seed, rank, *count, len)).collect();
+        let total: f64 = batches.iter().map(|count| f64::from(*count)).sum();
+        let results = on_all(make(world).0, PATIENT, |me, communicator| {
+            let before = mean_of(&all[me.0 as usize], len);
+            [1.0, 1024.0].map(|factor| {
+                let mut data = before.clone();
+                let weight = f64::from(batches[me.0 as usize]) * factor;
+                let mean = communicator.weighted_mean(&mut data, weight).expect("all members average");
+                if total == 0.0 {
+                    assert_eq!(mean, WeightedMean::NoWeight);
+                    assert!(data.iter().all(|value| value.is_nan()), "left as it was");
+                } else {
+                    assert_eq!(mean, WeightedMean::Averaged { total: total * factor });
+                }
+                data
+            })
+        });
+        if total == 0.0 {
+            return;
+        }
+        for [once, scaled] in &results {
+            assert_eq!(once, scaled, "all weights times 1024");
+            assert_eq!(once, &results[0][0], "the same on all members");
+            for (i, value) in once.iter().enumerate() {
+                let column = || all.iter().flatten().map(|sample| sample[i]);
+                let (mean, scale) =
+                    (column().sum::<f64>() / total, column().map(f64::abs).sum::<f64>() / total);
+                let bound = f64::from(world + 2) * 2.0 * f64::from(f32::EPSILON) * scale;
+                assert!(
+                    (f64::from(*value) - mean).abs() <= bound,
+                    "element {i}: {value}, not {mean}; {batches:?}"
+                );
+            }
+        }
+    });
+}

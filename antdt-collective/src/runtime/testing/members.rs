@@ -1,0 +1,145 @@
+//! Groups to try things on, and how all members of one are let loose at once.
+
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::Duration;
+
+use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
+
+use crate::error::CollectiveError;
+use crate::group::{Group, JobToken, Member};
+use crate::runtime::transport::Transport;
+use crate::runtime::{
+    AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedTransport, ScheduledCommunicator,
+    TcpTransport,
+};
+
+/// The transports of one group in order of rank, with each one's abort handle.
+pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
+
+/// Makes a group of as many members as it is told, as [`mem_members`] does.
+pub trait Make<T>: Fn(u32) -> Members<T> + Sync {}
+
+impl<T, F: Fn(u32) -> Members<T> + Sync> Make<T> for F {}
+
+/// Longest that a call of a check may take where no deadline is meant to pass.
+pub const PATIENT: Duration = Duration::from_secs(60);
+
+/// Longest that a check waits for a deadline that is meant to pass.
+pub const SHORT: Duration = Duration::from_millis(300);
+
+/// The holder that has `rank` in the groups of these checks.
+pub fn holder(rank: u32) -> Holder {
+    Holder::new(NodeId::worker(rank), Incarnation(0))
+}
+
+/// A group of members in memory.
+///
+/// # Panics
+/// If the group cannot be made.
+pub fn mem_members(world: u32) -> Members<MemTransport> {
+    let aborts = abort_handles(world);
+    let address = "127.0.0.1:0".parse().expect("a constant");
+    let members: Vec<Member> = (0..world).map(|rank| Member { holder: holder(rank), address }).collect();
+    (MemTransport::group(MembershipVersion(1), &members, &aborts).expect("a good group"), aborts)
+}
+
+/// A group of members connected over loopback.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn tcp_members(world: u32) -> Members<TcpTransport> {
+    met_members(world, TcpTransport::connect)
+}
+
+/// A group of members that share memory.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn shm_members(world: u32) -> Members<MixedTransport> {
+    met_members(world, MixedTransport::connect)
+}
+
+/// A group of members on two hosts: memory is shared by the first half of the ranks and by the second, the rest goes
+/// over loopback.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn mixed_members(world: u32) -> Members<MixedTransport> {
+    met_members(world, |listener, group, timeout, abort| {
+        let host = if group.me().0 < world / 2 { "first" } else { "second" };
+        MixedTransport::connect_from(listener, group, timeout, abort, host)
+    })
+}
+
+// Members that met by listeners on loopback.
+fn met_members<T: Transport>(
+    world: u32,
+    connect: impl Fn(&Listener, &Group, Duration, &AbortHandle) -> Result<T, CollectiveError> + Sync,
+) -> Members<T> {
+    let aborts = abort_handles(world);
+    let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+    let addresses = (0..).zip(&listeners);
+    let members: Vec<Member> =
+        addresses.map(|(rank, l)| Member { holder: holder(rank), address: l.local_address() }).collect();
+    let connect = |rank: u32| {
+        let group = Group::new(MembershipVersion(1), members.clone(), Rank(rank)).expect("a good group");
+        let index = rank as usize;
+        connect(&listeners[index], &group, Duration::from_secs(20), &aborts[index]).expect("peers are there")
+    };
+    (at_once(0..world, connect), aborts)
+}
+
+/// A listener on loopback, on a free port.
+///
+/// # Panics
+/// If loopback is not there.
+pub fn loopback_listener() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().expect("a constant"), JobToken::new("test")).expect("loopback")
+}
+
+/// An abort handle for each rank.
+///
+/// # Panics
+/// If no descriptor is left.
+pub fn abort_handles(world: u32) -> Vec<AbortHandle> {
+    (0..world).map(|_| AbortHandle::new().expect("a descriptor is left")).collect()
+}
+
+/// Does `work` with each of `items` at the same time, each on its own thread; results in order.
+///
+/// # Panics
+/// If `work` panics.
+pub fn at_once<I: Send, R: Send>(items: impl IntoIterator<Item = I>, work: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
+/// Runs `work` on all members at once, each on its own thread; results by rank.
+///
+/// # Panics
+/// If `work` panics.
+pub fn on_all<T: Transport, R: Send>(
+    transports: Vec<T>,
+    timeout: Duration,
+    work: impl Fn(Rank, &mut ScheduledCommunicator<T>) -> R + Sync,
+) -> Vec<R> {
+    let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
+    on_all_with(transports, config, work)
+}
+
+/// As [`on_all`], with limits other than the default ones.
+///
+/// # Panics
+/// If `work` panics.
+pub fn on_all_with<T: Transport, R: Send>(
+    transports: Vec<T>,
+    config: CommunicatorConfig,
+    work: impl Fn(Rank, &mut ScheduledCommunicator<T>) -> R + Sync,
+) -> Vec<R> {
+    let ranks = (0..).map(Rank).zip(transports);
+    at_once(ranks, |(rank, transport)| work(rank, &mut ScheduledCommunicator::new(transport, config)))
+}

@@ -1,0 +1,73 @@
+//! A transport whose member repeats itself.
+
+use std::collections::VecDeque;
+
+use antdt_core::Rank;
+
+use crate::error::CollectiveError;
+use crate::frame::Tag;
+use crate::group::Group;
+use crate::runtime::region::Region;
+use crate::runtime::transport::{Exchange, Incoming, Outgoing, Transport};
+use crate::schedule::CostModel;
+
+/// Messages that are sent again; so many fit into what waits between two members in memory.
+const REPEATED: usize = 2;
+
+/// Sends, before every round's messages, the last ones that went to the same peer once more, with other bytes.
+#[derive(Debug)]
+pub struct StaleTransport<T> {
+    inner: T,
+    // Of what was sent: where it belonged, to whom it went, and how long it was.
+    sent: VecDeque<(Tag, Rank, usize)>,
+}
+
+impl<T: Transport> StaleTransport<T> {
+    /// A transport like `inner`, with a stutter.
+    pub const fn new(inner: T) -> Self {
+        Self { inner, sent: VecDeque::new() }
+    }
+}
+
+impl<T: Transport> Transport for StaleTransport<T> {
+    fn group(&self) -> &Group {
+        self.inner.group()
+    }
+
+    fn exchange(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+    ) -> Result<(), CollectiveError> {
+        for (tag, to, len) in &self.sent {
+            if sends.iter().any(|send| send.to == *to) {
+                let nonsense = vec![0x5a; *len];
+                let again = Outgoing { to: *to, bytes: &nonsense };
+                self.inner.exchange(&Exchange { tag: *tag, ..*call }, &[again], &mut [])?;
+            }
+        }
+        self.inner.exchange(call, sends, receives)?;
+        self.sent.extend(sends.iter().map(|send| (call.tag, send.to, send.bytes.len())));
+        while self.sent.len() > REPEATED {
+            self.sent.pop_front();
+        }
+        Ok(())
+    }
+
+    fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
+        self.inner.all_gather(call, blocks)
+    }
+
+    fn cost(&self) -> CostModel {
+        self.inner.cost()
+    }
+
+    fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
+        self.inner.region(len_bytes)
+    }
+
+    fn fail(&mut self, error: CollectiveError) -> CollectiveError {
+        self.inner.fail(error)
+    }
+}

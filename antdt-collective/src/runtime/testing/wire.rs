@@ -1,0 +1,213 @@
+//! Connections that are damaged at a chosen byte.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::members::holder;
+use crate::group::Member;
+use crate::runtime::Listener;
+
+/// What happens to a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Damage {
+    /// It ends, in both directions.
+    Cut,
+    /// This direction ends, as if the sender had shut it; the other one goes on.
+    HalfClose,
+    /// Nothing more gets through in this direction, and nobody is told.
+    Pause,
+    /// One bit arrives changed.
+    Flip,
+    /// These bytes come in between.
+    Insert(Vec<u8>),
+    /// All connections of this rank end.
+    Kill(u32),
+}
+
+/// Which byte of which direction of which connection is struck, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strike {
+    /// The sender.
+    pub from: u32,
+    /// The receiver.
+    pub to: u32,
+    /// Bytes that get through before.
+    pub at: usize,
+    /// What happens then.
+    pub damage: Damage,
+}
+
+/// The connections between all members of a group, each of which goes through a proxy.
+#[derive(Debug)]
+pub struct Wires {
+    proxies: Vec<Proxy>,
+    own: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    pair: (u32, u32),
+    address: SocketAddr,
+    // Held, so that nobody else gets the port before this is dropped.
+    _listener: Arc<TcpListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Passed = BTreeMap<(u32, u32), Vec<u8>>;
+
+#[derive(Debug, Default)]
+struct Shared {
+    // Both ends of every connection, with the ranks it is between.
+    ends: Mutex<Vec<((u32, u32), TcpStream)>>,
+    strike: Option<Strike>,
+    struck: AtomicBool,
+    closed: AtomicBool,
+    dead: Mutex<Option<u32>>,
+    // What has come, by sender and receiver.
+    passed: Mutex<Passed>,
+}
+
+impl Shared {
+    fn ends(&self) -> MutexGuard<'_, Vec<((u32, u32), TcpStream)>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn passed(&self) -> MutexGuard<'_, Passed> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dead(&self) -> MutexGuard<'_, Option<u32>> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, concerned: impl Fn((u32, u32)) -> bool) {
+        for (_, end) in self.ends().iter().filter(|(pair, _)| concerned(*pair)) {
+            // Fails if it has ended already.
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Wires {
+    /// Proxies before the listeners of a group, by rank.
+    ///
+    /// # Panics
+    /// If loopback is not there.
+    pub fn before(listeners: &[Listener], strike: Option<Strike>) -> Self {
+        let shared = Arc::new(Shared { strike, ..Shared::default() });
+        let own: Vec<SocketAddr> = listeners.iter().map(Listener::local_address).collect();
+        let ranks = || (0_u32..).zip(&own);
+        let pairs = ranks().flat_map(|(high, target)| (0..high).map(move |low| ((low, high), *target)));
+        let proxies = pairs.map(|(pair, target)| Proxy::start(pair, target, &shared)).collect();
+        Self { proxies, own, shared }
+    }
+
+    /// The members as rank `me` reaches them. The lower rank of two calls the higher one.
+    pub fn members(&self, me: u32) -> Vec<Member> {
+        let address = |peer: u32| {
+            let proxy = self.proxies.iter().find(|proxy| proxy.pair == (me.min(peer), me.max(peer)));
+            proxy.map_or(self.own[peer as usize], |proxy| proxy.address)
+        };
+        (0..self.own.len() as u32)
+            .map(|peer| Member { holder: holder(peer), address: address(peer) })
+            .collect()
+    }
+
+    /// Whether the byte to be struck has come.
+    pub fn struck(&self) -> bool {
+        self.shared.struck.load(Ordering::SeqCst)
+    }
+
+    /// What has come from `from` for `to`.
+    pub fn passed(&self, from: u32, to: u32) -> Vec<u8> {
+        self.shared.passed().get(&(from, to)).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Wires {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        for proxy in &self.proxies {
+            // Wakes an acceptor that nobody ever called.
+            let _ = TcpStream::connect(proxy.address);
+        }
+        self.shared.end(|_| true);
+        for thread in self.proxies.iter_mut().filter_map(|proxy| proxy.thread.take()) {
+            // A proxy that panicked has been heard of.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Proxy {
+    fn start(pair: (u32, u32), target: SocketAddr, shared: &Arc<Shared>) -> Self {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").expect("loopback"));
+        let address = listener.local_addr().expect("it is bound");
+        let (shared, accepting) = (shared.clone(), listener.clone());
+        let thread = thread::spawn(move || forward(pair, &accepting, target, &shared));
+        Self { pair, address, _listener: listener, thread: Some(thread) }
+    }
+}
+
+// One connection; whoever calls again waits in vain.
+fn forward(pair: (u32, u32), listener: &TcpListener, target: SocketAddr, shared: &Shared) {
+    let Ok((near, _)) = listener.accept() else { return };
+    let Ok(far) = TcpStream::connect(target) else { return };
+    for end in [&near, &far] {
+        // Fails if it has ended already, which the other end will notice.
+        let _ = end.set_nodelay(true);
+        if let Ok(end) = end.try_clone() {
+            shared.ends().push((pair, end));
+        }
+    }
+    if shared.closed.load(Ordering::SeqCst) {
+        shared.end(|other| other == pair);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| pump(pair, &near, &far, shared));
+        scope.spawn(|| pump((pair.1, pair.0), &far, &near, shared));
+    });
+}
+
+fn pump(way: (u32, u32), mut from: &TcpStream, mut to: &TcpStream, shared: &Shared) {
+    let strike = shared.strike.as_ref().filter(|strike| (strike.from, strike.to) == way);
+    let mut buffer = [0; 4096];
+    let mut passed = 0;
+    while let Ok(got @ 1..) = from.read(&mut buffer) {
+        let mut due = &mut buffer[..got];
+        shared.passed().entry(way).or_default().extend_from_slice(due);
+        if let Some(strike) = strike.filter(|strike| (passed..passed + got).contains(&strike.at)) {
+            shared.struck.store(true, Ordering::SeqCst);
+            let (before, after) = due.split_at_mut(strike.at - passed);
+            // What cannot be delivered any more is not missed by anybody.
+            let _ = to.write_all(before);
+            match &strike.damage {
+                Damage::Flip => after[0] ^= 0x10,
+                Damage::Insert(bytes) => drop(to.write_all(bytes)),
+                Damage::Pause => return,
+                Damage::HalfClose => return drop(to.shutdown(Shutdown::Write)),
+                Damage::Cut => return [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both))),
+                Damage::Kill(rank) => {
+                    // Before the first connection ends: the dead tell nobody of the others' silence.
+                    *shared.dead() = Some(*rank);
+                    return shared.end(|(low, high)| [low, high].contains(rank));
+                }
+            }
+            due = after;
+        }
+        passed += got;
+        if *shared.dead() == Some(way.0) {
+            break;
+        }
+        if to.write_all(due).is_err() {
+            break;
+        }
+    }
+    // Fails if it has ended already.
+    let _ = to.shutdown(Shutdown::Write);
+}

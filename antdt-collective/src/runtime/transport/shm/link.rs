@@ -1,0 +1,377 @@
+//! Both ways between this member and one peer of the same host, and how far the messages on them are.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use antdt_core::{Holder, Rank};
+
+use super::arena::{Arena, Place, Regions};
+use super::memory::{RingReader, RingWriter, Segment, Shared, SlotHeader, Slots};
+use super::record::{Body, Record, TagBytes, tag_of};
+use crate::error::CollectiveError;
+use crate::frame::{Arrival, Tag};
+use crate::handover::{Damaged, Offer};
+use crate::kernel;
+use crate::runtime::transport::tcp::Ended;
+use crate::runtime::transport::{Exchange, Sink};
+
+/// Bytes put into a ring, or folded out of one, at a time: a quarter of it, so that both ends are at work at once.
+const PIECE: usize = super::arena::RING_BYTES / 4;
+
+/// Bytes folded out of a peer's region at a time, with a look at the abort handle between: less than 2 ms of work, and
+/// long enough to go past the caches.
+const LENT_PIECE: usize = 8 << 20;
+
+/// From this length on a message that lies in a region is offered where it is. A shorter one is copied into the ring: the
+/// sender need not wait until it was read.
+const OFFER_MIN: usize = 16 << 10;
+
+/// Regions of one peer that stay mapped. Each costs address space; the one that was mapped first goes when another comes.
+const LENT_MAX: usize = 16;
+
+/// Both ways to one peer.
+#[derive(Debug)]
+pub(in crate::runtime::transport) struct Link {
+    pub(super) rank: Rank,
+    pub(super) peer: Holder,
+    pub(super) arena: Arena,
+    pub(super) slots: Slots,
+    out: RingWriter,
+    out_offer: Offer<Shared<AtomicU64>>,
+    out_read: Shared<AtomicU64>,
+    // The offers made to this peer; whether the last one stands; the bytes of those before it.
+    offers: u64,
+    stands: bool,
+    offered: u64,
+    inn: RingReader,
+    in_offer: Offer<Shared<AtomicU64>>,
+    in_read: Shared<AtomicU64>,
+    read: u64,
+    lent: Vec<(u64, u64, Segment)>,
+    // Of a message that nobody waits for any more: bytes still in the ring.
+    dropped: u64,
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+pub(super) struct Sending<'a> {
+    bytes: &'a [u8],
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Record,
+    Ring { done: usize, taken_before: u64 },
+    Offered { number: u64 },
+    Done,
+}
+
+impl<'a> Sending<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, stage: Stage::Record }
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done)
+    }
+}
+
+/// A message on its way in.
+#[derive(Debug)]
+pub(super) struct Receiving<'a, 'b> {
+    sink: &'a mut Sink<'b>,
+    len: usize,
+    done: usize,
+    body: Option<Body>,
+}
+
+impl<'a, 'b> Receiving<'a, 'b> {
+    pub(super) fn new(sink: &'a mut Sink<'b>) -> Self {
+        let len = sink.len_bytes();
+        Self { sink, len, done: 0, body: None }
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        self.done == self.len
+    }
+
+    /// Bytes not yet taken.
+    pub(super) const fn missing(&self) -> usize {
+        self.len - self.done
+    }
+
+    /// Whether its first byte is there.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.body.is_some()
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        match self.sink {
+            Sink::Place(place) => kernel::copy(&mut place[self.done..self.done + bytes.len()], bytes),
+            Sink::Fold(fold) => fold.fold(self.done, bytes),
+        }
+        self.done += bytes.len();
+    }
+}
+
+impl Link {
+    /// The link from rank `me`, whose memory is `ours`, to `rank`, whose memory is `theirs`.
+    pub(super) fn new(
+        (me, ours): (Rank, &Arena),
+        (rank, theirs): (Rank, Arena),
+        peer: Holder,
+    ) -> io::Result<Self> {
+        let (out, inn) = (ours.way(rank.0 as usize)?, theirs.way(me.0 as usize)?);
+        Ok(Self {
+            rank,
+            peer,
+            slots: theirs.slots(),
+            arena: theirs,
+            out: RingWriter::new(out.ring),
+            out_offer: out.offer,
+            out_read: out.read,
+            offers: 0,
+            stands: false,
+            offered: 0,
+            inn: RingReader::new(inn.ring),
+            in_offer: inn.offer,
+            in_read: inn.read,
+            read: 0,
+            lent: Vec::new(),
+            dropped: 0,
+        })
+    }
+
+    fn damaged(&self) -> impl Fn(Damaged) -> CollectiveError + use<> {
+        let peer = self.peer;
+        move |damaged| CollectiveError::Corrupt { peer, what: damaged.to_string() }
+    }
+
+    /// Moves a message on, as far as goes without waiting; whether anything moved.
+    pub(super) fn send(
+        &mut self,
+        sending: &mut Sending<'_>,
+        tag: &TagBytes,
+        regions: &Regions,
+    ) -> Result<bool, CollectiveError> {
+        let bytes = sending.bytes;
+        let damaged = self.damaged();
+        let moved = match sending.stage {
+            Stage::Done => false,
+            Stage::Offered { number } => {
+                let taken = self.out_offer.is_taken(number);
+                if taken {
+                    self.stands = false;
+                    sending.stage = Stage::Done;
+                }
+                // Nothing that the peer waits for.
+                return Ok(taken);
+            }
+            Stage::Record => {
+                let place = if bytes.len() >= OFFER_MIN { regions.find(bytes) } else { None };
+                let number = self.offers + 1;
+                let body = place.map_or(Body::Ring, |place| Body::Offer { number, place });
+                let taken_before = self.out.taken();
+                let record = Record { len: bytes.len() as u64, body }.encode(tag);
+                if place.is_some() {
+                    // Before the record, whose way through the ring orders it for the peer.
+                    self.out_offer.post(number);
+                }
+                if self.out.write(&record, Record::LEN).map_err(&damaged)? == 0 {
+                    false
+                } else if place.is_some() {
+                    self.offered += bytes.len() as u64;
+                    (self.offers, self.stands) = (number, true);
+                    sending.stage = Stage::Offered { number };
+                    true
+                } else {
+                    let done = self.out.write(bytes, PIECE).map_err(&damaged)?;
+                    sending.stage = Stage::Ring { done, taken_before };
+                    true
+                }
+            }
+            Stage::Ring { done, taken_before } => {
+                let written = self.out.write(&bytes[done..], PIECE).map_err(&damaged)?;
+                sending.stage = Stage::Ring { done: done + written, taken_before };
+                written > 0
+            }
+        };
+        if matches!(sending.stage, Stage::Ring { done, .. } if done == bytes.len()) {
+            sending.stage = Stage::Done;
+        }
+        if moved {
+            self.arena.ring();
+        }
+        Ok(moved)
+    }
+
+    /// Bytes of a message that the peer has not taken, as far as is known here.
+    pub(super) fn unsent(&self, sending: &Sending<'_>) -> usize {
+        let len = sending.bytes.len();
+        match sending.stage {
+            Stage::Record => len,
+            Stage::Ring { done, .. } => len - done,
+            Stage::Offered { .. } => {
+                let before = self.offered - len as u64;
+                let read = self.out_read.load(Ordering::Relaxed).saturating_sub(before);
+                // The last word is the peer's, even when it has read everything.
+                len.saturating_sub(usize::try_from(read).unwrap_or(len)).max(1)
+            }
+            Stage::Done => 0,
+        }
+    }
+
+    /// Whether the peer has begun to take a message.
+    pub(super) fn is_being_taken(&self, sending: &Sending<'_>) -> bool {
+        match sending.stage {
+            Stage::Ring { taken_before, .. } => self.out.taken() != taken_before,
+            Stage::Offered { .. } => self.unsent(sending) < sending.bytes.len(),
+            Stage::Record | Stage::Done => false,
+        }
+    }
+
+    /// Takes what has come of a message, as far as goes without waiting; whether anything moved.
+    pub(super) fn receive(
+        &mut self,
+        receiving: &mut Receiving<'_, '_>,
+        call: &Exchange,
+        tag: &TagBytes,
+    ) -> Result<bool, Ended> {
+        if receiving.is_done() {
+            return Ok(false);
+        }
+        let Some(body) = receiving.body else { return Ok(self.begin(receiving, call, tag)?) };
+        let damaged = self.damaged();
+        match body {
+            Body::Ring => {
+                let bytes = self.inn.read(PIECE.min(receiving.missing())).map_err(damaged)?;
+                let len = bytes.len();
+                if len == 0 {
+                    return Ok(false);
+                }
+                receiving.take(bytes);
+                self.inn.release(len);
+            }
+            Body::Offer { number, place } => {
+                // No short rest: the last piece may be twice as long.
+                let missing = receiving.missing();
+                let len = if missing < 2 * LENT_PIECE { missing } else { LENT_PIECE };
+                let index = self.map(&place)?;
+                let offset =
+                    usize::try_from(place.offset).unwrap_or(usize::MAX).saturating_add(receiving.done);
+                receiving.take(self.lent[index].2.lent(offset, len));
+                self.read += len as u64;
+                self.in_read.store(self.read, Ordering::Relaxed);
+                if receiving.is_done() && !self.in_offer.take(number) {
+                    // The peer has given up, and said why before it took the offer back.
+                    return Err(Ended::Gone(self.rank));
+                }
+            }
+        }
+        self.arena.ring();
+        Ok(true)
+    }
+
+    // Reads the record, if it is there.
+    fn begin(
+        &mut self,
+        receiving: &mut Receiving<'_, '_>,
+        call: &Exchange,
+        tag: &TagBytes,
+    ) -> Result<bool, CollectiveError> {
+        let damaged = self.damaged();
+        if self.dropped > 0 {
+            let most = usize::try_from(self.dropped).unwrap_or(PIECE).min(PIECE);
+            let len = self.inn.read(most).map_err(damaged)?.len();
+            self.inn.release(len);
+            self.dropped -= len as u64;
+            self.arena.ring();
+            return Ok(len > 0);
+        }
+        let Some((theirs, record)) = self.next_record()? else { return Ok(false) };
+        let arrival = if theirs == *tag {
+            Arrival::Expected
+        } else {
+            let theirs = tag_of(&theirs);
+            let theirs =
+                theirs.map_err(|e| CollectiveError::Corrupt { peer: self.peer, what: e.to_string() })?;
+            match call.tag.judge(&theirs) {
+                Arrival::Old => Arrival::Old,
+                _ => return Err(self.mismatch(call, &theirs)),
+            }
+        };
+        if arrival == Arrival::Old {
+            if record.body == Body::Ring {
+                self.dropped = record.len;
+            }
+        } else if record.len == receiving.len as u64 {
+            receiving.body = Some(record.body);
+        } else {
+            let theirs = format!("{}, a message of {} bytes", call.tag, record.len);
+            let ours = format!("{}, waiting for one of {} bytes", call.tag, receiving.len);
+            return Err(CollectiveError::Mismatch { peer: self.peer, theirs, ours });
+        }
+        self.inn.release(Record::LEN);
+        Ok(true)
+    }
+
+    fn next_record(&mut self) -> Result<Option<(TagBytes, Record)>, CollectiveError> {
+        let damaged = self.damaged();
+        let bytes = self.inn.read(Record::LEN).map_err(damaged)?;
+        Ok(bytes.first_chunk().map(Record::decode))
+    }
+
+    /// What the peer's next message belongs to, where none is being received.
+    pub(super) fn waiting_tag(&mut self) -> Result<Option<Tag>, CollectiveError> {
+        if self.dropped > 0 {
+            return Ok(None);
+        }
+        let Some((tag, _)) = self.next_record()? else { return Ok(None) };
+        let tag = tag_of(&tag);
+        tag.map(Some).map_err(|e| CollectiveError::Corrupt { peer: self.peer, what: e.to_string() })
+    }
+
+    /// What the peer shows in its slots as number `number`, if it does.
+    pub(super) fn shown_tag(&self, number: u64) -> Result<Option<Tag>, CollectiveError> {
+        let Some((header, _)) = self.slots.shown(number) else { return Ok(None) };
+        let header: &SlotHeader = header;
+        tag_of(header)
+            .map(Some)
+            .map_err(|e| CollectiveError::Corrupt { peer: self.peer, what: e.to_string() })
+    }
+
+    pub(super) fn mismatch(&self, call: &Exchange, theirs: &Tag) -> CollectiveError {
+        if theirs.membership > call.tag.membership {
+            let (ours, theirs) = (call.tag.membership, theirs.membership);
+            return CollectiveError::StaleMembership { ours, theirs };
+        }
+        let (theirs, ours) = (theirs.to_string(), call.tag.to_string());
+        CollectiveError::Mismatch { peer: self.peer, theirs, ours }
+    }
+
+    // The mapped region that a place lies in.
+    fn map(&mut self, place: &Place) -> Result<usize, CollectiveError> {
+        let key = (place.region, place.region_len);
+        if let Some(index) = self.lent.iter().position(|(region, len, _)| (*region, *len) == key) {
+            return Ok(index);
+        }
+        let segment = self.arena.region(place.region, place.region_len);
+        let segment = segment.map_err(|e| CollectiveError::Io {
+            what: format!("mapping memory of {}: {e}", self.peer),
+            kind: e.kind(),
+        })?;
+        if self.lent.len() >= LENT_MAX {
+            self.lent.remove(0);
+        }
+        self.lent.push((place.region, place.region_len, segment));
+        Ok(self.lent.len() - 1)
+    }
+
+    /// Takes back what the peer has not read yet: from now on the memory is the caller's again.
+    pub(super) fn withdraw(&mut self) {
+        if std::mem::take(&mut self.stands) {
+            self.out_offer.withdraw(self.offers);
+        }
+    }
+}

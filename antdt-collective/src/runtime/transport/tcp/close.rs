@@ -1,0 +1,54 @@
+//! Closing a connection so that the peer still gets what was sent to it.
+#![allow(unsafe_code, reason = "the system's count of unacknowledged bytes is behind an ioctl")]
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::ioctl::{Getter, Opcode, ioctl};
+
+use super::link::Link;
+use crate::frame::Tag;
+use crate::runtime::wait::wait;
+
+/// How long a transport that goes away waits until its peers' systems have what it sent. A peer that reads, or has room
+/// for it, takes far less.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Between two looks at what is still unacknowledged.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits until nothing that was sent can be lost any more, within bounds. A socket that is closed while bytes lie in it
+/// unread resets the connection, and a reset drops what is still to be sent: the last part of a message, or the reason
+/// why this rank gave up. Hence all that comes is read, until all that went is acknowledged.
+pub(super) fn linger(links: &mut [Option<Link>], tag: &Tag, scratch: &mut [u8]) {
+    let deadline = Instant::now() + LINGER;
+    loop {
+        let mut pending = Vec::new();
+        for link in links.iter_mut().flatten() {
+            (link.readable, link.writable) = (true, true);
+            // A peer that is gone needs nothing.
+            let reachable = link.flush().is_ok();
+            link.drain(tag, scratch);
+            if reachable && !link.closed && (link.has_mail() || unacknowledged(&link.stream) > 0) {
+                pending.push(&*link);
+            }
+        }
+        let now = Instant::now();
+        if pending.is_empty() || now >= deadline {
+            return;
+        }
+        let mut fds: Vec<_> = pending.iter().map(|link| PollFd::new(&link.stream, PollFlags::IN)).collect();
+        if wait(&mut fds, deadline.min(now + LOOK)).is_err() {
+            return;
+        }
+    }
+}
+
+// Bytes that the peer's system has not acknowledged; none if the socket cannot tell.
+fn unacknowledged(stream: &TcpStream) -> i32 {
+    const SIOCOUTQ: Opcode = 0x5411;
+    // SAFETY: SIOCOUTQ writes one int, as `Getter` is told.
+    let queued = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) };
+    queued.unwrap_or(0)
+}

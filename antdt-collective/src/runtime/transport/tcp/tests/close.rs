@@ -1,0 +1,52 @@
+//! Members that give up and close at once.
+
+use super::*;
+use crate::runtime::transport::{Fold, Sink};
+
+/// Aborts the sender as soon as something of its message is there.
+struct Aborts<'a> {
+    handle: &'a AbortHandle,
+    len: usize,
+}
+
+impl Fold for Aborts<'_> {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    fn fold(&mut self, _at: usize, _bytes: &[u8]) {
+        self.handle.abort("enough");
+    }
+}
+
+#[test]
+fn a_reason_reaches_the_peer_although_its_sender_closes_with_bytes_unread() {
+    const LEN: usize = 64 << 20;
+    for _ in 0..20 {
+        let (mut transports, aborts) = tcp_members(2);
+        let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+        let bytes = vec![1; LEN];
+        let started = Instant::now();
+        let call =
+            Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall: PATIENT };
+        thread::scope(|scope| {
+            let bytes = &bytes;
+            scope.spawn(move || {
+                let sends = [Outgoing { to: Rank(1), bytes }];
+                let mut place = vec![0; LEN];
+                let receives = &mut [Incoming { from: Rank(1), sink: Sink::Place(&mut place) }];
+                first.exchange(&call, &sends, receives).unwrap_err();
+                drop(first);
+            });
+            let sends = [Outgoing { to: Rank(0), bytes }];
+            let mut fold = Aborts { handle: &aborts[0], len: LEN };
+            let receives = &mut [Incoming { from: Rank(0), sink: Sink::Fold(&mut fold) }];
+            let error = second.exchange(&call, &sends, receives).unwrap_err();
+            assert!(
+                matches!(&error, CollectiveError::Aborted { by, reason, .. }
+                    if *by == Some(holder(0)) && reason == "enough"),
+                "{error}"
+            );
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! Peers that fall silent within a message, and peers that have not come yet.
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+const STALL: Duration = Duration::from_millis(40);
+
+fn call(deadline: Duration) -> Exchange {
+    let started = Instant::now();
+    Exchange { tag: reduce_tag(5, 1, 0), started, deadline: started + deadline, stall: STALL }
+}
+
+// Who is given up, after how long, and how much is missing.
+fn given_up(error: &CollectiveError) -> (Duration, u64) {
+    let CollectiveError::Timeout { peer, waited, missing, .. } = error else { panic!("{error}") };
+    assert_eq!(*peer, holder(0));
+    (*waited, *missing)
+}
+
+fn receives(transport: &mut TcpTransport, call: &Exchange, place: &mut [u8]) -> CollectiveError {
+    let incoming = Incoming { from: Rank(0), sink: crate::runtime::transport::Sink::Place(place) };
+    transport.exchange(call, &[], &mut [incoming]).unwrap_err()
+}
+
+fn sends(transport: &mut TcpTransport, call: &Exchange, bytes: &[u8]) -> CollectiveError {
+    transport.exchange(call, &[Outgoing { to: Rank(0), bytes }], &mut []).unwrap_err()
+}
+
+#[test]
+fn a_message_that_falls_silent_within_is_given_up_before_the_deadline() {
+    // Within the first segment, and between two.
+    for (segments, more) in [(0, 1000), (1, 0)] {
+        let (mut puppet, mut transport) = Puppet::meet(5);
+        let payload = vec![1; link::SEGMENT_BYTES];
+        for segment in 0..segments {
+            puppet.send(reduce_tag(5, 1, 0), segment, &payload);
+        }
+        let header = Header::of(FrameKind::Data, reduce_tag(5, 1, 0), segments, &payload);
+        if more > 0 {
+            puppet.stream.write_all(&header.encode()).unwrap();
+            puppet.stream.write_all(&payload[..more]).unwrap();
+        }
+        let (waited, missing) = given_up(&receives(&mut transport, &call(PATIENT), &mut vec![0; MIB]));
+        assert!(waited < PATIENT, "{waited:?}");
+        assert_eq!(missing as usize, MIB - segments as usize * link::SEGMENT_BYTES);
+    }
+}
+
+#[test]
+fn a_message_that_has_not_begun_is_waited_for_until_the_deadline() {
+    let (_puppet, mut transport) = Puppet::meet(5);
+    let deadline = 5 * STALL;
+    let (waited, missing) = given_up(&receives(&mut transport, &call(deadline), &mut [0; 100]));
+    assert!(waited >= deadline, "{waited:?}");
+    assert_eq!(missing, 100);
+}
+
+#[test]
+fn who_takes_a_message_and_then_stops_is_given_up_before_the_deadline() {
+    let (mut puppet, mut transport) = Puppet::meet(5);
+    let taking = Header::plain(FrameKind::Taking, reduce_tag(5, 1, 0), 0, 0);
+    puppet.stream.write_all(&taking.encode()).unwrap();
+    let (waited, missing) = given_up(&sends(&mut transport, &call(PATIENT), &vec![1; 100 * MIB]));
+    assert!(waited < PATIENT, "{waited:?}");
+    assert!(missing > 0);
+}
+
+#[test]
+fn who_has_not_begun_to_take_a_message_has_time_until_the_deadline() {
+    let (_puppet, mut transport) = Puppet::meet(5);
+    let deadline = 5 * STALL;
+    let (waited, _) = given_up(&sends(&mut transport, &call(deadline), &vec![1; 100 * MIB]));
+    assert!(waited >= deadline, "{waited:?}");
+}
+
+#[test]
+fn who_receives_a_long_message_and_sends_nothing_says_that_it_takes_it() {
+    let (mut transports, _aborts) = tcp_members(2);
+    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    let mut exchange = call(PATIENT);
+    exchange.tag.membership = MembershipVersion(1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes = vec![1; 100 * MIB];
+            first.exchange(&exchange, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
+            assert!(first.links[1].as_ref().unwrap().takes(&exchange.tag));
+        });
+        let mut place = vec![0; 100 * MIB];
+        let sink = crate::runtime::transport::Sink::Place(&mut place);
+        second.exchange(&exchange, &[], &mut [Incoming { from: Rank(0), sink }]).unwrap();
+    });
+}

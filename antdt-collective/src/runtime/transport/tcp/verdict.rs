@@ -1,0 +1,243 @@
+//! How a call ends that cannot go on: telling the others, and finding out on whose account.
+//!
+//! Some failures are certain: a connection that ended without a word, a disagreement, an abort. They are told, and that
+//! is all. Silence is not: a rank waits for one that waits for another, and all deadlines pass at about the same time.
+//! So everybody who gives up waiting tells everybody whom it was waiting for, and listens for a moment. Starting from
+//! the one it was waiting for itself, each then goes from the named to those whom they name; the one at the end, who
+//! has said nothing, is the culprit. Our design.
+
+use std::time::{Duration, Instant};
+
+use antdt_core::Rank;
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Flow, TcpTransport, bytes_of};
+use crate::error::CollectiveError;
+use crate::frame::{FrameKind, Header, notice};
+use crate::runtime::transport::Exchange;
+use crate::runtime::wait::wait;
+
+/// How long a failing rank waits until its peers' systems have taken why it failed. A peer that reads takes it in far
+/// less; what one leaves is sent when the transport is dropped or meets its next group.
+const FAREWELL: Duration = Duration::from_millis(30);
+
+/// How long a rank that waited in vain listens for what others were waiting for. They need a wake-up and a short
+/// message each; it is added to a deadline that has passed.
+const HEARING: Duration = Duration::from_millis(250);
+
+/// Why a round cannot go on.
+#[derive(Debug)]
+pub(in crate::runtime::transport) enum Ended {
+    /// This rank found out something that is certain.
+    Failed(CollectiveError),
+    /// A peer that is needed is gone.
+    Gone(Rank),
+    /// A peer has given up. `waited`: this rank had been waiting in this round before.
+    Told {
+        /// Which.
+        from: Rank,
+        /// Whether this rank had slept in this round.
+        waited: bool,
+    },
+    /// This rank has waited long enough; the error names whom for.
+    Silent(CollectiveError),
+}
+
+impl From<CollectiveError> for Ended {
+    fn from(error: CollectiveError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl TcpTransport {
+    // The error of a call that ended; the others learn why.
+    pub(in crate::runtime::transport) fn conclude(
+        &mut self,
+        call: &Exchange,
+        ended: Ended,
+        flows: &[Flow<'_, '_>],
+    ) -> CollectiveError {
+        if let Some(first) = &self.failed {
+            return first.clone();
+        }
+        let error = self.judge(call, ended, flows);
+        tracing::debug!(rank = %self.group.me(), %error, "collective failed");
+        self.failed.insert(error).clone()
+    }
+
+    fn judge(&mut self, call: &Exchange, ended: Ended, flows: &[Flow<'_, '_>]) -> CollectiveError {
+        let (accusation, waited) = match ended {
+            Ended::Failed(error) => return self.tell(error, flows),
+            Ended::Silent(error) => (error, true),
+            Ended::Told { from, waited } => match self.said(from) {
+                Some(notice) if !notice.suspects => {
+                    let error = notice.error.clone();
+                    return self.tell(error, flows);
+                }
+                Some(notice) if !waited => (notice.error.clone(), false),
+                _ => (self.late(call, flows, None), true),
+            },
+            Ended::Gone(rank) => {
+                // It may have said why, or somebody else why it went.
+                self.listen();
+                if let Some(error) = self.certain(rank) {
+                    return self.tell(error, flows);
+                }
+                if self.said(rank).is_none() {
+                    let peer = self.group.holder(rank);
+                    return self.tell(CollectiveError::PeerClosed { peer, at: call.tag }, flows);
+                }
+                (self.late(call, flows, None), true)
+            }
+        };
+        self.suspect(accusation, waited, flows)
+    }
+
+    /// The same end, where this rank waits for `late` rather than for what is in `flows`: what it must do to find the
+    /// culprit is settled here, since only the caller knows whom it waits for.
+    pub(in crate::runtime::transport) fn settle(
+        &mut self,
+        call: &Exchange,
+        ended: Ended,
+        late: CollectiveError,
+    ) -> Ended {
+        match ended {
+            Ended::Told { from, waited: true } if self.said(from).is_none_or(|notice| notice.suspects) => {
+                Ended::Silent(late)
+            }
+            Ended::Gone(rank) => {
+                self.listen();
+                if let Some(error) = self.certain(rank) {
+                    return Ended::Failed(error);
+                }
+                if self.said(rank).is_some() {
+                    return Ended::Silent(late);
+                }
+                Ended::Failed(CollectiveError::PeerClosed { peer: self.group.holder(rank), at: call.tag })
+            }
+            ended => ended,
+        }
+    }
+
+    fn said(&self, rank: Rank) -> Option<&notice::Notice> {
+        self.links[rank.0 as usize].as_ref()?.told.as_ref()
+    }
+
+    // What a peer said that is certain; that of `first` before others.
+    fn certain(&self, first: Rank) -> Option<CollectiveError> {
+        let ranks = std::iter::once(first).chain((0..self.group.world()).map(Rank));
+        let mut said = ranks.filter_map(|rank| self.said(rank));
+        said.find(|notice| !notice.suspects).map(|notice| notice.error.clone())
+    }
+
+    // Tells all peers what is certain.
+    fn tell(&mut self, error: CollectiveError, flows: &[Flow<'_, '_>]) -> CollectiveError {
+        self.post(&error, flows, false);
+        self.hear(FAREWELL, Self::has_told);
+        error
+    }
+
+    // Whether all who need it have been told. Who gave up before knows.
+    fn has_told(&self) -> bool {
+        !self.links.iter().flatten().any(|link| link.has_mail() && link.told.is_none() && !link.closed)
+    }
+
+    // Tells all peers whom this rank was waiting for, hears the same from them, and finds the one at the end.
+    fn suspect(
+        &mut self,
+        accusation: CollectiveError,
+        waited: bool,
+        flows: &[Flow<'_, '_>],
+    ) -> CollectiveError {
+        let me = self.group.me();
+        if !waited && let Some(error) = self.accuses_me() {
+            // This rank has only just come: it is the one that all were waiting for.
+            self.post(&error, flows, true);
+            self.hear(FAREWELL, Self::has_told);
+            return error;
+        }
+        self.post(&accusation, flows, true);
+        let all_spoke = |transport: &Self| {
+            transport.links.iter().flatten().all(|link| link.closed || link.told.is_some())
+        };
+        self.hear(HEARING, |transport| {
+            transport.has_told() && (transport.certain(me).is_some() || all_spoke(transport))
+        });
+        if let Some(error) = self.certain(me) {
+            return error;
+        }
+        let mut verdict = None;
+        let mut seen = vec![me];
+        let mut named = accusation.culprit().and_then(|holder| self.group.rank_of(holder));
+        while let Some(rank) = named {
+            if seen.contains(&rank) {
+                // They wait for each other, so what was between them is lost: each knows its own side.
+                return accusation;
+            }
+            seen.push(rank);
+            let Some(notice) = self.said(rank) else { break };
+            named = notice.error.culprit().and_then(|holder| self.group.rank_of(holder));
+            if named == Some(rank) {
+                break;
+            }
+            verdict = Some(notice.error.clone());
+        }
+        verdict.unwrap_or(accusation)
+    }
+
+    // What a peer said that was waiting for this rank.
+    fn accuses_me(&self) -> Option<CollectiveError> {
+        let me = self.group.holder(self.group.me());
+        let said = self.links.iter().flatten().filter_map(|link| link.told.as_ref());
+        said.map(|notice| &notice.error).find(|error| error.culprit() == Some(me)).cloned()
+    }
+
+    // A notice to every peer, behind the rest of any segment that was begun.
+    fn post(&mut self, error: &CollectiveError, flows: &[Flow<'_, '_>], suspects: bool) {
+        let payload = notice::encode(self.group.holder(self.group.me()), error, suspects);
+        let header = Header::of(FrameKind::Abort, self.last, 0, &payload);
+        for (rank, link) in (0..).map(Rank).zip(&mut self.links) {
+            let Some(link) = link else { continue };
+            let send = flows.iter().find(|flow| flow.rank == rank).and_then(|flow| flow.send.as_ref());
+            link.post(&send.map_or_else(Vec::new, |send| send.begun()), &header, &payload);
+            link.writable = true;
+        }
+    }
+
+    // Takes all that has come, without waiting.
+    fn listen(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.readable = true;
+            link.drain(&self.last, bytes_of(&mut self.scratch));
+        }
+    }
+
+    // Sends what was posted and takes what comes, until `enough` or the time is over. Taking makes room: peers that try
+    // to send get on, and read in their turn.
+    fn hear(&mut self, patience: Duration, enough: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + patience;
+        loop {
+            for link in self.links.iter_mut().flatten() {
+                // Nobody needs to be told who is gone.
+                let _ = link.flush();
+            }
+            self.listen();
+            if enough(self) || Instant::now() >= deadline {
+                return;
+            }
+            let mut fds = Vec::new();
+            for link in self.links.iter_mut().flatten() {
+                link.writable = true;
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::IN, link.listens());
+                events.set(PollFlags::OUT, link.has_mail());
+                if !events.is_empty() {
+                    fds.push(PollFd::new(&link.stream, events));
+                }
+            }
+            if wait(&mut fds, deadline).is_err() {
+                return;
+            }
+        }
+    }
+}

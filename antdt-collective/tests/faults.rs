@@ -1,0 +1,397 @@
+//! Connections that break, fall silent or lie, at any byte, under every algorithm: every call ends, whoever fails
+//! names an end of the bad connection, data are all or nothing, and nothing is left behind.
+#![allow(clippy::disallowed_methods, reason = "these tests are about I/O, and bounded by the clock")]
+
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use antdt_collective::frame::Header;
+use antdt_collective::outcome::Resolution;
+use antdt_collective::runtime::testing::{
+    Damage, Strike, Watchdog, Wires, abort_handles, at_once, holder, loopback_listener,
+};
+use antdt_collective::runtime::transport::tcp::{Checksum, TcpConfig};
+use antdt_collective::schedule::Choice;
+use antdt_collective::{
+    CollectiveError, Communicator, CommunicatorConfig, Group, Listener, Member, ReduceOp,
+    ScheduledCommunicator, TcpTransport,
+};
+use antdt_core::{MembershipVersion, Rank, Seed};
+
+/// Only one test at a time counts descriptors and threads.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Bytes of a connection before the first frame of a call.
+const HELLO: usize = Header::LEN + 24;
+
+/// Between what others decide to say and what a rank hears of it, on the busiest machine.
+const LATE: Duration = Duration::from_secs(20);
+
+const FIXED: [Choice; 6] = [
+    Choice::Ring,
+    Choice::Direct,
+    Choice::HalvingDoubling,
+    Choice::RecursiveDoubling,
+    Choice::DoubleTree,
+    Choice::Gather,
+];
+
+#[derive(Debug, Clone)]
+struct Story {
+    choice: Choice,
+    world: u32,
+    len: usize,
+    timeout: Duration,
+    strike: Option<Strike>,
+}
+
+/// The outcome of a call, and the data afterwards; of connecting, without data.
+type Outcome = (Result<(), CollectiveError>, Vec<i64>);
+
+#[derive(Debug)]
+struct Told {
+    outcomes: Vec<Vec<Outcome>>,
+    struck: bool,
+    // Bytes from the lower rank to the higher one, and back, of the struck connection or the first one.
+    traffic: [usize; 2],
+}
+
+fn operand(rank: u32, len: usize) -> Vec<i64> {
+    let mut rng = Seed(21).derive_number(u64::from(rank)).rng();
+    (0..len).map(|_| rng.below(1 << 40) as i64).collect()
+}
+
+fn total(ranks: impl Iterator<Item = u32>, len: usize) -> Vec<i64> {
+    ranks.fold(vec![0; len], |mut total, rank| {
+        total.iter_mut().zip(operand(rank, len)).for_each(|(into, value)| *into += value);
+        total
+    })
+}
+
+fn connect(
+    listener: &Listener,
+    members: Vec<Member>,
+    membership: u64,
+    me: u32,
+    patience: Duration,
+) -> Result<TcpTransport, CollectiveError> {
+    let group = Group::new(MembershipVersion(membership), members, Rank(me)).expect("a good group");
+    // Damage must be noticed although these are connections within one host.
+    let config = TcpConfig { checksum: Checksum::Always, ..TcpConfig::default() };
+    TcpTransport::connect_with(listener, &group, patience, &abort_handles(1)[0], config)
+}
+
+// Two all-reduces through proxies, one of which may misbehave. Nobody leaves before all have finished.
+fn tell(story: &Story) -> Told {
+    let Story { choice, world, len, timeout, .. } = *story;
+    let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+    let wires = Wires::before(&listeners, story.strike.clone());
+    let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
+    let (ready, done) = (Barrier::new(world as usize), Barrier::new(world as usize));
+    let outcomes = at_once(0..world, |me| {
+        // Whoever cannot connect leaves some who can only wait.
+        let patience = timeout.min(Duration::from_secs(2));
+        let connected = connect(&listeners[me as usize], wires.members(me), 1, me, patience);
+        // Who fails to connect is told so; what happens to calls is only looked at when all are there.
+        ready.wait();
+        let began = Instant::now();
+        let (outcomes, communicator) = match connected {
+            Err(error) => (vec![(Err(error), Vec::new())], None),
+            Ok(transport) => {
+                let mut communicator = ScheduledCommunicator::new(transport, config);
+                let calls = [(); 2].map(|()| {
+                    let mut data = operand(me, len);
+                    (communicator.all_reduce_by(choice, &mut data, ReduceOp::Sum), data)
+                });
+                (Vec::from(calls), Some(communicator))
+            }
+        };
+        // Longer than both deadlines is a hang, whatever else the machine does.
+        assert!(began.elapsed() < timeout * 2 + LATE, "rank {me} took {:?}: {story:?}", began.elapsed());
+        done.wait();
+        drop(communicator);
+        outcomes
+    });
+    let way = story
+        .strike
+        .as_ref()
+        .map_or((0, 1), |strike| (strike.from.min(strike.to), strike.from.max(strike.to)));
+    let traffic = [wires.passed(way.0, way.1).len(), wires.passed(way.1, way.0).len()];
+    Told { outcomes, struck: wires.struck(), traffic }
+}
+
+// What must hold of every story.
+fn check(story: &Story, told: &Told) {
+    let strike = story.strike.as_ref().expect("it has one");
+    let (mut failed, mut named) = (0, 0);
+    for (rank, calls) in (0..).zip(&told.outcomes) {
+        for (result, data) in calls.iter().filter(|(_, data)| !data.is_empty()) {
+            let expected = match result {
+                Ok(()) => total(0..story.world, story.len),
+                Err(_) => operand(rank, story.len),
+            };
+            assert!(*data == expected, "rank {rank}: neither all nor nothing after {result:?}; {story:?}");
+        }
+        let Some(error) = calls.iter().find_map(|(result, _)| result.as_ref().err()) else { continue };
+        failed += 1;
+        let blamed = match strike.damage {
+            Damage::Kill(killed) => vec![holder(killed)],
+            _ => vec![holder(strike.from), holder(strike.to)],
+        };
+        let right = error.culprit().is_some_and(|culprit| blamed.contains(&culprit));
+        named += usize::from(right);
+        assert!(right || story.world > 2, "rank {rank} is told {error}; {story:?}");
+        assert!(calls.last().expect("it called").0.is_err(), "rank {rank} went on after {error}; {story:?}");
+    }
+    // In a larger group all fail in time, but a broken connection between two that live may be told of by way of a third
+    // one, which then looks like the culprit to some.
+    assert!(
+        failed == 0 || named > 0,
+        "nobody named an end of the connection: {:?}; {story:?}",
+        told.outcomes
+    );
+    // A byte that is due in a call is missed by somebody; the very last ones may be the next call's business.
+    assert!(!told.struck || failed > 0, "nobody noticed: {story:?}");
+}
+
+/// Descriptors and threads of this process.
+fn possessions() -> (usize, usize) {
+    let count = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+// Tells and checks all of them, several at a time, and looks at what is left behind. How many were struck.
+fn tell_all(stories: &[Story], at_a_time: usize) -> usize {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::over("faults at any byte");
+    let before = possessions();
+    let mut struck = 0;
+    for batch in stories.chunks(at_a_time) {
+        let told = at_once(batch, |story| {
+            let told = tell(story);
+            check(story, &told);
+            told.struck
+        });
+        struck += told.into_iter().filter(|struck| *struck).count();
+    }
+    // Threads of this process's test runner may come meanwhile, never these tests' own.
+    let after = possessions();
+    assert!(after.0 <= before.0, "descriptors: {before:?} before, {after:?} afterwards");
+    assert!(after.1 <= before.1 + 1, "threads: {before:?} before, {after:?} afterwards");
+    struck
+}
+
+const PATIENT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(250);
+
+// The length of a run without a fault, in bytes of each direction.
+fn traffic(choice: Choice, world: u32, len: usize, pair: (u32, u32)) -> [usize; 2] {
+    let strike = Strike { from: pair.0, to: pair.1, at: usize::MAX, damage: Damage::Cut };
+    let story = Story { choice, world, len, timeout: PATIENT, strike: Some(strike) };
+    let told = tell(&story);
+    assert!(told.outcomes.iter().flatten().all(|(result, _)| result.is_ok()), "{told:?}");
+    told.traffic
+}
+
+fn stories(
+    choice: Choice,
+    (world, len): (u32, usize),
+    pair: (u32, u32),
+    bytes: impl Fn(usize) -> Vec<usize>,
+    damages: &[(Damage, Duration)],
+) -> Vec<Story> {
+    let ways = [(pair.0, pair.1), (pair.1, pair.0)].into_iter().zip(traffic(choice, world, len, pair));
+    let mut stories = Vec::new();
+    for ((from, to), sent) in ways {
+        for at in bytes(sent) {
+            for (damage, timeout) in damages {
+                let strike = Some(Strike { from, to, at, damage: damage.clone() });
+                stories.push(Story { choice, world, len, timeout: *timeout, strike });
+            }
+        }
+    }
+    stories
+}
+
+#[test]
+fn a_connection_that_ends_or_lies_at_any_byte_between_two_members_is_noticed() {
+    let damages = [(Damage::Cut, PATIENT), (Damage::HalfClose, PATIENT), (Damage::Flip, PATIENT)];
+    let mut all = Vec::new();
+    for choice in [Choice::Ring, Choice::RecursiveDoubling, Choice::Gather] {
+        // All of the greeting too, once.
+        let first = if choice == Choice::Ring { 0 } else { HELLO };
+        all.extend(stories(choice, (2, 3), (0, 1), |sent| (first..sent).collect(), &damages));
+    }
+    let count = all.len();
+    let struck = tell_all(&all, 16);
+    assert!(struck * 10 > count * 9, "{struck} of {count}");
+}
+
+// The borders of all frames of a run, and some bytes within.
+fn interesting(sent: usize, seed: u64) -> Vec<usize> {
+    let mut rng = Seed(seed).rng();
+    let borders =
+        [HELLO, HELLO + Header::LEN].into_iter().flat_map(|border| [border - 1, border, border + 1]);
+    let within = (0..4).map(|_| HELLO + rng.below((sent - HELLO).max(1) as u64) as usize);
+    borders.chain(within).chain([sent - 1]).filter(|at| (HELLO..sent).contains(at)).collect()
+}
+
+fn of_all_algorithms(damages: &[(Damage, Duration)], seed: u64) -> Vec<Story> {
+    let mut all = Vec::new();
+    for choice in FIXED {
+        for (world, pair) in [(3, (0, 1)), (3, (1, 2)), (4, (0, 2)), (5, (0, 4))] {
+            all.extend(stories(
+                choice,
+                (world, 61),
+                pair,
+                |sent| {
+                    if sent > HELLO { interesting(sent, seed + u64::from(world)) } else { Vec::new() }
+                },
+                damages,
+            ));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_connection_that_ends_or_lies_in_a_larger_group_is_noticed_by_all() {
+    let damages = [(Damage::Cut, PATIENT), (Damage::HalfClose, PATIENT), (Damage::Flip, PATIENT)];
+    let all = of_all_algorithms(&damages, 31);
+    let count = all.len();
+    let struck = tell_all(&all, 8);
+    assert!(struck * 10 > count * 8, "{struck} of {count}");
+}
+
+#[test]
+fn a_connection_that_falls_silent_ends_every_call_at_the_deadline() {
+    let all = of_all_algorithms(&[(Damage::Pause, SHORT)], 32);
+    let all: Vec<Story> = all.into_iter().step_by(3).collect();
+    let count = all.len();
+    let struck = tell_all(&all, 8);
+    assert!(struck * 10 > count * 8, "{struck} of {count}");
+}
+
+#[test]
+fn a_member_that_dies_at_any_byte_is_named_and_the_others_go_on_with_exact_values() {
+    let mut all = Vec::new();
+    for choice in FIXED {
+        for (world, pair) in [(2, (0, 1)), (3, (1, 2)), (4, (0, 3))] {
+            let damages = [(Damage::Kill(pair.0), PATIENT), (Damage::Kill(pair.1), PATIENT)];
+            let bytes = |sent: usize| if sent > HELLO { interesting(sent, 33) } else { Vec::new() };
+            all.extend(stories(choice, (world, 61), pair, bytes, &damages));
+        }
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _watchdog = Watchdog::over("deaths at any byte");
+    let before = possessions();
+    for batch in all.chunks(8) {
+        at_once(batch, die_and_go_on);
+    }
+    assert!(possessions().0 <= before.0, "descriptors: {before:?} before, {:?} afterwards", possessions());
+}
+
+fn names(result: &Result<(), CollectiveError>, rank: u32) -> bool {
+    result.as_ref().err().is_some_and(|error| error.culprit() == Some(holder(rank)))
+}
+
+// One unanimous call, in which a member dies; the others meet again over new connections, agree on whether the call
+// counts, and make another one.
+fn die_and_go_on(story: &Story) {
+    let Story { choice, world, len, timeout, .. } = *story;
+    let Some(Strike { damage: Damage::Kill(dead), .. }) = story.strike else { return };
+    let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+    let wires = Wires::before(&listeners, story.strike.clone());
+    let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
+    let (ready, done) = (Barrier::new(world as usize), Barrier::new(world as usize));
+    let survivors: Vec<u32> = (0..world).filter(|rank| *rank != dead).collect();
+    let outcomes = at_once(0..world, |me| {
+        let listener = &listeners[me as usize];
+        let transport = connect(listener, wires.members(me), 1, me, timeout).expect("nobody has died yet");
+        ready.wait();
+        let mut communicator = ScheduledCommunicator::new(transport, config);
+        let mut data = operand(me, len);
+        let mut result = communicator.all_reduce_by(choice, &mut data, ReduceOp::Sum);
+        let expected = if result.is_ok() { total(0..world, len) } else { operand(me, len) };
+        assert!(data == expected, "rank {me}: neither all nor nothing after {result:?}; {story:?}");
+        if result.is_ok() {
+            result = communicator.all_reduce_by(choice, &mut operand(me, len), ReduceOp::Sum);
+        }
+        done.wait();
+        if me == dead {
+            return None;
+        }
+        assert!(
+            names(&result, dead) || !wires.struck() || world > 2,
+            "rank {me} is told {result:?}; {story:?}"
+        );
+        let (old, history) = communicator.leave();
+        drop(old);
+        let members = survivors
+            .iter()
+            .map(|rank| Member { holder: holder(*rank), address: listeners[*rank as usize].local_address() });
+        let rank = survivors.iter().position(|survivor| *survivor == me).expect("it survived") as u32;
+        let transport = connect(listener, members.collect(), 2, rank, timeout).expect("the others are there");
+        let (mut communicator, resolution) =
+            ScheduledCommunicator::join(transport, config, history).expect("the others are there");
+        if resolution == Resolution::Committed {
+            let mut again = data.clone();
+            if communicator.adopt(&mut again).is_ok() && data == operand(me, len) {
+                data = again;
+            }
+        }
+        let stands = data.clone();
+        communicator.all_reduce_by(choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
+        Some((result, stands, data))
+    });
+    let stand: Vec<_> = outcomes.into_iter().flatten().collect();
+    assert!(
+        !wires.struck() || stand.iter().any(|(result, ..)| names(result, dead)),
+        "nobody named the dead: {:?}; {story:?}",
+        stand.iter().map(|(result, ..)| result).collect::<Vec<_>>()
+    );
+    let counted = stand.iter().filter(|(_, stands, _)| *stands == total(0..world, len)).count();
+    assert!(counted == 0 || counted == stand.len(), "{counted} of {} took it over; {story:?}", stand.len());
+    let expected = if counted == 0 {
+        total(survivors.iter().copied(), len)
+    } else {
+        total(0..world, len).into_iter().map(|value| value * i64::from(world - 1)).collect()
+    };
+    assert!(stand.iter().all(|(_, _, after)| *after == expected), "{story:?}");
+}
+
+#[test]
+fn recorded_frames_of_a_dead_group_change_nothing_wherever_they_come_in() {
+    for choice in FIXED {
+        let world = 3;
+        // What was said in membership 1, all of it.
+        let old = Story { choice, world, len: 61, timeout: PATIENT, strike: None };
+        let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+        let wires = Wires::before(&listeners, None);
+        let calls = |wires: &Wires, membership: u64, listeners: &[Listener]| {
+            at_once(0..world, |me| {
+                let transport = connect(&listeners[me as usize], wires.members(me), membership, me, PATIENT);
+                let config = CommunicatorConfig { timeout: PATIENT, ..CommunicatorConfig::default() };
+                let mut communicator = ScheduledCommunicator::new(transport.expect("all are there"), config);
+                // Other numbers than in the newer group.
+                let factor = i64::try_from(membership).expect("small");
+                let mut data: Vec<i64> = operand(me, old.len).into_iter().map(|x| x * factor).collect();
+                communicator.all_reduce_by(choice, &mut data, ReduceOp::Sum).expect("nothing is wrong");
+                assert!(
+                    data.iter().zip(total(0..world, old.len)).all(|(x, sum)| *x == sum * factor),
+                    "{choice}"
+                );
+                communicator.barrier().expect("nothing is wrong");
+            });
+        };
+        calls(&wires, 1, &listeners);
+        for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+            let frames = wires.passed(from, to).split_off(HELLO);
+            let listeners: Vec<Listener> = (0..world).map(|_| loopback_listener()).collect();
+            let strike = Strike { from, to, at: HELLO, damage: Damage::Insert(frames) };
+            let wires = Wires::before(&listeners, Some(strike));
+            calls(&wires, 2, &listeners);
+            assert!(wires.struck(), "{choice}: nothing went from {from} to {to}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What the README shows is what the example does, between two processes.
+#![allow(clippy::disallowed_methods, reason = "a test of processes has deadlines")]
+
+use std::error::Error;
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const README: &str = include_str!("../README.md");
+const EXAMPLE: &str = include_str!("../examples/all_reduce.rs");
+
+// The lines between the example's two marks, without its indentation.
+fn core_of_the_example() -> String {
+    let lines = EXAMPLE.lines().skip_while(|line| !line.contains("README begin")).skip(1);
+    let lines = lines.take_while(|line| !line.contains("README end"));
+    lines.map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect()
+}
+
+#[test]
+fn the_readme_shows_the_core_of_the_example_in_fifteen_lines() {
+    let core = core_of_the_example();
+    assert!(README.contains(&core), "the README lacks:\n{core}");
+    assert!(core.lines().count() <= 15, "{} lines", core.lines().count());
+}
+
+// Built beside the tests by whatever builds them.
+fn example() -> Result<PathBuf, Box<dyn Error>> {
+    let test = std::env::current_exe()?;
+    let deps = test.parent().and_then(|deps| deps.parent()).ok_or("a test lies in a folder of a folder")?;
+    let example = deps.join("examples").join("all_reduce");
+    if !example.exists() {
+        return Err(
+            "the example is not built, as by `cargo test` without --test; run `cargo build --examples`"
+                .into(),
+        );
+    }
+    Ok(example)
+}
+
+fn output_of(mut child: Child) -> Result<String, Box<dyn Error>> {
+    let mut output = String::new();
+    child.stdout.take().ok_or("the output is piped")?.read_to_string(&mut output)?;
+    let status = child.wait()?;
+    if status.success() { Ok(output) } else { Err(format!("the example ended with {status}").into()) }
+}
+
+#[test]
+fn two_processes_reduce_as_the_readme_says() -> Result<(), Box<dyn Error>> {
+    // An address of this host that is this process's own, so that no other test can have taken the ports.
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let host = format!("127.{}.{b}.{}", 1 + a % 250, 1 + c % 250);
+    let addresses = [format!("{host}:7000"), format!("{host}:7001")];
+    let start = |rank: &str| {
+        Command::new(example()?)
+            .arg(rank)
+            .args(&addresses)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Box::<dyn Error>::from)
+    };
+    // Lower ranks call higher ones, which must listen by then.
+    let second = start("1")?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(&addresses[1]).is_err() {
+        assert!(Instant::now() < deadline, "rank 1 does not listen");
+        std::thread::yield_now();
+    }
+    for child in [start("0")?, second] {
+        assert_eq!(output_of(child)?, "[2.0, 4.0, 1.0]\n");
+    }
+    Ok(())
+}
