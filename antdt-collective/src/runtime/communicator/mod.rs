@@ -268,25 +268,25 @@ impl<T: Transport> ScheduledCommunicator<T> {
         Ok(self.begin(operation, len * size_of::<E>()))
     }
 
-    // Most calls are of the length of the call before.
     fn way(&mut self, len_bytes: usize) -> Way<'static> {
         let choice = self.config.algorithm;
-        match self.last_choice {
-            Some((last, resolved)) if last == len_bytes && !self.hosts_first(choice, len_bytes) => {
-                resolved.algorithm().map_or(Way::Gather, Way::By)
-            }
-            _ => {
-                self.last_choice = Some((len_bytes, choice.resolve(self.world(), len_bytes, &self.cost)));
-                self.way_of(choice, len_bytes)
-            }
+        if self.hosts_first(choice, len_bytes) {
+            return Way::Hosts;
         }
+        let resolved = match self.last_choice {
+            // Most calls are of the length of the call before.
+            Some((last, resolved)) if last == len_bytes => resolved,
+            _ => choice.resolve(self.world(), len_bytes, &self.cost),
+        };
+        self.last_choice = Some((len_bytes, resolved));
+        Way::of(resolved)
     }
 
     fn way_of(&self, choice: Choice, len_bytes: usize) -> Way<'static> {
         if self.hosts_first(choice, len_bytes) {
             return Way::Hosts;
         }
-        choice.resolve(self.world(), len_bytes, &self.cost).algorithm().map_or(Way::Gather, Way::By)
+        Way::of(choice.resolve(self.world(), len_bytes, &self.cost))
     }
 
     fn hosts_first(&self, choice: Choice, len_bytes: usize) -> bool {
@@ -483,6 +483,13 @@ impl<T: Transport> ScheduledCommunicator<T> {
         bytes: &mut [u8],
     ) -> Result<(), CollectiveError> {
         Execution::within(bytes, ReduceOp::Max, &mut self.apart).run(&mut self.transport, call, schedule)
+    }
+}
+
+impl Way<'static> {
+    // That of a resolved choice.
+    fn of(resolved: Choice) -> Self {
+        resolved.algorithm().map_or(Self::Gather, Self::By)
     }
 }
 

@@ -93,7 +93,7 @@ pub trait Fold {
 
 /// Carries messages between the members of one group.
 ///
-/// Implementers: run `runtime::testing::check_transport` (feature `testing`) on your transport.
+/// Implementers: run `transport_conforms!` (feature `testing`) on your transport.
 pub trait Transport: Send {
     /// The members.
     fn group(&self) -> &Group;
