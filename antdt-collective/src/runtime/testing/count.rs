@@ -76,6 +76,10 @@ impl<T: Transport> Transport for CountTransport<T> {
         self.inner.all_gather(call, blocks)
     }
 
+    fn hosts(&self) -> Option<&[u32]> {
+        self.inner.hosts()
+    }
+
     fn cost(&self) -> CostModel {
         self.inner.cost()
     }

@@ -32,6 +32,7 @@ pub const REASON: &str = "no disk is left";
 pub struct FaultTransport<T> {
     inner: Option<T>,
     group: Group,
+    hosts: Option<Vec<u32>>,
     cost: CostModel,
     fault: Fault,
     // Exchanges until then.
@@ -43,7 +44,8 @@ impl<T: Transport> FaultTransport<T> {
     /// A transport that works for `exchanges` rounds; then `fault` happens to it.
     pub fn new(inner: T, fault: Fault, exchanges: u64) -> Self {
         let (group, cost) = (inner.group().clone(), inner.cost());
-        Self { inner: Some(inner), group, cost, fault, left: exchanges, failed: None }
+        let hosts = inner.hosts().map(<[u32]>::to_vec);
+        Self { inner: Some(inner), group, hosts, cost, fault, left: exchanges, failed: None }
     }
 
     fn take_part(
@@ -120,6 +122,10 @@ impl<T: Transport> Transport for FaultTransport<T> {
             return Err(self.strike());
         }
         self.take_part(|inner| inner.all_gather(call, blocks))
+    }
+
+    fn hosts(&self) -> Option<&[u32]> {
+        self.hosts.as_deref()
     }
 
     fn cost(&self) -> CostModel {

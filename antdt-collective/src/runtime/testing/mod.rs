@@ -119,6 +119,13 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         }
     }
 
+    fn hosts(&self) -> Option<&[u32]> {
+        match self {
+            Self::Odd(transport) => transport.hosts(),
+            Self::Usual(transport) => transport.hosts(),
+        }
+    }
+
     fn cost(&self) -> CostModel {
         match self {
             Self::Odd(transport) => transport.cost(),
