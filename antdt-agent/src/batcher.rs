@@ -6,26 +6,29 @@
 
 use std::collections::VecDeque;
 
-use antdt_core::{Ack, Fragment, Grant, Held, LeaseId, Permutation};
+use antdt_core::{Ack, Fragment, Grant, Held, LeaseId};
 
 /// Samples to compute together, and where they came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Pieces of leases, in the order of the samples.
+    /// Pieces of leases, in the order of the samples; none is empty.
     pub fragments: Vec<Fragment>,
-    /// Numbers of the samples in the data set.
-    pub samples: Vec<u64>,
 }
 
 impl Batch {
     /// Number of samples.
-    pub fn len(&self) -> usize {
-        self.samples.len()
+    pub fn len(&self) -> u64 {
+        self.fragments.iter().map(Fragment::len).sum()
     }
 
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
+        self.fragments.is_empty()
+    }
+
+    /// Numbers of the samples in the data set, computed as they are asked for.
+    pub fn samples(&self) -> impl Iterator<Item = u64> {
+        self.fragments.iter().flat_map(Fragment::samples)
     }
 
     /// The acks that are due once the batch is committed: one for each lease it takes from.
@@ -37,7 +40,6 @@ impl Batch {
 #[derive(Debug, Clone)]
 struct Reading {
     grant: Grant,
-    order: Option<Permutation>,
     /// Offsets below are in a batch or done.
     read: u64,
     /// Offsets below are part of the model.
@@ -80,7 +82,7 @@ impl Batcher {
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {
             let at = grant.resume_at.min(grant.len);
-            self.held.push_back(Reading { order: grant.order(), grant, read: at, committed: at });
+            self.held.push_back(Reading { grant, read: at, committed: at });
         }
     }
 
@@ -93,11 +95,8 @@ impl Batcher {
             if take == 0 {
                 continue;
             }
-            let fragment = Fragment { lease: held.grant.lease, from: held.read, to: held.read + take };
-            let order = held.order.as_ref();
-            batch.samples.extend((fragment.from..fragment.to).map(|offset| held.grant.sample(order, offset)));
-            batch.fragments.push(fragment);
-            held.read = fragment.to;
+            batch.fragments.push(Fragment { grant: held.grant, from: held.read, to: held.read + take });
+            held.read += take;
             missing -= take;
             if missing == 0 {
                 break;
@@ -110,7 +109,7 @@ impl Batcher {
     /// presented if the service was restarted before it heard of it.
     pub fn commit(&mut self, batch: &Batch) -> Vec<Held> {
         for fragment in &batch.fragments {
-            let lease = self.name_of(fragment.lease);
+            let lease = self.name_of(fragment.grant.lease);
             if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
                 held.committed = held.committed.max(fragment.to);
             }
@@ -125,7 +124,7 @@ impl Batcher {
     /// The batch is not part of the model: its samples are read again, in the same order.
     pub fn abort(&mut self, batch: &Batch) {
         for fragment in batch.fragments.iter().rev() {
-            let lease = self.name_of(fragment.lease);
+            let lease = self.name_of(fragment.grant.lease);
             if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
                 held.read = held.read.min(fragment.from);
             }
@@ -141,6 +140,9 @@ impl Batcher {
     /// Others could begin these leases at once: gives up those of which no sample was handed out. Returns them as they
     /// are to be released.
     pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Ack> {
+        if leases.is_empty() {
+            return Vec::new();
+        }
         let unstarted = |held: &Reading| {
             held.read == held.grant.resume_at
                 && held.committed == held.read

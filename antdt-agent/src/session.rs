@@ -1,6 +1,7 @@
 //! One life of a node, as its master knows it: what to tell it, and what it ordered.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::{BatchReport, Holder, JobTime, MembershipVersion, Plan, PlanVersion};
@@ -45,6 +46,7 @@ pub struct Beat {
 
 /// What the master answers.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BeatReply {
     /// A plan newer than what the node said it holds.
     pub plan: Option<Plan>,
@@ -55,7 +57,7 @@ pub struct BeatReply {
     /// Exit at once.
     pub fenced: bool,
     /// Addresses of the servers, once all are known.
-    pub servers: Vec<String>,
+    pub servers: Arc<[String]>,
     /// Lives whose pushes a server must refuse.
     pub lost: Vec<Holder>,
     /// All workers are done.
@@ -82,7 +84,7 @@ pub struct AgentSession {
     plan_applied: (PlanVersion, u64),
     plan: Option<Plan>,
     reform: bool,
-    servers: Vec<String>,
+    servers: Arc<[String]>,
     lost: Vec<Holder>,
     answered: JobTime,
     master_timeout: Duration,
@@ -90,7 +92,7 @@ pub struct AgentSession {
 
 impl AgentSession {
     /// A session that was registered at `now`. It gives the master up after `master_timeout` without an answer.
-    pub const fn new(now: JobTime, master_timeout: Duration) -> Self {
+    pub fn new(now: JobTime, master_timeout: Duration) -> Self {
         Self {
             state: SessionState::Running,
             reports: VecDeque::new(),
@@ -98,7 +100,7 @@ impl AgentSession {
             plan_applied: (PlanVersion(0), 0),
             plan: None,
             reform: false,
-            servers: Vec::new(),
+            servers: Arc::default(),
             lost: Vec::new(),
             answered: now,
             master_timeout,

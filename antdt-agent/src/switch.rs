@@ -68,11 +68,15 @@ impl PlanSwitch {
     }
 
     /// A new group: plans of another membership are void from now on, and `plan` is in force for all.
-    pub fn regroup(&mut self, membership: MembershipVersion, plan: Plan) {
+    pub fn regroup(&mut self, membership: MembershipVersion, plan: &Plan) {
         self.membership = Some(membership);
         self.held = None;
-        self.offer(plan);
-        self.apply_now();
+        if plan.membership == membership
+            && plan.version > self.applied
+            && let Some(batch_size) = plan.batch_sizes.get(&self.node)
+        {
+            (self.applied, self.batch_size) = (plan.version, *batch_size);
+        }
     }
 }
 
@@ -88,7 +92,7 @@ mod tests {
     #[test]
     fn a_plan_is_held_until_all_hold_it() {
         let mut switch = PlanSwitch::new(NodeId::worker(0));
-        switch.regroup(MembershipVersion(1), plan(1, 1, 8));
+        switch.regroup(MembershipVersion(1), &plan(1, 1, 8));
         assert_eq!((switch.applied(), switch.batch_size()), (PlanVersion(1), 8));
         switch.offer(plan(2, 1, 16));
         assert_eq!((switch.ready(), switch.batch_size()), (PlanVersion(2), 8));
@@ -101,7 +105,7 @@ mod tests {
     #[test]
     fn older_plans_foreign_plans_and_plans_of_another_membership_are_not_applied() {
         let mut switch = PlanSwitch::new(NodeId::worker(0));
-        switch.regroup(MembershipVersion(1), plan(3, 1, 8));
+        switch.regroup(MembershipVersion(1), &plan(3, 1, 8));
         switch.offer(plan(2, 1, 99));
         assert_eq!(switch.ready(), PlanVersion(3));
         let foreign = [(NodeId::worker(5), 1)].into_iter().collect();
@@ -109,7 +113,7 @@ mod tests {
         assert_eq!(switch.ready(), PlanVersion(3));
         switch.offer(plan(4, 9, 99));
         assert_eq!(switch.ready(), PlanVersion(3), "made for another group");
-        switch.regroup(MembershipVersion(9), plan(5, 9, 4));
+        switch.regroup(MembershipVersion(9), &plan(5, 9, 4));
         assert_eq!((switch.applied(), switch.batch_size()), (PlanVersion(5), 4));
     }
 

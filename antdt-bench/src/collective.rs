@@ -19,6 +19,7 @@ mod case;
 mod deaths;
 mod kernels;
 mod memory;
+mod overlap;
 mod rank;
 mod series;
 
@@ -36,6 +37,8 @@ use series::{Column, Series};
 struct Scale {
     /// Rounds of the kernels.
     rounds: usize,
+    /// Steps of a backward pass with its reduction.
+    steps: usize,
     /// Ranks that die, one after the other.
     deaths: u32,
     /// How far ratios may be off: others may be at work on the machine.
@@ -45,9 +48,9 @@ struct Scale {
 }
 
 impl Scale {
-    const FULL: Self = Self { rounds: 31, deaths: 48, slack: 1.0, slack_time: 1.0 };
+    const FULL: Self = Self { rounds: 31, steps: 31, deaths: 48, slack: 1.0, slack_time: 1.0 };
     /// Done within 90 s without peers.
-    const QUICK: Self = Self { rounds: 7, deaths: 12, slack: 1.5, slack_time: 4.0 };
+    const QUICK: Self = Self { rounds: 7, steps: 7, deaths: 12, slack: 1.5, slack_time: 4.0 };
 }
 
 /// Measures everything, one thing after the other; what is compared takes turns.
@@ -84,6 +87,10 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
             }
         }
         entries.extend(crews.idle());
+    }
+    if wanted(overlap::OVERLAP) {
+        progress("overlap");
+        overlap::overlap(scale.steps, &mut entries)?;
     }
     for path in Path::ALL {
         for world in WORLDS {
@@ -147,7 +154,7 @@ impl Column {
             Self::Ours(path) => Some(System::Ours(path.medium)),
             Self::Gloo => Some(System::Gloo),
             Self::Openmpi(medium) => Some(System::Openmpi(medium)),
-            Self::Duplex | Self::Floor => None,
+            Self::Duplex | Self::Floor | Self::Writes => None,
         }
     }
 
@@ -180,7 +187,7 @@ impl Crews<'_> {
         let needs = match column {
             Column::Gloo => Peer::Gloo,
             Column::Openmpi(_) => Peer::Openmpi,
-            Column::Ours(_) | Column::Duplex | Column::Floor => return true,
+            Column::Ours(_) | Column::Duplex | Column::Floor | Column::Writes => return true,
         };
         self.installed.iter().any(|installed| installed.peer() == needs)
     }
@@ -209,7 +216,9 @@ impl Crews<'_> {
                     let _: Vec<Prepared> = self.crew(system)?.crew.order(&order)?;
                 }
                 None if *column == Column::Duplex => bounds.duplex = Some(Duplex::best(bytes)?),
-                None => bounds.floor = Some(Floor::new(self.world, bytes)),
+                None => {
+                    bounds.floor.get_or_insert_with(|| Floor::new(self.world, bytes));
+                }
             }
         }
         let mut all: Vec<Series> = columns.into_iter().map(Series::new).collect();
@@ -273,6 +282,7 @@ impl Bounds {
         match (column, &mut self.duplex, &mut self.floor) {
             (Column::Duplex, Some(duplex), _) => duplex.time(),
             (Column::Floor, _, Some(floor)) => Ok(floor.time()),
+            (Column::Writes, _, Some(floor)) => Ok(floor.writes()),
             _ => bail!("{column} is not a bound that was prepared"),
         }
     }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 pub mod entry;
 
+pub mod calibrate;
 pub mod collective;
 pub mod job;
 pub mod oracle;
 pub mod run;
 pub mod shard;
+pub mod sim;
 
 mod meter;
 
@@ -36,8 +38,10 @@ pub struct Settings {
 pub type Bench = (&'static str, &'static str, fn(&Settings) -> anyhow::Result<Vec<Entry>>);
 
 /// All benchmarks. A new one is added here.
-pub const BENCHES: [Bench; 3] = [
+pub const BENCHES: [Bench; 5] = [
     ("job", "whole jobs of four workers, with and without a straggler, against their oracles", job::run),
     ("collective", "all-reduces beside gloo, Open MPI and the machine's bounds", collective::run),
     ("shard", "the shard service: ledger, journal, and calls over gRPC", shard::run),
+    ("sim", "the simulator: events a second, large jobs, memory", sim::run),
+    ("calibrate", "real jobs beside their simulation: the gate of every simulated figure", calibrate::run),
 ];

@@ -8,9 +8,10 @@
 //!
 //! Source: our design. TensorFlow's token queue, which silently drops late gradients and hangs when workers leave, is what it avoids.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use antdt_core::{Holder, PlanVersion, Readiness, StepCommit};
+use antdt_core::{Ack, Holder, Incarnation, NodeMap, PlanVersion, Readiness, StepCommit};
 
 /// Why a readiness was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,8 +37,10 @@ pub enum ReadyError {
 #[derive(Debug, Clone, Default)]
 pub struct StepCoordinator {
     step: u64,
-    members: BTreeSet<Holder>,
-    ready: BTreeMap<Holder, Readiness>,
+    /// The life of each member, and what it has ready for the open step.
+    members: NodeMap<(Incarnation, Option<Readiness>)>,
+    /// Members that are ready for the open step.
+    ready: usize,
     plan: PlanVersion,
     last: Option<StepCommit>,
     last_with_samples: Option<StepCommit>,
@@ -56,7 +59,7 @@ impl StepCoordinator {
 
     /// Who must be ready for the open step.
     pub fn members(&self) -> impl Iterator<Item = Holder> + '_ {
-        self.members.iter().copied()
+        self.members.iter().map(|(node, (incarnation, _))| Holder::new(node, *incarnation))
     }
 
     /// The newest committed step that changes the parameters: whoever joins passes it on to the servers, so that it
@@ -70,18 +73,22 @@ impl StepCoordinator {
 
     /// Takes a worker in, from the open step on. Older lives of its node are put out.
     pub fn join(&mut self, holder: Holder) {
-        let older: Vec<Holder> =
-            self.members.iter().copied().filter(|m| m.node == holder.node && m != &holder).collect();
-        for member in older {
-            self.remove(member);
+        if !self.is_member(holder) {
+            let older = self.members.insert(holder.node, (holder.incarnation, None));
+            self.ready -= usize::from(older.is_some_and(|(_, ready)| ready.is_some()));
         }
-        self.members.insert(holder);
     }
 
     /// Puts a worker out: it died or left. What it had ready for the open step is not part of it.
     pub fn remove(&mut self, holder: Holder) {
-        self.members.remove(&holder);
-        self.ready.remove(&holder);
+        if self.is_member(holder) {
+            let member = self.members.remove(holder.node);
+            self.ready -= usize::from(member.is_some_and(|(_, ready)| ready.is_some()));
+        }
+    }
+
+    fn is_member(&self, holder: Holder) -> bool {
+        self.members.get(holder.node).is_some_and(|(incarnation, _)| *incarnation == holder.incarnation)
     }
 
     /// A worker's push is on all servers.
@@ -97,34 +104,42 @@ impl StepCoordinator {
         step: u64,
         readiness: Readiness,
     ) -> Result<Option<&StepCommit>, ReadyError> {
-        if !self.members.contains(&holder) {
+        let member = self.members.get_mut(holder.node);
+        let Some((_, ready)) = member.filter(|(incarnation, _)| *incarnation == holder.incarnation) else {
             return Err(ReadyError::NotAMember { holder });
-        }
+        };
         if step + 1 == self.step {
             return Ok(self.last.as_ref());
         }
         if step != self.step {
             return Err(ReadyError::WrongStep { step, open: self.step });
         }
-        self.ready.insert(holder, readiness);
+        self.ready += usize::from(ready.is_none());
+        *ready = Some(readiness);
         Ok(None)
     }
 
     /// Commits the open step if every member is ready.
     pub fn commit(&mut self) -> Option<StepCommit> {
-        if self.members.is_empty() || self.ready.len() < self.members.len() {
+        if self.members.is_empty() || self.ready < self.members.len() {
             return None;
         }
-        let ready = std::mem::take(&mut self.ready);
-        let samples = ready.values().map(|r| r.samples).sum();
-        let end = samples == 0 && ready.values().all(|r| r.end_of_data);
-        let lowest = ready.values().map(|r| r.plan).min().unwrap_or_default();
-        let agreed = ready.values().all(|r| r.plan == lowest) && lowest > self.plan;
+        self.ready = 0;
+        let ready: Vec<(Holder, Readiness)> = self
+            .members
+            .iter_mut()
+            .filter_map(|(node, (incarnation, ready))| Some((Holder::new(node, *incarnation), ready.take()?)))
+            .collect();
+        let samples = ready.iter().map(|(_, r)| r.samples).sum();
+        let end = samples == 0 && ready.iter().all(|(_, r)| r.end_of_data);
+        let lowest = ready.iter().map(|(_, r)| r.plan).min().unwrap_or_default();
+        let agreed = ready.iter().all(|(_, r)| r.plan == lowest) && lowest > self.plan;
         if agreed {
             self.plan = lowest;
         }
-        let contributors =
+        let contributors: BTreeMap<Holder, Vec<Ack>> =
             ready.into_iter().filter(|(_, r)| r.samples > 0).map(|(holder, r)| (holder, r.acks)).collect();
+        let contributors = Arc::new(contributors);
         let commit =
             StepCommit { step: self.step, contributors, samples, apply: agreed.then_some(lowest), end };
         self.step += 1;

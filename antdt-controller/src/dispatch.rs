@@ -3,7 +3,8 @@
 //! Guarantees, whatever the policy says:
 //! * at most one plan is on its way; versions grow and none is used twice;
 //! * a plan names exactly the live workers of the membership it is for, and dies with that membership;
-//! * a change of the membership is answered with a plan for the new one at once;
+//! * a change of the membership is answered with a plan for the new one at once, which stays on its way until all
+//!   have switched to it or the membership changes again: no other plan would fit;
 //! * restarts keep to the budget, never hit another life than the one that was judged, and never the chief unasked;
 //! * everything that is done goes to the log with its reasons, and so does each kind of reason for doing nothing,
 //!   once between two actions.
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use antdt_core::{
     ActionId, ActionOutcome, ClusterView, Holder, JobTime, Machine, MembershipVersion, NodeAction, NodeId,
-    Plan, PlanVersion, Reason, SyncMode,
+    NodeMap, Plan, PlanVersion, Reason, SyncMode,
 };
 
 use crate::apportion::{ApportionError, apportion_evenly};
@@ -37,7 +38,7 @@ pub struct DispatcherConfig {
     pub workers: u32,
     /// Version of the first plan. A restarted master continues above the last one it published.
     pub first_version: PlanVersion,
-    /// A plan that is not applied within this time is void; never sooner than ten steps.
+    /// A plan that the policy asked for is void if it is not applied within this time; never sooner than ten steps.
     pub plan_expiry: Duration,
     /// Limits on restarts for slowness.
     pub budget: BudgetConfig,
@@ -145,7 +146,9 @@ pub struct Dispatcher {
     budget: RestartBudget,
     membership: MembershipVersion,
     in_force: Option<Plan>,
-    pending: Option<(Plan, JobTime)>,
+    /// The plan on its way, and when it expires. `None` for one that answers a change of the membership: the plan
+    /// before it has no batch sizes for these workers, and nobody would make another.
+    pending: Option<(Plan, Option<JobTime>)>,
     /// The plan withdrawn last: the news that it was applied may have been under way.
     withdrawn: Option<Plan>,
     next_version: PlanVersion,
@@ -222,8 +225,8 @@ impl Dispatcher {
                 self.effects.push_back(DispatchEffect::Start(action));
             }
         } else if let Some(batch_sizes) = decision.batch_sizes {
-            let expiry = self.config.plan_expiry.max(self.step_time(view) * 10);
-            self.publish(now, batch_sizes, expiry, decision.reasons);
+            let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
+            self.publish(now, batch_sizes, Some(expiry), decision.reasons);
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
         }
@@ -254,7 +257,7 @@ impl Dispatcher {
             nominal_sizes(&self.config, seats)?
         };
         let reason = Reason::MembershipChanged { workers: seats.len() };
-        self.publish(now, batch_sizes, self.config.plan_expiry, vec![reason]);
+        self.publish(now, batch_sizes, None, vec![reason]);
         Ok(())
     }
 
@@ -287,7 +290,7 @@ impl Dispatcher {
         &mut self,
         now: JobTime,
         batch_sizes: BTreeMap<NodeId, u32>,
-        expiry: Duration,
+        expiry: Option<JobTime>,
         reasons: Vec<Reason>,
     ) {
         let version = self.next_version;
@@ -295,11 +298,11 @@ impl Dispatcher {
         let plan = Plan::new(version, self.membership, batch_sizes);
         self.record(now, Decided::Plan(version), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
-        self.pending = Some((plan, now + expiry));
+        self.pending = Some((plan, expiry));
     }
 
     fn expire(&mut self, now: JobTime) {
-        if self.pending.as_ref().is_some_and(|(_, expiry)| now >= *expiry) {
+        if self.deadline().is_some_and(|expiry| now >= expiry) {
             self.withdraw(now);
         }
     }
@@ -339,13 +342,14 @@ fn nominal_sizes(config: &DispatcherConfig, seats: &[Seat]) -> Result<BTreeMap<N
     if seats.is_empty() {
         return Err(ApportionError::NoWorkers { total: config.global_batch_size });
     }
+    let seated: NodeMap<&Seat> = seats.iter().rev().map(|seat| (seat.id, seat)).collect();
     let everyone = (0..config.workers).map(|index| {
         let node = NodeId::worker(index);
-        let seat = seats.iter().find(|seat| seat.id == node);
+        let seat = seated.get(node);
         seat.map_or((node, 0, u32::MAX), |seat| (node, seat.batch_size_min, seat.batch_size_max))
     });
     let mut sizes = apportion_evenly(config.global_batch_size, everyone)?;
-    sizes.retain(|node, _| seats.iter().any(|seat| seat.id == *node));
+    sizes.retain(|node, _| seated.contains(*node));
     Ok(sizes)
 }
 
@@ -370,7 +374,7 @@ impl Machine for Dispatcher {
 
     /// When the plan on its way expires.
     fn deadline(&self) -> Option<JobTime> {
-        self.pending.as_ref().map(|(_, expiry)| *expiry)
+        self.pending.as_ref().and_then(|(_, expiry)| *expiry)
     }
 
     fn on_deadline(&mut self, now: JobTime) {

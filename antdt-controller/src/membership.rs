@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, Rank, Standing};
+use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, NodeMap, Rank, Standing};
 
 /// A group that was formed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,11 @@ enum State {
 /// The set of workers and the group they reduce in.
 #[derive(Debug, Clone)]
 pub struct Membership {
-    nodes: BTreeMap<NodeId, (Incarnation, State)>,
+    nodes: NodeMap<(Incarnation, State)>,
+    /// Nodes whose newest life was launched and not heard of.
+    pending: usize,
+    /// Nodes whose newest life is live.
+    live: usize,
     version: MembershipVersion,
     group_version: MembershipVersion,
     /// Members of the group in force that are still alive.
@@ -61,23 +65,34 @@ pub struct Membership {
     /// Members of it that died; their leases are kept until the open step is decided.
     dead: BTreeSet<Holder>,
     waiting: BTreeMap<Holder, Standing>,
+    /// Those who wait and are live.
+    waiting_live: usize,
+    /// Those who wait and are not members of the group in force.
+    newcomers: usize,
     formed_before: bool,
-    /// Whether the group in force began with a model that steps had changed.
-    trained: bool,
+    /// The newest step in the model that the group in force began with. Some of its members may have heard of that and
+    /// made it part of the model, so it stays decided.
+    decided: Option<u64>,
 }
 
 impl Membership {
     /// A job of these workers. The first group waits for all of them.
     pub fn new(workers: impl IntoIterator<Item = NodeId>) -> Self {
+        let nodes: NodeMap<_> =
+            workers.into_iter().map(|node| (node, (Incarnation(0), State::Pending))).collect();
         Self {
-            nodes: workers.into_iter().map(|node| (node, (Incarnation(0), State::Pending))).collect(),
+            pending: nodes.len(),
+            live: 0,
+            nodes,
             version: MembershipVersion(0),
             group_version: MembershipVersion(0),
             group: BTreeSet::new(),
             dead: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            waiting_live: 0,
+            newcomers: 0,
             formed_before: false,
-            trained: false,
+            decided: None,
         }
     }
 
@@ -91,22 +106,27 @@ impl Membership {
         self.nodes
             .iter()
             .filter(|(_, (_, state))| *state == State::Live)
-            .map(|(node, (incarnation, _))| Holder::new(*node, *incarnation))
+            .map(|(node, (incarnation, _))| Holder::new(node, *incarnation))
+    }
+
+    /// How many workers are live.
+    pub const fn live_count(&self) -> usize {
+        self.live
     }
 
     /// Whether `holder` is the newest life of a live worker.
     pub fn is_live(&self, holder: Holder) -> bool {
-        self.nodes.get(&holder.node) == Some(&(holder.incarnation, State::Live))
+        self.nodes.get(holder.node) == Some(&(holder.incarnation, State::Live))
     }
 
     /// The newest life of a worker; `None` if the job has no such worker.
     pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
-        self.nodes.get(&node).map(|(incarnation, _)| *incarnation)
+        self.nodes.get(node).map(|(incarnation, _)| *incarnation)
     }
 
     /// Whether all workers have left or were given up.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.values().all(|(_, state)| *state == State::Gone)
+    pub const fn is_empty(&self) -> bool {
+        self.live == 0 && self.pending == 0
     }
 
     /// The group in force, if a member of it died and it was not formed anew since.
@@ -116,22 +136,17 @@ impl Membership {
 
     /// Whether the members of the group should meet here after their step: somebody wants to come in.
     pub fn reform_wanted(&self) -> bool {
-        !self.group.is_empty() && self.waiting.keys().any(|holder| !self.group.contains(holder))
+        !self.group.is_empty() && self.newcomers > 0
     }
 
     /// A life of a worker registers. Returns whether it is accepted; an older life is not.
     pub fn register(&mut self, holder: Holder) -> bool {
-        match self.nodes.get_mut(&holder.node) {
-            Some((incarnation, state)) if holder.incarnation >= *incarnation => {
-                let repeated = *incarnation == holder.incarnation && *state == State::Live;
-                (*incarnation, *state) = (holder.incarnation, State::Live);
-                if !repeated {
-                    self.version = self.version.next();
-                }
-                true
-            }
-            Some(_) | None => false,
+        let accepted = self.nodes.get(holder.node).is_some_and(|(newest, _)| holder.incarnation >= *newest);
+        if accepted && !self.is_live(holder) {
+            self.set(holder, State::Live);
+            self.version = self.version.next();
         }
+        accepted
     }
 
     /// A worker asks for a group. Repeating it replaces what was said.
@@ -139,8 +154,9 @@ impl Membership {
     /// Returns whether it was accepted; a life that is not live is not.
     pub fn join(&mut self, holder: Holder, standing: Standing) -> bool {
         let live = self.is_live(holder);
-        if live {
-            self.waiting.insert(holder, standing);
+        if live && self.waiting.insert(holder, standing).is_none() {
+            self.waiting_live += 1;
+            self.newcomers += usize::from(!self.group.contains(&holder));
         }
         live
     }
@@ -148,37 +164,40 @@ impl Membership {
     /// A worker left in order: its leases are released, nothing of it is in flight.
     pub fn leave(&mut self, holder: Holder) {
         if self.is_live(holder) {
-            self.set(holder.node, State::Gone);
+            self.wait_no_more(holder);
+            self.set(holder, State::Gone);
             self.group.remove(&holder);
-            self.waiting.remove(&holder);
             self.version = self.version.next();
         }
     }
 
     /// A worker will not come back.
     pub fn give_up(&mut self, node: NodeId) {
-        self.set(node, State::Gone);
+        if let Some((incarnation, _)) = self.nodes.get(node) {
+            self.set(Holder::new(node, *incarnation), State::Gone);
+        }
         self.version = self.version.next();
     }
 
     /// A new life of a worker was launched.
     pub fn launched(&mut self, holder: Holder) {
-        if let Some((incarnation, state)) = self.nodes.get_mut(&holder.node)
-            && holder.incarnation >= *incarnation
-        {
-            (*incarnation, *state) = (holder.incarnation, State::Pending);
+        if self.nodes.get(holder.node).is_some_and(|(newest, _)| holder.incarnation >= *newest) {
+            self.set(holder, State::Pending);
         }
     }
 
     /// A life of a worker ended. Returns the lives whose leases can go back to the ledger at once: this one,
     /// unless its last step is still to be decided by the survivors of its group.
     pub fn lost(&mut self, holder: Holder) -> Vec<Holder> {
+        self.wait_no_more(holder);
         if self.is_live(holder) {
-            self.set(holder.node, State::Pending);
+            self.set(holder, State::Pending);
             self.version = self.version.next();
         }
-        self.waiting.remove(&holder);
-        if !self.group.remove(&holder) {
+        // Whoever ends a life at the ledger ends all before it: that of a replacement that did not live to see the new
+        // group waits with that of its predecessor, whose last step is still to be decided.
+        let succeeds_a_dead_member = self.dead.iter().any(|dead| dead.node == holder.node);
+        if !self.group.remove(&holder) && !succeeds_a_dead_member {
             return vec![holder];
         }
         self.dead.insert(holder);
@@ -191,27 +210,18 @@ impl Membership {
 
     /// Sends everyone away who waits: there is nothing left to do.
     pub fn dismiss(&mut self) -> Vec<Holder> {
-        std::mem::take(&mut self.waiting).into_keys().collect()
+        self.take_waiting().into_keys().collect()
     }
 
     /// Forms a group if everyone who should be in it has come.
     pub fn form(&mut self) -> Option<Formation> {
-        let awaited = |(_, state): &(Incarnation, State)| match state {
-            State::Live => true,
-            // The first group waits for all; later ones go on without those who are being started again, unless
-            // nobody else is there.
-            State::Pending => !self.formed_before || self.waiting.is_empty(),
-            State::Gone => false,
-        };
-        let complete = self
-            .nodes
-            .iter()
-            .filter(|(_, node)| awaited(node))
-            .all(|(node, (incarnation, _))| self.waiting.contains_key(&Holder::new(*node, *incarnation)));
+        // The first group waits for all; later ones go on without those who are being started again, unless nobody
+        // else is there: then nobody waits.
+        let complete = self.waiting_live == self.live && (self.formed_before || self.pending == 0);
         if !complete || self.waiting.is_empty() {
             return None;
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = self.take_waiting();
         let survivors: Vec<&Standing> =
             waiting.iter().filter(|(holder, _)| self.group.contains(holder)).map(|(_, s)| s).collect();
         let applied_max = survivors.iter().filter_map(|s| s.applied.as_ref()).map(|r| r.step).max();
@@ -226,7 +236,9 @@ impl Membership {
         };
         let decided = match newest {
             Some(step) if survivors.iter().all(|s| has(s, step)) => Some(step),
-            Some(_) | None => applied_max,
+            Some(_) | None => {
+                applied_max.max(self.decided.filter(|step| survivors.iter().any(|s| has(s, *step))))
+            }
         };
         let members: Vec<Holder> = waiting.keys().copied().collect();
         let source = decided.and_then(|step| {
@@ -248,11 +260,11 @@ impl Membership {
                     .collect()
             })
             .unwrap_or_default();
-        // Survivors that know no step although their group began with some are newcomers: the last one who had the
-        // model died before they got it.
-        let model_lost = self.formed_before && (survivors.is_empty() || (self.trained && decided.is_none()));
+        // Survivors that do not have the step that their group began with are newcomers: the last one who had the model
+        // died before they got it.
+        let model_lost = self.formed_before && (survivors.is_empty() || decided < self.decided);
         self.formed_before = true;
-        self.trained = decided.is_some();
+        self.decided = decided;
         self.version = self.version.next();
         self.group_version = self.version;
         self.group = members.iter().copied().collect();
@@ -270,10 +282,40 @@ impl Membership {
         })
     }
 
-    fn set(&mut self, node: NodeId, to: State) {
-        if let Some((_, state)) = self.nodes.get_mut(&node) {
-            *state = to;
+    /// Makes `newest` the newest life of its node, in the given state.
+    fn set(&mut self, newest: Holder, to: State) {
+        let Some(life) = self.nodes.get_mut(newest.node) else { return };
+        let (incarnation, from) = std::mem::replace(life, (newest.incarnation, to));
+        match from {
+            State::Pending => self.pending -= 1,
+            State::Live => {
+                self.live -= 1;
+                let before = Holder::new(newest.node, incarnation);
+                self.waiting_live -= usize::from(self.waiting.contains_key(&before));
+            }
+            State::Gone => {}
         }
+        match to {
+            State::Pending => self.pending += 1,
+            State::Live => {
+                self.live += 1;
+                self.waiting_live += usize::from(self.waiting.contains_key(&newest));
+            }
+            State::Gone => {}
+        }
+    }
+
+    fn wait_no_more(&mut self, holder: Holder) {
+        if self.waiting.remove(&holder).is_some() {
+            self.waiting_live -= usize::from(self.is_live(holder));
+            self.newcomers -= usize::from(!self.group.contains(&holder));
+        }
+    }
+
+    fn take_waiting(&mut self) -> BTreeMap<Holder, Standing> {
+        self.waiting_live = 0;
+        self.newcomers = 0;
+        std::mem::take(&mut self.waiting)
     }
 }
 

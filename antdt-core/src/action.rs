@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
@@ -9,6 +10,7 @@ use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
 /// A global action: everyone switches to it at one iteration, or nobody does.
 #[doc(alias = "global action")]
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Plan {
     /// The newest version wins.
@@ -16,18 +18,19 @@ pub struct Plan {
     /// The set of nodes it was made for; it is void in any other.
     pub membership: MembershipVersion,
     /// Samples per batch of each live worker; they add up to the global batch size in synchronous modes.
+    /// Shared by all copies of the plan: every node gets one.
     #[doc(alias = "ADJUST_BS")]
-    pub batch_sizes: BTreeMap<NodeId, u32>,
+    pub batch_sizes: Arc<BTreeMap<NodeId, u32>>,
 }
 
 impl Plan {
     /// A plan of batch sizes.
-    pub const fn new(
+    pub fn new(
         version: PlanVersion,
         membership: MembershipVersion,
         batch_sizes: BTreeMap<NodeId, u32>,
     ) -> Self {
-        Self { version, membership, batch_sizes }
+        Self { version, membership, batch_sizes: Arc::new(batch_sizes) }
     }
 }
 

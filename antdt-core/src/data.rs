@@ -7,6 +7,7 @@ use crate::seed::{Permutation, Seed};
 
 /// Samples `start..end` of a data set: end exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleRange {
     /// First sample.
     pub start: u64,
@@ -28,6 +29,7 @@ impl SampleRange {
 
 /// Which shard: the `index`-th piece of the data set, in one pass over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShardKey {
     /// The pass.
     pub epoch: Epoch,
@@ -37,6 +39,7 @@ pub struct ShardKey {
 
 /// When samples count as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Delivery {
     /// Acknowledged after their update was committed: a crash may repeat them.
     #[default]
@@ -51,6 +54,7 @@ pub enum Delivery {
 /// shard, which is a pure function of `seed` (already derived for this shard), never of the holder: a second
 /// holder resumes at `resume_at` and sees exactly the samples that the first one did not commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Grant {
     /// The right to train it.
     pub lease: LeaseId,
@@ -84,12 +88,14 @@ impl Grant {
 
 /// What a fetch is answered with. `Wait`, `EndOfData` and an unreachable service are three different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FetchOutcome {
     /// A shard to train.
     Granted(Grant),
     /// Nothing now, but a peer's shard may still come back or the next epoch may open.
     Wait {
         /// When to ask again at the latest.
+        #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
         retry_after: Duration,
     },
     /// Every sample of every epoch is accounted for. Final within a generation.
@@ -100,6 +106,7 @@ pub enum FetchOutcome {
 
 /// Samples `0..offset` (permuted order) of a leased shard are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ack {
     /// The lease they were trained under.
     pub lease: LeaseId,
@@ -109,6 +116,7 @@ pub struct Ack {
 
 /// A lease of an earlier generation, as its holder remembers it: what it presents when the service was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Held {
     /// The lease.
     pub lease: LeaseId,
@@ -120,6 +128,7 @@ pub struct Held {
 
 /// What a registration is answered with.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Registered {
     /// The present life of the service.
     pub generation: Generation,
@@ -130,6 +139,7 @@ pub struct Registered {
 
 /// What a call that acknowledges and asks for more at once is answered with.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Exchanged {
     /// One for each ack, in order.
     pub outcomes: Vec<AckOutcome>,
@@ -155,6 +165,7 @@ impl Exchanged {
 
 /// What an ack was answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AckOutcome {
     /// Counted.
     Accepted,
@@ -163,10 +174,13 @@ pub enum AckOutcome {
 }
 
 /// A piece of one leased shard inside a batch: offsets `from..to` of the permuted order.
+///
+/// It names its samples by the grant, and computes their numbers only for whoever reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fragment {
-    /// The lease.
-    pub lease: LeaseId,
+    /// The lease, as it was granted.
+    pub grant: Grant,
     /// First offset, inclusive.
     pub from: u64,
     /// Last offset, exclusive.
@@ -186,12 +200,31 @@ impl Fragment {
 
     /// The ack that is due once the batch is committed.
     pub const fn ack(&self) -> Ack {
-        Ack { lease: self.lease, offset: self.to }
+        Ack { lease: self.grant.lease, offset: self.to }
+    }
+
+    /// Numbers of its samples in the data set, in the order of training.
+    ///
+    /// # Panics
+    /// If it reaches beyond its shard.
+    pub fn samples(&self) -> impl Iterator<Item = u64> + use<> {
+        let (grant, order) = (self.grant, self.grant.order());
+        (self.from..self.to).map(move |offset| grant.sample(order.as_ref(), offset))
+    }
+
+    /// Whether this sample of the data set is one of its own.
+    pub fn contains(&self, sample: u64) -> bool {
+        let Some(place) = sample.checked_sub(self.grant.start).filter(|place| *place < self.grant.len) else {
+            return false;
+        };
+        let offset = self.grant.order().map_or(place, |order| order.position_of(place));
+        (self.from..self.to).contains(&offset)
     }
 }
 
 /// Sample accounting. In every state `acked + todo + doing + quarantined == total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// Samples of all epochs of a finite job: rows times epochs. Of the opened epochs when there is no end.
     pub total: u64,
@@ -209,5 +242,25 @@ impl Counts {
     /// Whether the identity holds.
     pub const fn balance(&self) -> bool {
         self.acked + self.todo + self.doing + self.quarantined == self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fragment_contains_exactly_its_samples() {
+        let lease = LeaseId { generation: Generation(1), sequence: 1 };
+        let key = ShardKey { epoch: Epoch(0), index: 0 };
+        for seed in [None, Some(Seed(7))] {
+            let grant = Grant { lease, key, start: 100, len: 40, resume_at: 0, seed };
+            let fragment = Fragment { grant, from: 5, to: 17 };
+            let samples: Vec<u64> = fragment.samples().collect();
+            assert_eq!(samples.len() as u64, fragment.len());
+            for sample in 90..150 {
+                assert_eq!(fragment.contains(sample), samples.contains(&sample), "{sample} {seed:?}");
+            }
+        }
     }
 }

@@ -23,6 +23,7 @@ pub enum Retry {
 /// assert_eq!(e.to_string(), "global_batch_size = 0: must be at least 1");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct InvalidValue {
     /// The field or flag as the user wrote it.
     pub field: String,

@@ -1,6 +1,7 @@
 //! What workers and master say to each other about a step that all take together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::action::Plan;
 use crate::data::Ack;
@@ -8,6 +9,7 @@ use crate::id::{Holder, MembershipVersion, PlanVersion, Rank};
 
 /// What one rank contributed to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Contribution {
     /// Whose samples.
     pub holder: Holder,
@@ -17,15 +19,17 @@ pub struct Contribution {
 
 /// A step whose result a worker has.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepResult {
     /// Which step.
     pub step: u64,
-    /// What each rank contributed to it.
-    pub contributions: Vec<Contribution>,
+    /// What each rank contributed to it. Shared, as every member of the group has the same.
+    pub contributions: Arc<[Contribution]>,
 }
 
 /// What a worker brings when it asks for a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Standing {
     /// Newest step it applied; `None` if it holds no trained model.
     pub applied: Option<StepResult>,
@@ -35,6 +39,7 @@ pub struct Standing {
 
 /// What a worker says when its push of a step is on all servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Readiness {
     /// Samples in its push; 0 if it had nothing to push.
     pub samples: u64,
@@ -48,11 +53,13 @@ pub struct Readiness {
 
 /// A committed step of a synchronous parameter server.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepCommit {
     /// Which step. Numbers grow; a step without samples uses up a number but changes nothing.
     pub step: u64,
     /// Whose pushes make it up, and the acks of each; only those with samples.
-    pub contributors: BTreeMap<Holder, Vec<Ack>>,
+    /// Shared by all copies of the commit: every member gets one.
+    pub contributors: Arc<BTreeMap<Holder, Vec<Ack>>>,
     /// Samples over all contributors.
     pub samples: u64,
     /// Plan that everyone applies before the next batch, if all hold a new one.
@@ -63,11 +70,13 @@ pub struct StepCommit {
 
 /// What a worker that asked for a group is told.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Joined {
     /// Version of the group.
     pub membership: MembershipVersion,
     /// Members and their data-plane addresses, in order of rank.
-    pub members: Vec<(Holder, String)>,
+    /// Shared by all copies of the answer: every member gets one.
+    pub members: Arc<[(Holder, String)]>,
     /// Whether to apply the prepared step before anything else.
     pub commit_prepared: bool,
     /// Who has the newest model; `None` at the start of the job: all start from the seed.

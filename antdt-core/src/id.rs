@@ -12,6 +12,7 @@ macro_rules! number_id {
     ($(#[$meta:meta])* $name:ident($inner:ty)) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(pub $inner);
 
         impl $name {
@@ -73,6 +74,7 @@ number_id! {
 
 /// What a node does in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
     /// Computes gradients.
     Worker,
@@ -134,6 +136,8 @@ impl FromStr for NodeId {
 }
 
 /// One life of one node: whoever may hold a lease or push a gradient.
+///
+/// Written `worker-1#0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     /// The place.
@@ -155,7 +159,20 @@ impl fmt::Display for Holder {
     }
 }
 
+impl FromStr for Holder {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let refused = || InvalidValue::new("holder", text, "`worker-N#LIFE` or `server-N#LIFE`");
+        let (node, incarnation) = text.split_once('#').ok_or_else(refused)?;
+        let node = node.parse().map_err(|_| refused())?;
+        Ok(Self::new(node, Incarnation(incarnation.parse().map_err(|_| refused())?)))
+    }
+}
+
 /// The right to train one shard. Never reused: a new master counts in a new generation.
+///
+/// Written `1.17`: generation and running number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
     /// Life of the master that granted it.
@@ -170,6 +187,42 @@ impl fmt::Display for LeaseId {
     }
 }
 
+impl FromStr for LeaseId {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let refused = || InvalidValue::new("lease", text, "`GENERATION.NUMBER`");
+        let (generation, sequence) = text.split_once('.').ok_or_else(refused)?;
+        let generation = Generation(generation.parse().map_err(|_| refused())?);
+        Ok(Self { generation, sequence: sequence.parse().map_err(|_| refused())? })
+    }
+}
+
+/// Identities are written as people write them, so that they can be keys of a map.
+#[cfg(feature = "serde")]
+mod text {
+    use super::{Holder, LeaseId, NodeId};
+
+    macro_rules! as_text {
+        ($($name:ty),+) => {$(
+            impl serde::Serialize for $name {
+                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                    text.parse().map_err(serde::de::Error::custom)
+                }
+            }
+        )+};
+    }
+
+    as_text!(NodeId, Holder, LeaseId);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +231,17 @@ mod tests {
     fn a_node_reads_back_as_it_is_written() {
         for node in [NodeId::worker(0), NodeId::server(17)] {
             assert_eq!(node.to_string().parse::<NodeId>().unwrap(), node);
+        }
+    }
+
+    #[test]
+    fn a_life_and_a_lease_read_back_as_they_are_written() {
+        let holder = Holder::new(NodeId::server(3), Incarnation(2));
+        assert_eq!(holder.to_string().parse::<Holder>().unwrap(), holder);
+        let lease = LeaseId { generation: Generation(4), sequence: u64::MAX };
+        assert_eq!(lease.to_string().parse::<LeaseId>().unwrap(), lease);
+        for text in ["worker-1", "worker-1#", "1.2.3", "1.", "#1"] {
+            assert!(text.parse::<Holder>().is_err() && text.parse::<LeaseId>().is_err(), "{text}");
         }
     }
 

@@ -3,6 +3,8 @@
 
 pub mod error;
 pub mod id;
+pub mod node_map;
+pub mod text;
 pub mod time;
 
 pub mod machine;
@@ -19,6 +21,9 @@ pub mod action;
 pub mod group;
 pub mod port;
 
+#[cfg(feature = "serde")]
+pub mod trace;
+
 pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
 pub use data::{
     Ack, AckOutcome, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held, Registered,
@@ -32,6 +37,7 @@ pub use id::{
 };
 pub use machine::Machine;
 pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};
+pub use node_map::NodeMap;
 pub use param::{OptimizerSpec, ParamLayout, TableSpec};
 pub use report::{BatchReport, Phase};
 pub use seed::{DetRng, Permutation, Seed};

@@ -6,6 +6,7 @@ use crate::id::Holder;
 
 /// Hardware class: nodes are compared with their own class only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceClass(pub String);
 
 impl Default for DeviceClass {
@@ -22,6 +23,7 @@ impl fmt::Display for DeviceClass {
 
 /// What a node says of itself when it registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeInfo {
     /// Which life of which node.
     pub holder: Holder,
@@ -37,6 +39,7 @@ pub struct NodeInfo {
 
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NodeStatus {
     /// Asked for, not yet heard of.
     Pending,
@@ -54,6 +57,7 @@ pub enum NodeStatus {
 ///
 /// Source: our table, `DLRover`'s mapping considered (master/watcher, read).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Exit {
     /// Code 0.
     Finished,

@@ -6,6 +6,7 @@ use crate::id::{Holder, Iteration, PlanVersion};
 
 /// What a node was doing; only [`Phase::Train`] is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Phase {
     /// Ordinary training.
     #[default]
@@ -24,6 +25,7 @@ pub enum Phase {
 /// Only `compute` says something about the node itself: under BSP all nodes have the same total.
 #[doc(alias = "BPT")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchReport {
     /// Who.
     pub holder: Holder,
@@ -38,12 +40,16 @@ pub struct BatchReport {
     /// Samples in the batch; for a server, bytes served.
     pub samples: u64,
     /// Waiting for shards and reading rows.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub data_wait: Duration,
     /// From "batch in memory" to "gradient ready"; for a server, time spent serving.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub compute: Duration,
     /// Sending and receiving parameters and gradients.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub communicate: Duration,
     /// Waiting for peers where that can be told from sending.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub barrier_wait: Duration,
 }
 

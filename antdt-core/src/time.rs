@@ -8,6 +8,7 @@ use std::time::Duration;
 ///
 /// There is no `now()`. Machines are told the time, so that a test, a simulator and a recording can tell it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct JobTime(pub u64);
 
 impl JobTime {
@@ -55,5 +56,29 @@ impl Sub<Duration> for JobTime {
 impl fmt::Display for JobTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.3}s", self.as_secs_f64())
+    }
+}
+
+/// For `#[serde(with = ...)]`: a [`Duration`] as whole nanoseconds, at most `u64::MAX`.
+#[cfg(feature = "serde")]
+pub mod nanoseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes the number.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Reads the number.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_nanos)
     }
 }

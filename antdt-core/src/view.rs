@@ -7,6 +7,7 @@ use crate::node::{DeviceClass, NodeStatus};
 
 /// How gradients are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SyncMode {
     /// Every worker's gradient in every step, over a ring.
     AllReduce,

@@ -10,6 +10,7 @@ use crate::liveness::LivenessConfig;
 /// A node that makes fewer batches in the same time (under ASP a slow one does) has proportionally fewer in its
 /// windows: all nodes are judged over the same stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowConfig {
     /// Batches of the short window, for a node of median pace.
     ///
@@ -47,6 +48,7 @@ impl Default for WindowConfig {
 
 /// All settings of a [`StragglerDetector`](crate::StragglerDetector).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MonitorConfig {
     /// How much of the past is looked at.
     pub window: WindowConfig,

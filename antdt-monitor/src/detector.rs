@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId, NodeInfo, Pace,
-    Phase, PlanVersion, Role, StragglerKind,
+    BatchReport, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId, NodeInfo, NodeMap,
+    Pace, Phase, PlanVersion, Role, StragglerKind,
 };
 
 use crate::config::MonitorConfig;
@@ -107,7 +107,9 @@ pub struct Observation {
 
 #[derive(Debug)]
 struct Watched {
-    info: NodeInfo,
+    incarnation: Incarnation,
+    /// Index of its device class among those of its role.
+    class: usize,
     short: ShortWindow,
     long: LongWindow,
     last_sequence: Option<u64>,
@@ -119,13 +121,57 @@ struct Watched {
     slowness_ratio: Option<f64>,
 }
 
+/// Nodes of one device class.
+#[derive(Debug)]
+struct Class {
+    name: DeviceClass,
+    live: usize,
+}
+
 #[derive(Debug)]
 struct RoleState {
     live: u64,
+    /// One without live nodes makes room for the next new one.
+    device_classes: Vec<Class>,
     reports_since_beat: u64,
     plan: PlanVersion,
     step_median: Option<Duration>,
-    classes: ClassContention,
+    contention: ClassContention,
+}
+
+impl RoleState {
+    fn new(config: &MonitorConfig) -> Self {
+        Self {
+            live: 0,
+            device_classes: Vec::new(),
+            reports_since_beat: 0,
+            plan: PlanVersion(0),
+            step_median: None,
+            contention: ClassContention::new(config.window.long_beats()),
+        }
+    }
+
+    /// A node of this class came; returns the index of its class.
+    fn enter(&mut self, name: &DeviceClass) -> usize {
+        self.live += 1;
+        let classes = &mut self.device_classes;
+        let known = classes.iter().position(|class| class.live > 0 && class.name == *name);
+        let index = known.or_else(|| classes.iter().position(|class| class.live == 0));
+        let index = index.unwrap_or_else(|| {
+            classes.push(Class { name: name.clone(), live: 0 });
+            classes.len() - 1
+        });
+        if known.is_none() {
+            classes[index].name.clone_from(name);
+        }
+        classes[index].live += 1;
+        index
+    }
+
+    fn leave(&mut self, class: usize) {
+        self.live -= 1;
+        self.device_classes[class].live -= 1;
+    }
 }
 
 /// Judges the pace of every node and notices who falls silent. Judges; never acts.
@@ -135,7 +181,7 @@ struct RoleState {
 pub struct StragglerDetector {
     config: MonitorConfig,
     rule: Box<dyn PaceRule>,
-    nodes: BTreeMap<NodeId, Watched>,
+    nodes: NodeMap<Watched>,
     roles: BTreeMap<Role, RoleState>,
     liveness: LivenessTracker,
     effects: VecDeque<MonitorEffect>,
@@ -159,7 +205,7 @@ impl StragglerDetector {
         Ok(Self {
             config,
             rule,
-            nodes: BTreeMap::new(),
+            nodes: NodeMap::new(),
             roles: BTreeMap::new(),
             liveness: LivenessTracker::new(config.liveness),
             effects: VecDeque::new(),
@@ -170,29 +216,23 @@ impl StragglerDetector {
     /// an earlier life changes nothing.
     pub fn node_joined(&mut self, now: JobTime, info: &NodeInfo) -> ReportAnswer {
         let Holder { node, incarnation } = info.holder;
-        if let Some(watched) = self.nodes.get(&node) {
-            let known = watched.info.holder;
-            if incarnation < known.incarnation {
+        if let Some(known) = self.nodes.get(node).map(|watched| watched.incarnation) {
+            if incarnation < known {
                 return ReportAnswer::UnknownHolder;
             }
-            if incarnation == known.incarnation {
+            if incarnation == known {
                 return ReportAnswer::Repeated;
             }
-            self.node_left(now, known);
+            self.node_left(now, Holder::new(node, known));
         }
+        let role = self.roles.entry(node.role).or_insert_with(|| RoleState::new(&self.config));
+        let class = role.enter(&info.device);
         let config = &self.config.window;
-        let role = self.roles.entry(node.role).or_insert_with(|| RoleState {
-            live: 0,
-            reports_since_beat: 0,
-            plan: PlanVersion(0),
-            step_median: None,
-            classes: ClassContention::new(config.long_beats()),
-        });
-        role.live += 1;
         self.nodes.insert(
             node,
             Watched {
-                info: info.clone(),
+                incarnation,
+                class,
                 short: ShortWindow::new(*config),
                 long: LongWindow::new(config),
                 last_sequence: None,
@@ -208,18 +248,13 @@ impl StragglerDetector {
 
     /// A life of a node ended. A later life of the same node is not affected.
     pub fn node_left(&mut self, _now: JobTime, holder: Holder) -> ReportAnswer {
-        match self.nodes.get(&holder.node) {
-            Some(watched) if watched.info.holder == holder => {
-                self.nodes.remove(&holder.node);
-                self.liveness.forget(holder);
-                self.roles
-                    .get_mut(&holder.node.role)
-                    .expect("a role is entered before its first node")
-                    .live -= 1;
-                ReportAnswer::Accepted
-            }
-            _ => ReportAnswer::UnknownHolder,
-        }
+        let known = self.nodes.get(holder.node).filter(|watched| watched.incarnation == holder.incarnation);
+        let Some(class) = known.map(|watched| watched.class) else { return ReportAnswer::UnknownHolder };
+        self.nodes.remove(holder.node);
+        self.liveness.forget(holder);
+        let role = self.roles.get_mut(&holder.node.role).expect("a role is entered before its first node");
+        role.leave(class);
+        ReportAnswer::Accepted
     }
 
     /// A life of a node was heard of.
@@ -233,8 +268,8 @@ impl StragglerDetector {
     /// A batch was done. Counts as a sign of life; only [`Phase::Train`] is judged.
     pub fn report(&mut self, now: JobTime, report: &BatchReport) -> ReportAnswer {
         let node = report.holder.node;
-        let Some(watched) = self.nodes.get_mut(&node).filter(|watched| watched.info.holder == report.holder)
-        else {
+        let watched = self.nodes.get_mut(node);
+        let Some(watched) = watched.filter(|watched| watched.incarnation == report.holder.incarnation) else {
             return ReportAnswer::UnknownHolder;
         };
         if let Some(what) = malformed(report) {
@@ -263,19 +298,19 @@ impl StragglerDetector {
 
     /// What is known of a node; `None` if it is not watched.
     pub fn observe(&self, now: JobTime, node: NodeId) -> Option<Observation> {
-        let watched = self.nodes.get(&node)?;
+        let watched = self.nodes.get(node)?;
         let role = &self.roles[&node.role];
         let step = role.step_median.or_else(|| watched.short.step_time()).unwrap_or_default();
         let short = watched.short.sample_time_under(role.plan, step);
         Some(Observation {
-            incarnation: watched.info.holder.incarnation,
+            incarnation: watched.incarnation,
             pace: watched.pace,
             sample_time_short: short.map(SampleTime::duration),
             sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
             slowness_ratio: watched.slowness_ratio,
             slow_fraction_long: watched.long.slow_fraction(),
             last_report_age: watched.last_report.map(|last| now.since(last)),
-            liveness: self.liveness.state(watched.info.holder)?,
+            liveness: self.liveness.state(Holder::new(node, watched.incarnation))?,
         })
     }
 
@@ -283,8 +318,7 @@ impl StragglerDetector {
     pub fn samples_per_second(&self) -> f64 {
         let step = self.roles.get(&Role::Worker).and_then(|role| role.step_median);
         self.nodes
-            .iter()
-            .filter(|(id, _)| id.role == Role::Worker)
+            .of_role(Role::Worker)
             .map(|(_, watched)| {
                 let step = step.or_else(|| watched.short.step_time()).unwrap_or_default();
                 watched.short.samples_per_second(step)
@@ -295,7 +329,7 @@ impl StragglerDetector {
     /// The stragglers of all kinds, by id.
     pub fn stragglers(&self) -> impl Iterator<Item = (NodeId, StragglerKind)> + '_ {
         self.nodes.iter().filter_map(|(id, watched)| match watched.pace {
-            Pace::Straggler(kind) => Some((*id, kind)),
+            Pace::Straggler(kind) => Some((id, kind)),
             Pace::Unknown | Pace::Normal | Pace::Leader => None,
         })
     }
@@ -303,35 +337,36 @@ impl StragglerDetector {
     /// Judges every node of a role.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     fn beat(&mut self, role: Role) {
-        let mut steps: Vec<Duration> = Vec::new();
-        let mut live: BTreeMap<DeviceClass, usize> = BTreeMap::new();
-        for (_, watched) in self.nodes.iter().filter(|(id, _)| id.role == role) {
-            steps.extend(watched.short.step_time());
-            *live.entry(watched.info.device.clone()).or_default() += 1;
-        }
         let state = self.roles.get_mut(&role).expect("a role is entered before its first node");
+        let mut steps: Vec<Duration> = Vec::new();
+        for (_, watched) in self.nodes.of_role(role) {
+            if let Some(own) = watched.short.step_time() {
+                steps.push(own);
+                // Most likely asked for in a moment: while the window is at hand, that costs little.
+                let step = state.step_median.unwrap_or(own);
+                watched.short.sample_time(step);
+                watched.short.samples_per_second(step);
+            }
+        }
         state.step_median = lower_median(&mut steps);
         let Some(step) = state.step_median else { return };
 
-        let mut known: BTreeMap<DeviceClass, Vec<SampleTime>> = BTreeMap::new();
-        for (_, watched) in self.nodes.iter().filter(|(id, _)| id.role == role) {
-            if let Some(time) = watched.short.sample_time(step) {
-                known.entry(watched.info.device.clone()).or_default().push(time);
-            }
+        let mut known: Vec<Vec<SampleTime>> = vec![Vec::new(); state.device_classes.len()];
+        for (_, watched) in self.nodes.of_role(role) {
+            known[watched.class].extend(watched.short.sample_time(step));
         }
-        let peers: BTreeMap<DeviceClass, usize> =
-            known.iter().map(|(class, times)| (class.clone(), times.len())).collect();
-        let medians: BTreeMap<DeviceClass, SampleTime> = known
-            .into_iter()
-            .filter_map(|(class, mut times)| lower_median(&mut times).map(|median| (class, median)))
-            .collect();
-        state.classes.push(&medians, |ratio| self.rule.is_slow(ratio));
+        let peers: Vec<usize> = known.iter().map(Vec::len).collect();
+        let medians: Vec<Option<SampleTime>> = known.iter_mut().map(|times| lower_median(times)).collect();
+        let by_name = state.device_classes.iter().zip(&medians);
+        let by_name = by_name.filter_map(|(class, median)| Some((class.name.clone(), (*median)?))).collect();
+        state.contention.push(&by_name, |ratio| self.rule.is_slow(ratio));
+        let slow_class: Vec<bool> =
+            state.device_classes.iter().map(|class| state.contention.is_slow_class(&class.name)).collect();
 
-        for (_, watched) in self.nodes.iter_mut().filter(|(id, _)| id.role == role) {
-            let class = &watched.info.device;
-            let enough =
-                peers.get(class).is_some_and(|known| *known >= PEERS_MIN && known * 2 >= live[class]);
-            let reference = medians.get(class).filter(|median| enough && median.0 > 0);
+        for (id, watched) in self.nodes.of_role_mut(role) {
+            let class = watched.class;
+            let enough = peers[class] >= PEERS_MIN && peers[class] * 2 >= state.device_classes[class].live;
+            let reference = medians[class].filter(|median| enough && median.0 > 0);
             let time = watched.short.sample_time(step);
             if let (Some(time), Some(reference)) = (time, reference) {
                 let ratio = time.0 as f64 / reference.0 as f64;
@@ -348,14 +383,14 @@ impl StragglerDetector {
                 watched.pace_peers = Pace::Unknown;
             }
             let pace = match watched.pace_peers {
-                Pace::Normal | Pace::Unknown if time.is_some() && state.classes.is_slow_class(class) => {
+                Pace::Normal | Pace::Unknown if time.is_some() && slow_class[class] => {
                     Pace::Straggler(StragglerKind::Deterministic)
                 }
                 pace => pace,
             };
             if pace != watched.pace {
                 self.effects.push_back(MonitorEffect::PaceChanged {
-                    holder: watched.info.holder,
+                    holder: Holder::new(id, watched.incarnation),
                     from: watched.pace,
                     to: pace,
                     slowness_ratio: watched.slowness_ratio,

@@ -1,19 +1,22 @@
 //! Who is silent: heartbeats on time, late, or lost.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{Holder, InvalidValue, JobTime};
+use antdt_core::{Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeMap};
 
 /// When a silent node counts as late and as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LivenessConfig {
     /// How often a node is asked to be heard of. 5 s: a lost message is repaired within that time.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub interval: Duration,
     /// Silence after which a node is late. 15 s: two heartbeats may be lost.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub late_after: Duration,
     /// Silence after which a node is lost and fenced. 30 s: longer than a garbage collection or a stalled disk; a
     /// process that really died is noticed through its exit, at once.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub lost_after: Duration,
 }
 
@@ -63,77 +66,166 @@ pub enum Liveness {
 #[derive(Debug, Clone, Copy)]
 struct Pulse {
     last: JobTime,
+    incarnation: Incarnation,
     state: Liveness,
+    /// Who was heard of just before it, among those of the same state.
+    before: Option<NodeId>,
+    /// Who was heard of just after it, among those of the same state.
+    after: Option<NodeId>,
 }
 
-/// Remembers when each life was last heard of.
+/// Both ends of the chain of nodes of one state, in the order in which they were last heard of.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chain {
+    first: Option<NodeId>,
+    last: Option<NodeId>,
+}
+
+/// Remembers when each node was last heard of; one life of each.
+///
+/// Nodes of one state have the same patience, so who was heard of first is due first: they are kept in that order,
+/// and every question is answered in O(1), however many there are.
 #[derive(Debug, Clone)]
 pub struct LivenessTracker {
     config: LivenessConfig,
-    pulses: BTreeMap<Holder, Pulse>,
+    /// The newest moment it was told of: the order rests on time that does not go back.
+    newest: JobTime,
+    pulses: NodeMap<Pulse>,
+    on_time: Chain,
+    late: Chain,
 }
 
 impl LivenessTracker {
     /// Watches nobody yet.
     pub const fn new(config: LivenessConfig) -> Self {
-        Self { config, pulses: BTreeMap::new() }
+        let nobody = Chain { first: None, last: None };
+        Self { config, newest: JobTime::ZERO, pulses: NodeMap::new(), on_time: nobody, late: nobody }
     }
 
-    /// Starts watching a life.
+    /// Starts watching a life, instead of any other of its node.
     pub fn watch(&mut self, now: JobTime, holder: Holder) {
-        self.pulses.insert(holder, Pulse { last: now, state: Liveness::OnTime });
+        self.newest = self.newest.max(now);
+        self.unchain(holder.node);
+        let pulse = Pulse {
+            last: self.newest,
+            incarnation: holder.incarnation,
+            state: Liveness::OnTime,
+            before: None,
+            after: None,
+        };
+        self.pulses.insert(holder.node, pulse);
+        self.chain(holder.node);
     }
 
     /// Stops watching a life.
     pub fn forget(&mut self, holder: Holder) {
-        self.pulses.remove(&holder);
+        if self.state(holder).is_some() {
+            self.unchain(holder.node);
+            self.pulses.remove(holder.node);
+        }
     }
 
     /// A life was heard of. Returns the state it has now; `None` if it is not watched.
     pub fn heard(&mut self, now: JobTime, holder: Holder) -> Option<Liveness> {
-        let pulse = self.pulses.get_mut(&holder)?;
-        if pulse.state != Liveness::Lost {
-            *pulse = Pulse { last: now.max(pulse.last), state: Liveness::OnTime };
+        self.newest = self.newest.max(now);
+        let pulse = self.pulses.get(holder.node).filter(|pulse| pulse.incarnation == holder.incarnation)?;
+        let again = pulse.last == self.newest && pulse.state == Liveness::OnTime;
+        if pulse.state == Liveness::Lost || again {
+            return Some(pulse.state);
         }
-        Some(pulse.state)
+        self.unchain(holder.node);
+        let pulse = &mut self.pulses[holder.node];
+        (pulse.last, pulse.state) = (self.newest, Liveness::OnTime);
+        self.chain(holder.node);
+        Some(Liveness::OnTime)
     }
 
     /// The state of a life at the last check; `None` if it is not watched.
     pub fn state(&self, holder: Holder) -> Option<Liveness> {
-        self.pulses.get(&holder).map(|pulse| pulse.state)
+        let pulse = self.pulses.get(holder.node)?;
+        (pulse.incarnation == holder.incarnation).then_some(pulse.state)
     }
 
     /// When [`check`](Self::check) can next find something.
     pub fn deadline(&self) -> Option<JobTime> {
-        self.pulses
-            .values()
-            .filter_map(|pulse| match pulse.state {
-                Liveness::OnTime => Some(pulse.last + self.config.late_after),
-                Liveness::Late => Some(pulse.last + self.config.lost_after),
-                Liveness::Lost => None,
-            })
-            .min()
+        let due = |chain: Chain, patience| chain.first.map(|node| self.pulses[node].last + patience);
+        let late = due(self.on_time, self.config.late_after);
+        let lost = due(self.late, self.config.lost_after);
+        late.into_iter().chain(lost).min()
     }
 
     /// Says who became late or lost, in the order of their ids; each change once.
     pub fn check(&mut self, now: JobTime) -> Vec<(Holder, Liveness)> {
-        let mut changes = Vec::new();
-        for (holder, pulse) in &mut self.pulses {
-            let silence = now.since(pulse.last);
-            let state = if silence >= self.config.lost_after {
-                Liveness::Lost
-            } else if silence >= self.config.late_after {
-                Liveness::Late
-            } else {
-                Liveness::OnTime
-            };
-            // Only `heard` makes a node better.
-            if state > pulse.state {
-                pulse.state = state;
-                changes.push((*holder, state));
-            }
-        }
+        // Only `heard` makes a node better.
+        let mut changes = self.overdue(self.late, now, self.config.lost_after, Liveness::Lost);
+        changes.extend(self.overdue(self.on_time, now, self.config.lost_after, Liveness::Lost));
+        changes.extend(self.overdue(self.on_time, now, self.config.late_after, Liveness::Late));
+        changes.sort_unstable();
         changes
+    }
+
+    /// Moves those of a chain that were silent for so long, oldest first, to another state.
+    fn overdue(
+        &mut self,
+        chain: Chain,
+        now: JobTime,
+        silence: Duration,
+        to: Liveness,
+    ) -> Vec<(Holder, Liveness)> {
+        let mut moved = Vec::new();
+        let mut next = chain.first;
+        while let Some(node) = next {
+            let Pulse { last, incarnation, after, .. } = self.pulses[node];
+            if now.since(last) < silence {
+                break;
+            }
+            self.unchain(node);
+            self.pulses[node].state = to;
+            self.chain(node);
+            moved.push((Holder::new(node, incarnation), to));
+            next = after;
+        }
+        moved
+    }
+
+    /// Puts a node at the end of the chain of its state: nobody there was heard of later.
+    fn chain(&mut self, node: NodeId) {
+        let state = self.pulses[node].state;
+        let Some(chain) = self.chain_of(state) else { return };
+        let before = chain.last.replace(node);
+        match before {
+            Some(before) => self.pulses[before].after = Some(node),
+            None => chain.first = Some(node),
+        }
+        let pulse = &mut self.pulses[node];
+        (pulse.before, pulse.after) = (before, None);
+    }
+
+    /// Takes a node out of the chain of its state.
+    fn unchain(&mut self, node: NodeId) {
+        let Some(Pulse { state, before, after, .. }) = self.pulses.get(node).copied() else { return };
+        let Some(chain) = self.chain_of(state) else { return };
+        match (before, after) {
+            (None, None) => (chain.first, chain.last) = (None, None),
+            (None, Some(_)) => chain.first = after,
+            (Some(_), None) => chain.last = before,
+            (Some(_), Some(_)) => {}
+        }
+        if let Some(before) = before {
+            self.pulses[before].after = after;
+        }
+        if let Some(after) = after {
+            self.pulses[after].before = before;
+        }
+    }
+
+    /// Nobody waits for what the lost do next.
+    const fn chain_of(&mut self, state: Liveness) -> Option<&mut Chain> {
+        match state {
+            Liveness::OnTime => Some(&mut self.on_time),
+            Liveness::Late => Some(&mut self.late),
+            Liveness::Lost => None,
+        }
     }
 }
 

@@ -21,3 +21,20 @@ pub fn lower_median<T: Ord + Copy>(values: &mut [T]) -> Option<T> {
     let middle = (values.len() - 1) / 2;
     Some(*values.select_nth_unstable(middle).1)
 }
+
+/// Values that fit on the stack: the largest short window by default.
+const FEW: usize = 80;
+
+/// [`lower_median`] of `count` values or fewer, without allocating for up to 80.
+pub fn lower_median_of<T: Ord + Copy + Default>(count: usize, values: impl Iterator<Item = T>) -> Option<T> {
+    if count > FEW {
+        return lower_median(&mut values.take(count).collect::<Vec<T>>());
+    }
+    let mut few = [T::default(); FEW];
+    let mut taken = 0;
+    for value in values.take(count) {
+        few[taken] = value;
+        taken += 1;
+    }
+    lower_median(&mut few[..taken])
+}

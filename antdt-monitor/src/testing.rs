@@ -71,14 +71,18 @@ impl SyntheticJob {
 
     /// Registers a worker, as it does when it starts.
     pub fn join(&self, detector: &mut StragglerDetector, index: usize) {
-        let info = NodeInfo {
+        detector.node_joined(self.now, &self.info(index));
+    }
+
+    /// What a worker says when it registers.
+    pub fn info(&self, index: usize) -> NodeInfo {
+        NodeInfo {
             holder: self.holder(index),
             host: "localhost".to_owned(),
             device: self.workers[index].device.clone(),
             batch_size_min: 1,
             batch_size_max: u32::MAX,
-        };
-        detector.node_joined(self.now, &info);
+        }
     }
 
     /// Registers all workers.

@@ -1,12 +1,14 @@
 //! The recent past of one life of one node, in bounded memory.
 
+use std::cell::Cell;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use antdt_core::{BatchReport, PlanVersion};
 
 use crate::config::WindowConfig;
-use crate::stats::lower_median;
+use crate::stats::lower_median_of;
 
 /// A node that is this many times faster than the median has that many times more batches in its window, and no
 /// more: bounds the memory.
@@ -32,15 +34,20 @@ impl SampleTime {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Batch {
     sample_time: SampleTime,
     samples: u64,
-    wall: Duration,
+    wall_ns: u64,
     plan: PlanVersion,
 }
 
-/// A bounded ring of the newest batches of one life of one node. Insertion is O(1), a median O(window).
+/// Batches that are kept beside the ring until there are this many: with thousands of nodes each ring is far from
+/// everything else in memory, and going there costs more than all the rest of a report.
+const FRESH: usize = 4;
+
+/// A bounded ring of the newest batches of one life of one node. Insertion is O(1). A median is O(window) after
+/// an insertion, and O(1) until the next.
 ///
 /// The window has [`short_batches`](WindowConfig::short_batches) batches for a node whose batches take as long as
 /// the median node's. In synchronous training all have the same step, so all have that many. Under ASP a slow
@@ -49,13 +56,36 @@ struct Batch {
 pub struct ShortWindow {
     config: WindowConfig,
     warmup_left: u32,
+    /// All but the fresh ones.
     batches: VecDeque<Batch>,
+    /// The newest ones, the first `fresh_len`.
+    fresh: [Batch; FRESH],
+    fresh_len: usize,
+    /// How many of the newest in a row have the plan of the very newest or a newer one.
+    under_newest: usize,
+    /// The median of the step time, once it was asked for.
+    step_time: Cell<Option<Duration>>,
+    /// The median time per sample of so many newest batches, once it was asked for.
+    sample_time: Cell<Option<(u32, SampleTime)>>,
+    /// The samples per second of so many newest batches, once they were asked for.
+    samples_per_second: Cell<Option<(u32, f64)>>,
 }
 
 impl ShortWindow {
     /// An empty window that will skip the warm-up.
     pub const fn new(config: WindowConfig) -> Self {
-        Self { config, warmup_left: config.warmup_batches, batches: VecDeque::new() }
+        Self {
+            config,
+            warmup_left: config.warmup_batches,
+            batches: VecDeque::new(),
+            fresh: [Batch { sample_time: SampleTime(0), samples: 0, wall_ns: 0, plan: PlanVersion(0) };
+                FRESH],
+            fresh_len: 0,
+            under_newest: 0,
+            step_time: Cell::new(None),
+            sample_time: Cell::new(None),
+            samples_per_second: Cell::new(None),
+        }
     }
 
     /// Takes a batch in. Batches without samples and those of the warm-up are ignored.
@@ -65,25 +95,62 @@ impl ShortWindow {
             self.warmup_left -= 1;
             return;
         }
-        if self.batches.len() == (self.config.short_batches * FASTER_MAX) as usize {
-            self.batches.pop_front();
-        }
         let wall = report.data_wait + report.compute + report.communicate + report.barrier_wait;
-        self.batches.push_back(Batch { sample_time, samples: report.samples, wall, plan: report.plan });
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        let batch = Batch { sample_time, samples: report.samples, wall_ns, plan: report.plan };
+        let same_plan = self.newest(1).next().is_some_and(|newest| newest.plan == batch.plan);
+        self.fresh[self.fresh_len] = batch;
+        self.fresh_len += 1;
+        self.under_newest = match same_plan {
+            true => (self.under_newest + 1).min(self.len()),
+            false => self.newest(self.most()).take_while(|earlier| earlier.plan >= batch.plan).count(),
+        };
+        if self.fresh_len == FRESH {
+            self.file_fresh();
+        }
+        self.step_time.set(None);
+        self.sample_time.set(None);
+        self.samples_per_second.set(None);
+    }
+
+    /// Moves the fresh batches into the ring.
+    fn file_fresh(&mut self) {
+        let (most, len) = (self.most() as usize, self.batches.len());
+        let room = len.min(most - FRESH);
+        self.batches.drain(..len - room);
+        if room + FRESH > self.batches.capacity() {
+            // Doubled as usual, but never beyond what is needed: there is a window for each node.
+            self.batches.reserve_exact(room.max(FRESH).min(most - room));
+        }
+        self.batches.extend(self.fresh);
+        self.fresh_len = 0;
+    }
+
+    /// Most batches that are kept.
+    const fn most(&self) -> u32 {
+        self.config.short_batches * FASTER_MAX
+    }
+
+    /// Batches that are kept.
+    fn len(&self) -> usize {
+        (self.batches.len() + self.fresh_len).min(self.most() as usize)
     }
 
     /// Median wall time of a batch over the newest [`short_batches`](WindowConfig::short_batches).
     pub fn step_time(&self) -> Option<Duration> {
-        let mut walls: Vec<Duration> =
-            self.newest(self.config.short_batches).map(|batch| batch.wall).collect();
-        lower_median(&mut walls)
+        if self.step_time.get().is_none() {
+            let count = self.config.short_batches;
+            let walls = self.newest(count).map(|batch| batch.wall_ns);
+            self.step_time.set(lower_median_of(count as usize, walls).map(Duration::from_nanos));
+        }
+        self.step_time.get()
     }
 
     /// Batches that cover as much time as `short_batches` of a node with `step_median` (the median over the nodes
     /// of [`step_time`](Self::step_time)).
     fn span(&self, step_median: Duration) -> u32 {
         let nominal = u128::from(self.config.short_batches);
-        let most = self.config.short_batches * FASTER_MAX;
+        let most = self.most();
         let own = self.step_time().map_or(0, |step| step.as_nanos());
         // Rounded to the nearest batch, so that jitter of the step time does not shorten the window.
         let span = (nominal * step_median.as_nanos() + own / 2).checked_div(own).unwrap_or(nominal);
@@ -95,11 +162,20 @@ impl ShortWindow {
     /// A full window makes a burst shorter than half of it invisible.
     pub fn sample_time(&self, step_median: Duration) -> Option<SampleTime> {
         let span = self.span(step_median);
-        let mut times: Vec<SampleTime> = self.newest(span).map(|batch| batch.sample_time).collect();
-        if times.len() < span as usize {
+        if self.len() < span as usize {
             return None;
         }
-        lower_median(&mut times)
+        self.median_of_newest(span)
+    }
+
+    fn median_of_newest(&self, count: u32) -> Option<SampleTime> {
+        let known = self.sample_time.get().filter(|(of, _)| *of == count);
+        if known.is_none() {
+            let times = self.newest(count).map(|batch| batch.sample_time);
+            let median = lower_median_of(count as usize, times);
+            self.sample_time.set(median.map(|median| (count, median)));
+        }
+        self.sample_time.get().map(|(_, median)| median)
     }
 
     /// Median time per sample over the part of the window that was computed under `plan` or a newer one; `None`
@@ -110,29 +186,43 @@ impl ShortWindow {
     /// with a straggler is helped after 10 steps. A first plan made of few numbers is mended by the second.
     pub fn sample_time_under(&self, plan: PlanVersion, step_median: Duration) -> Option<SampleTime> {
         let span = self.span(step_median);
-        let mut times: Vec<SampleTime> =
-            self.newest(span).take_while(|batch| batch.plan >= plan).map(|batch| batch.sample_time).collect();
-        let since_start = times.len() == self.batches.len();
+        let newest = self.newest(1).next().map_or(PlanVersion(0), |batch| batch.plan);
+        let count = match plan.cmp(&newest) {
+            Ordering::Equal => self.under_newest.min(span as usize),
+            Ordering::Greater => 0,
+            Ordering::Less => self.newest(span).take_while(|batch| batch.plan >= plan).count(),
+        };
+        let since_start = count == self.len();
         let skipped = if since_start { self.config.warmup_batches - self.warmup_left } else { 0 };
         let least = BATCHES_MIN.min(self.config.short_batches) as usize;
-        if times.len() < least || times.len() + (skipped as usize) < span.div_ceil(2) as usize {
+        if count < least || count + (skipped as usize) < span.div_ceil(2) as usize {
             return None;
         }
-        lower_median(&mut times)
+        self.median_of_newest(u32::try_from(count).expect("at most the span"))
     }
 
     /// Samples per second of wall time over the window; 0 while it is empty.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn samples_per_second(&self, step_median: Duration) -> f64 {
-        let (samples, wall) =
-            self.newest(self.span(step_median)).fold((0_u64, Duration::ZERO), |(samples, wall), batch| {
-                (samples + batch.samples, wall + batch.wall)
-            });
-        if wall.is_zero() { 0.0 } else { samples as f64 / wall.as_secs_f64() }
+        let span = self.span(step_median);
+        if let Some((of, rate)) = self.samples_per_second.get()
+            && of == span
+        {
+            return rate;
+        }
+        let (samples, wall) = self.newest(span).fold((0_u64, 0_u64), |(samples, wall), batch| {
+            (samples.saturating_add(batch.samples), wall.saturating_add(batch.wall_ns))
+        });
+        let seconds = Duration::from_nanos(wall).as_secs_f64();
+        let rate = if wall == 0 { 0.0 } else { samples as f64 / seconds };
+        self.samples_per_second.set(Some((span, rate)));
+        rate
     }
 
+    /// The newest batches, the very newest first.
     fn newest(&self, count: u32) -> impl Iterator<Item = &Batch> {
-        self.batches.iter().rev().take(count as usize)
+        let fresh = &self.fresh[..self.fresh_len];
+        fresh.iter().rev().chain(self.batches.iter().rev()).take(count as usize)
     }
 }
 
@@ -144,6 +234,30 @@ struct Beat {
     slow: bool,
 }
 
+/// A ratio in the total order of floating-point numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ratio(f64);
+
+impl Ord for Ratio {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Ratio {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ratio {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ratio {}
+
 /// The long window: the node's numbers at each of the last verdicts.
 ///
 /// It remembers the ratio to the peers *of the same moment*, so that a slow-down of the whole job does not look
@@ -152,42 +266,47 @@ struct Beat {
 pub struct LongWindow {
     most: usize,
     beats: VecDeque<Beat>,
+    /// Of these, so many in which the node was slow.
+    slow: usize,
+    /// The median time per sample, once it was asked for.
+    sample_time: Cell<Option<SampleTime>>,
 }
 
 impl LongWindow {
     /// An empty window.
     pub fn new(config: &WindowConfig) -> Self {
-        Self { most: config.long_beats(), beats: VecDeque::new() }
+        Self { most: config.long_beats(), beats: VecDeque::new(), slow: 0, sample_time: Cell::new(None) }
     }
 
     /// Takes in a verdict's numbers.
     pub fn push(&mut self, sample_time: SampleTime, slowness_ratio: f64, slow: bool) {
         if self.beats.len() == self.most {
-            self.beats.pop_front();
+            let oldest = self.beats.pop_front();
+            self.slow -= usize::from(oldest.is_some_and(|beat| beat.slow));
         }
         self.beats.push_back(Beat { sample_time, slowness_ratio, slow });
+        self.slow += usize::from(slow);
+        self.sample_time.set(None);
     }
 
     /// Share of the whole window in which the node was slow, 0 to 1. What is not known yet counts as not slow.
     #[allow(clippy::cast_precision_loss, reason = "at most some thousands")]
     pub fn slow_fraction(&self) -> f64 {
-        self.beats.iter().filter(|beat| beat.slow).count() as f64 / self.most as f64
+        self.slow as f64 / self.most as f64
     }
 
     /// Median time per sample; `None` before the first verdict.
     pub fn sample_time(&self) -> Option<SampleTime> {
-        let mut times: Vec<SampleTime> = self.beats.iter().map(|beat| beat.sample_time).collect();
-        lower_median(&mut times)
+        if self.sample_time.get().is_none() {
+            self.sample_time.set(lower_median_of(self.most, self.beats.iter().map(|beat| beat.sample_time)));
+        }
+        self.sample_time.get()
     }
 
     /// Median ratio to the peers; `None` before the first verdict.
     pub fn slowness_ratio(&self) -> Option<f64> {
-        let mut ratios: Vec<f64> = self.beats.iter().map(|beat| beat.slowness_ratio).collect();
-        if ratios.is_empty() {
-            return None;
-        }
-        let middle = (ratios.len() - 1) / 2;
-        Some(*ratios.select_nth_unstable_by(middle, f64::total_cmp).1)
+        lower_median_of(self.most, self.beats.iter().map(|beat| Ratio(beat.slowness_ratio)))
+            .map(|ratio| ratio.0)
     }
 }
 

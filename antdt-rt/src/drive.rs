@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::JobClock;
 use crate::inbox::{Inbox, Letter};
+use crate::record::Recorder;
 
 /// Events taken in one round at most: bounds how long an answer can wait for others' effects.
 const ROUND_MAX: usize = 256;
@@ -23,15 +24,33 @@ pub trait Runner<M: Machine>: Send {
 /// Everything queued is handled in one round; the effects of the round are carried out together, so that a store
 /// pays one flush for many events; then the answers go out.
 pub async fn drive<M, R>(
-    mut machine: M,
-    mut inbox: Inbox<M>,
-    mut runner: R,
+    machine: M,
+    inbox: Inbox<M>,
+    runner: R,
     clock: JobClock,
     shutdown: CancellationToken,
 ) -> M
 where
     M: Machine,
     R: Runner<M>,
+{
+    drive_recorded(machine, inbox, runner, clock, shutdown, ()).await
+}
+
+/// [`drive`](fn@drive), with a recorder that sees everything that goes in and out of the machine, in order and before it
+/// takes effect.
+pub async fn drive_recorded<M, R, T>(
+    mut machine: M,
+    mut inbox: Inbox<M>,
+    mut runner: R,
+    clock: JobClock,
+    shutdown: CancellationToken,
+    mut recorder: T,
+) -> M
+where
+    M: Machine,
+    R: Runner<M>,
+    T: Recorder<M::Event, M::Answer, M::Effect>,
 {
     let mut letters = Vec::new();
     let mut effects = Vec::new();
@@ -45,18 +64,19 @@ where
                     return machine;
                 }
                 for Letter { event, reply } in letters.drain(..) {
-                    let answer = machine.handle(clock.now(), event);
-                    while let Some(effect) = machine.poll_effect() {
-                        effects.push(effect);
-                    }
+                    let now = clock.now();
+                    recorder.event(now, &event);
+                    let answer = machine.handle(now, event);
+                    recorder.answer(now, &answer);
+                    drain(&mut machine, now, &mut effects, &mut recorder);
                     answers.extend(reply.map(|reply| (reply, answer)));
                 }
             }
             () = sleep_until(deadline) => {
-                machine.on_deadline(clock.now());
-                while let Some(effect) = machine.poll_effect() {
-                    effects.push(effect);
-                }
+                let now = clock.now();
+                recorder.deadline(now);
+                machine.on_deadline(now);
+                drain(&mut machine, now, &mut effects, &mut recorder);
             }
         }
         if !effects.is_empty() {
@@ -67,6 +87,17 @@ where
             // The asker may have gone away; the event stands all the same.
             let _ = reply.send(answer);
         }
+    }
+}
+
+fn drain<M, T>(machine: &mut M, now: JobTime, effects: &mut Vec<M::Effect>, recorder: &mut T)
+where
+    M: Machine,
+    T: Recorder<M::Event, M::Answer, M::Effect>,
+{
+    while let Some(effect) = machine.poll_effect() {
+        recorder.effect(now, &effect);
+        effects.push(effect);
     }
 }
 
@@ -140,6 +171,50 @@ mod tests {
         shutdown.cancel();
         assert_eq!(task.await.unwrap().count, 101);
         assert_eq!(sender.call(1).await, Err(crate::Closed));
+    }
+
+    /// What was seen, in words.
+    #[derive(Clone, Default)]
+    struct Seen(Arc<Mutex<Vec<String>>>);
+
+    impl Seen {
+        fn push(&self, now: JobTime, what: &str) {
+            self.0.lock().unwrap().push(format!("{} {what}", now.since_start().as_secs()));
+        }
+    }
+
+    impl Recorder<u64, u64, u64> for Seen {
+        fn event(&mut self, now: JobTime, event: &u64) {
+            self.push(now, &format!("event {event}"));
+        }
+        fn answer(&mut self, now: JobTime, answer: &u64) {
+            self.push(now, &format!("answer {answer}"));
+        }
+        fn deadline(&mut self, now: JobTime) {
+            self.push(now, "deadline");
+        }
+        fn effect(&mut self, now: JobTime, effect: &u64) {
+            self.push(now, &format!("effect {effect}"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recorder_sees_everything_in_order() {
+        let (sender, inbox) = mailbox(4);
+        let (seen, shutdown) = (Seen::default(), CancellationToken::new());
+        let clock = JobClock::start();
+        let recorders = (seen.clone(), Some(seen.clone()));
+        let machine =
+            drive_recorded(Counter::default(), inbox, Log::default(), clock, shutdown.clone(), recorders);
+        let task = tokio::spawn(machine);
+        assert_eq!(sender.call(1).await, Ok(1));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        sender.call(5).await.unwrap();
+        shutdown.cancel();
+        task.await.unwrap();
+        let expected = ["0 event 1", "0 answer 1", "0 effect 1", "1 deadline", "1 effect 101", "2 event 5"];
+        let twice: Vec<&str> = expected.iter().flat_map(|line| [*line; 2]).collect();
+        assert_eq!(seen.0.lock().unwrap()[..12], twice);
     }
 
     #[tokio::test]

@@ -4,10 +4,14 @@
 pub mod clock;
 pub mod drive;
 pub mod inbox;
+pub mod record;
 pub mod retry;
 
 pub use clock::JobClock;
-pub use drive::{Runner, drive};
+pub use drive::{Runner, drive, drive_recorded};
 pub use inbox::{Closed, Inbox, Mailbox, mailbox};
+pub use record::Recorder;
+#[cfg(feature = "record")]
+pub use record::{MachineRecorder, Recorded, TraceWriter};
 pub use retry::Backoff;
 pub use tokio_util::sync::CancellationToken;

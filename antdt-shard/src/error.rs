@@ -10,6 +10,7 @@ use antdt_core::{
 
 /// Why a life of a node may not take part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum RegisterError {
     /// This life, or a later one, has ended: exit.
@@ -38,6 +39,7 @@ pub enum RegisterError {
 
 /// Why a fetch was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum FetchError {
     /// The service was restarted since the holder registered: register again, present the leases.
@@ -94,6 +96,7 @@ pub enum FetchError {
 
 /// Why an exchange was refused. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The caller may not ask, or not for this.
@@ -123,6 +126,7 @@ pub enum CutError {
 
 /// Why an ack, a release or a report of a data fault was refused: a defect of the caller. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum AckError {
     /// Less than was acknowledged before.
@@ -152,6 +156,7 @@ pub enum AckError {
 
 /// Why a ledger could not be recovered or set back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum RecoverError {
     /// The data set cannot be registered.

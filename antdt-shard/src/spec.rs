@@ -8,6 +8,7 @@ use crate::order::ShardOrder;
 
 /// Where a data set is cut into shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
     /// Every so many samples; the last shard may be shorter. At most 2³². It must not follow a batch size that changes
     /// while the job runs: see [`shard_len_default`].
@@ -19,6 +20,7 @@ pub enum Cut {
 
 /// How many passes over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Epochs {
     /// This many.
     Finite(u32),
@@ -28,6 +30,7 @@ pub enum Epochs {
 
 /// What is shuffled anew in each epoch. Every order is a pure function of (seed, epoch, index).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Shuffle {
     /// Nothing: the order of the data set.
     None,
@@ -39,6 +42,7 @@ pub enum Shuffle {
 
 /// What happens when a shard has had too many data faults and is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnQuarantine {
     /// No more shards are granted: somebody must look at the data.
     FailJob,
@@ -51,6 +55,7 @@ pub enum OnQuarantine {
 
 /// Who may train which shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Assignment {
     /// Whoever asks gets the next shard: a fast worker trains more.
     #[doc(alias = "DDS")]
@@ -76,6 +81,7 @@ pub enum Assignment {
 /// assert_eq!(refused.to_string(), "num_samples = 0: must be at least 1");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DatasetSpec {
     /// 1 to 255 bytes.
     pub name: String,

@@ -15,6 +15,7 @@ use crate::job::{DataFormat, DataSource, JobSpec, LogFormat, Workload};
 use crate::master::{self, Programs};
 use crate::node::NodeEnv;
 use crate::report::{self, Outcome, Report};
+use crate::simulate::{self, Answer};
 use crate::worker::WorkerError;
 use crate::{server, worker};
 
@@ -39,6 +40,9 @@ pub fn main() -> ExitCode {
         Command::Print(text) => print(&text),
         Command::DataSynth(synth) => data_synth(&synth),
         Command::Run(spec) => return run(&spec),
+        Command::WhatIf(asked) => return answer(simulate::whatif::run(&asked)),
+        Command::Sim(asked) => return answer(simulate::scenario::run(&asked)),
+        Command::Diff(asked) => return answer(simulate::diff(&asked)),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
     };
@@ -47,6 +51,24 @@ pub fn main() -> ExitCode {
         Err(error) => {
             complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints what a simulation came to.
+fn answer(answer: Result<Answer, CliError>) -> ExitCode {
+    match answer {
+        Ok(Answer { text, good }) => match print(&text) {
+            Ok(()) if good => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::FAILURE,
+            Err(error) => {
+                complain(&format_args!("standard output: {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(CliError::EXIT_CODE)
         }
     }
 }

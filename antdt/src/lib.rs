@@ -14,6 +14,8 @@ pub mod report;
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod command;
+#[cfg(feature = "cli")]
+pub mod simulate;
 
 pub use antdt_agent as agent;
 pub use antdt_collective as collective;

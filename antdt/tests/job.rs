@@ -14,6 +14,7 @@ use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_de
 use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_core::{FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, SampleRange, Seed};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
+use antdt_sim::recording::{Recording, RecordingError};
 
 /// Bound on any one job here; all take seconds.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -206,12 +207,12 @@ fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
             }
         }
         let taken = batcher.take(batch);
-        let touched = trainer.load(&taken.samples).unwrap().to_vec();
+        let touched = trainer.load(&taken.samples().collect::<Vec<_>>()).unwrap().to_vec();
         values.clear();
         replica.gather(&touched, &mut values).unwrap();
         trainer.forward_backward(replica.dense(), &values, &mut gradient).unwrap();
         let rows = SparseGradient { rows: touched, values: gradient.rows.clone() };
-        replica.apply(&gradient.dense, &rows, taken.len() as u64).unwrap();
+        replica.apply(&gradient.dense, &rows, taken.len()).unwrap();
         batcher.commit(&taken);
         ledger.ack_all(holder, &taken.acks()).unwrap();
     }
@@ -399,6 +400,10 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
         (vec!["run", ok[0], ok[1], "--epoch", "2"], &["--epochs"]),
         (vec!["run", "--job", job_file, ok[0], ok[1]], &["epoch", "epochs"]),
         (vec!["run", ok[0], ok[1], "--report-dir", "/proc/no"], &["/proc/no"]),
+        (
+            vec!["run", ok[0], ok[1], "--record", "/proc/no/trace"],
+            &["--record = /proc/no/trace", "folder does not exist", "make it"],
+        ),
         (vec!["run"], &["--data"]),
         (vec!["worker"], &["ANTDT_", "antdt run"]),
         (vec!["run", "--", "/no/such/program"], &["/no/such/program"]),
@@ -489,6 +494,68 @@ fn a_lost_server_fails_the_job_and_says_what_is_lost() {
     assert!(!output.status.success());
     let Outcome::Failed { why } = report.outcome else { panic!("it completed without its parameters") };
     assert!(why.contains("server-1") && why.contains("parameters"), "{why}");
+}
+
+/// Every sync mode, with a worker that is killed: the machines that replay it do exactly the same, and the facts are those of
+/// the report.
+#[test]
+fn a_recorded_job_is_replayed_without_a_difference_and_a_planted_one_is_found() {
+    for mode in MODES {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("job.trace");
+        let job = Job::start(&[mode, SLOW, &["--record", trace.to_str().unwrap()]].concat());
+        let victim = job.node("worker-1");
+        wait_for("the victim to work", || busy(victim).then_some(()));
+        signal(victim, "KILL");
+        let (report, output) = job.finish();
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+
+        let recording = Recording::read(&trace).unwrap();
+        let replayed = recording.replay().unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        assert!(!replayed.cut_off);
+        let counts = replayed.ledger.expect("the job had samples").counts();
+        assert_eq!((counts.acked, counts.total), (3000, 3000));
+
+        let facts = recording.facts().unwrap();
+        assert_eq!((facts.outcome, facts.steps), (Some(Ok(())), report.steps), "{mode:?}");
+        assert!((facts.completed.unwrap().as_secs_f64() - report.job_completion_time_s).abs() < 1e-6);
+        let actions: Vec<(&str, &str)> =
+            facts.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
+        let reported: Vec<(&str, &str)> =
+            report.actions.iter().map(|a| (a.kind.as_str(), a.reason.as_str())).collect();
+        assert_eq!(actions, reported, "{mode:?}");
+        let killed: Vec<Holder> = facts.ends.iter().filter(|end| !end.expected).map(|end| end.life).collect();
+        assert_eq!(killed, [Holder::new(NodeId::worker(1), Incarnation(0))], "{mode:?}: {:?}", facts.ends);
+
+        // One answer among thousands says something else.
+        let text = std::fs::read_to_string(&trace).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let answers = lines.iter().enumerate().filter(|(_, line)| line.contains("\"seed\":"));
+        let planted = answers.map(|(index, _)| index).nth(20).expect("twenty shards were granted");
+        lines[planted] = lines[planted].replacen("\"seed\":", "\"seed\":1", 1);
+        std::fs::write(&trace, lines.join("\n") + "\n").unwrap();
+        match recording.replay() {
+            Err(RecordingError::Parted { parting, .. }) => assert_eq!(parting.entry, planted as u64),
+            other => panic!("{mode:?}: not found: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_was_recorded_before_the_master_was_killed_can_be_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("job.trace");
+    let mut job = Job::start(&[MODES[0], SLOW, &["--record", trace.to_str().unwrap()]].concat());
+    wait_for("a batch in the recording", || {
+        std::fs::read_to_string(&trace).is_ok_and(|text| text.contains("\"samples\":")).then_some(())
+    });
+    job.child.kill().unwrap();
+    job.child.wait().unwrap();
+    let recording = Recording::read(&trace).unwrap();
+    let replayed = recording.replay().unwrap();
+    assert!(replayed.cut_off && replayed.compared > 0);
+    let facts = recording.facts().unwrap();
+    assert!(facts.end.is_none() && facts.outcome.is_none() && !facts.batches.is_empty());
 }
 
 /// Where real rows are, if they are.

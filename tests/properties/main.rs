@@ -47,7 +47,7 @@ proptest! {
         };
         let mut switches: Vec<PlanSwitch> = (0..ranks).map(|index| PlanSwitch::new(NodeId::worker(index))).collect();
         for switch in &mut switches {
-            switch.regroup(MembershipVersion(1), plan(1));
+            switch.regroup(MembershipVersion(1), &plan(1));
         }
         for iteration in 0..60 {
             // Version 2 + iteration / 10 is on its way; it reaches some ranks now.

@@ -32,7 +32,7 @@ fn train(ledger: &mut ShardLedger, first: u32, batches: &[u64], steps: u64, mode
             taken.push(feeder.take(ledger, generation, *holder, *want));
         }
         for ((holder, feeder), batch) in workers.iter_mut().zip(taken) {
-            model.apply(&batch.samples);
+            model.apply(batch.samples());
             feeder.batcher.commit(&batch);
             if !batch.is_empty() {
                 ledger.ack_all(*holder, &batch.acks()).expect("it holds what it acknowledges");

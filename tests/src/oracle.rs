@@ -10,9 +10,9 @@ pub struct Oracle {
 
 impl Oracle {
     /// These samples became part of the model.
-    pub fn apply(&mut self, samples: &[u64]) {
+    pub fn apply(&mut self, samples: impl IntoIterator<Item = u64>) {
         for sample in samples {
-            *self.applied.entry(*sample).or_default() += 1;
+            *self.applied.entry(sample).or_default() += 1;
         }
     }
 

@@ -222,7 +222,7 @@ impl RingWorld {
         let worker = self.workers.get_mut(&holder).expect("a member");
         let model = worker.model.as_mut().expect("a member has a model");
         for (_, batch) in &contributions {
-            model.apply(&batch.samples);
+            model.apply(batch.samples());
         }
         if let Some((_, mine)) = contributions.iter().find(|(who, _)| *who == holder) {
             worker.feeder.batcher.commit(mine);

@@ -132,7 +132,7 @@ impl ServerWorld {
             let reached = if is_victim && stage == 1 { 1 } else { 2 };
             if !batch.is_empty() {
                 for server in &mut self.servers[..reached] {
-                    let samples = batch.len() as u64;
+                    let samples = batch.len();
                     #[allow(clippy::cast_precision_loss, reason = "a handful")]
                     let dense = vec![samples as f32; 2];
                     let push = Push { samples, dense, rows: SparseGradient::default() };
@@ -143,7 +143,7 @@ impl ServerWorld {
                 continue;
             }
             let readiness = Readiness {
-                samples: batch.len() as u64,
+                samples: batch.len(),
                 end_of_data: self.workers[&holder].end_of_data,
                 plan: PlanVersion(0),
                 acks: batch.acks(),
@@ -200,9 +200,9 @@ impl ServerWorld {
 
     /// What the master does with a commit: the acks go to the ledger, the contributions into the model.
     fn settle(&mut self, commit: &StepCommit) {
-        for (holder, acks) in &commit.contributors {
+        for (holder, acks) in commit.contributors.iter() {
             self.ledger.settle(*holder, acks).expect("leases of live members");
-            self.model.apply(&self.pushed[&(commit.step, *holder)].samples);
+            self.model.apply(self.pushed[&(commit.step, *holder)].samples());
         }
     }
 

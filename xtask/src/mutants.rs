@@ -4,7 +4,8 @@
 //! folder, and every defect is planted in the one copy beside what it replaces, behind a number:
 //! `(if crate::planted::is(7) { defect } else { original })`. So one build serves all, and a mutant is a run of the
 //! tests with a number in the environment. A suite catches a mutant if a test fails, it crashes, or it takes far
-//! longer than without one.
+//! longer than without one. A defect may lie in another crate that this one is built from: the simulator's tests must
+//! catch what is wrong with the machines that it drives.
 //!
 //! Source: mutant schemata (Untch, Offutt, Harrold 1993), from memory; the rest is our design.
 
@@ -29,7 +30,7 @@ mod run;
 mod tests;
 
 /// The file in a crate's folder that lists its mutants.
-const LIST: &str = "mutants.toml";
+pub(crate) const LIST: &str = "mutants.toml";
 
 /// Mutants that are run at a time, unless the machine has more processors. Each is one thread of tests.
 const AT_A_TIME: usize = 2;
@@ -69,6 +70,19 @@ pub(crate) fn quietly(root: &Path) -> Result<Caught> {
     check(root, None, &[], say).inspect_err(|_| {
         eprint!("{}", said.lock().expect("nothing panics while it has the lock"));
     })
+}
+
+/// What is wrong with the list of the crate in `folder`, as far as can be said without building it. `text_of` is given
+/// a path from the root.
+pub(crate) fn misplaced<'a>(
+    folder: &str,
+    list: &str,
+    text_of: impl Fn(&str) -> Option<&'a str>,
+) -> Vec<String> {
+    match List::parse(list) {
+        Ok(list) => list.plant(folder, text_of).1,
+        Err(error) => vec![format!("{error:#}")],
+    }
 }
 
 fn check(root: &Path, krate: Option<&str>, names: &[&str], say: impl Fn(&str) + Sync) -> Result<Caught> {

@@ -9,14 +9,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{shell, verify};
+use crate::{mutants, shell, verify};
 
 #[cfg(test)]
 mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
@@ -25,6 +25,19 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("antdt-controller", SERVICE),
     ("antdt-agent", SERVICE),
     ("antdt-collective", SERVICE),
+    ("antdt-job", &["antdt-core", "antdt-agent", "antdt-monitor", "antdt-controller", "antdt-collective"]),
+    (
+        "antdt-sim",
+        &[
+            "antdt-core",
+            "antdt-shard",
+            "antdt-agent",
+            "antdt-monitor",
+            "antdt-controller",
+            "antdt-collective",
+            "antdt-job",
+        ],
+    ),
     ("antdt-data", &["antdt-core"]),
     ("antdt-burn", &["antdt-core", "antdt-agent"]),
     (
@@ -38,6 +51,8 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "antdt-controller",
             "antdt-agent",
             "antdt-collective",
+            "antdt-job",
+            "antdt-sim?",
             "antdt-burn?",
         ],
     ),
@@ -54,6 +69,8 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "antdt-agent",
             "antdt-monitor",
             "antdt-controller",
+            "antdt-job",
+            "antdt-sim",
         ],
     ),
     ("xtask", &[]),
@@ -95,7 +112,17 @@ struct Dependency {
 pub(crate) fn run(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut violations = Vec::new();
-    for rule in [arrows, file_heads, no_ignored_tests, documents, named_tests, no_unsafe, no_machine_paths] {
+    let rules = [
+        arrows,
+        file_heads,
+        no_ignored_tests,
+        documents,
+        named_tests,
+        placed_mutants,
+        no_unsafe,
+        no_machine_paths,
+    ];
+    for rule in rules {
         violations.extend(rule(&tree));
     }
     for name in verify::PURE {
@@ -281,6 +308,18 @@ fn named_tests(tree: &Tree) -> Vec<String> {
                 }
             }
         }
+    }
+    violations
+}
+
+/// What a mutant replaces is exactly once in its file, and no two of them cross: known now, not after a long build.
+fn placed_mutants(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (path, list) in &tree.files {
+        let folder = path.strip_suffix(mutants::LIST).and_then(|folder| folder.strip_suffix('/'));
+        let Some(folder) = folder else { continue };
+        let misplaced = mutants::misplaced(folder, list, |file| tree.text(file));
+        violations.extend(misplaced.into_iter().map(|what| format!("{path}: {what}")));
     }
     violations
 }

@@ -7,11 +7,19 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{codegen, mutants, shell, tidy};
+use crate::{codegen, mutants, shell, sim, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 6] =
-    ["antdt-core", "antdt-shard", "antdt-monitor", "antdt-controller", "antdt-agent", "antdt-collective"];
+pub(crate) const PURE: [&str; 8] = [
+    "antdt-core",
+    "antdt-shard",
+    "antdt-monitor",
+    "antdt-controller",
+    "antdt-agent",
+    "antdt-collective",
+    "antdt-job",
+    "antdt-sim",
+];
 
 /// Everything is checked with the command line built in, and what is optional and needs no hardware.
 const FEATURES: [&str; 2] = ["--features", "antdt/cli,antdt-shard/object-store"];
@@ -38,6 +46,7 @@ pub(crate) fn verify(root: &Path) -> Result<()> {
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], &FEATURES[..]].concat(), &[])?;
     let docs = [&["doc", "--workspace", "--no-deps"], &FEATURES[..]].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    step_says("chaos", "cargo xtask sim --seeds 5000", || Ok(format!("  {}", sim::quietly(root)?)))?;
     step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())

@@ -155,8 +155,11 @@ impl Agent {
             let request = request.clone();
             async move { client.register(request).await }
         })?;
-        let first =
-            BeatReply { plan: reply.plan.map(Plan::from), servers: reply.servers, ..BeatReply::default() };
+        let first = BeatReply {
+            plan: reply.plan.map(Plan::from),
+            servers: reply.servers.into(),
+            ..BeatReply::default()
+        };
         agent.session().beat_answered(agent.shared.clock.now(), first);
         let every = Duration::from_nanos(reply.heartbeat_ns).max(Duration::from_millis(10));
         agent.runtime.spawn(heartbeats(
@@ -205,7 +208,6 @@ impl Agent {
             let request = request.clone();
             async move { client.join(request).await }
         })?;
-        self.session().regrouped();
         Joined::try_from(reply).map_err(|e| AgentError::Refused { call: "join", why: e.to_string() })
     }
 
@@ -380,7 +382,7 @@ async fn send(
         drain: reply.drain,
         reform: reply.reform,
         fenced: reply.fenced,
-        servers: reply.servers,
+        servers: reply.servers.into(),
         lost,
         finished: reply.finished,
         broken_group: (reply.broken_group != 0).then_some(MembershipVersion(reply.broken_group)),

@@ -7,6 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use antdt_collective::kernel;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
@@ -63,6 +64,7 @@ impl Style {
 
 /// Two sides that send each other as many bytes at once, over loopback, and do nothing else: the least time of an
 /// all-reduce of two ranks over TCP, which exchange a half of their elements to sum them, and then a half of the sums.
+/// Each byte of the buffers is sent and received once, as there: halves that go twice would stay in the caches.
 #[derive(Debug)]
 pub(super) struct Duplex {
     way: Way,
@@ -115,13 +117,13 @@ impl Duplex {
                 sockopt::set_socket_recv_buffer_size(&stream, size)?;
             }
             // Not zeroed: pages of zeros that were never written are all the same one.
-            let half = (bytes / 2).max(1);
-            Ok(Side { stream, source: vec![1; half], place: vec![2; half] })
+            let both_halves = 2 * (bytes / 2).max(1);
+            Ok(Side { stream, source: vec![1; both_halves], place: vec![2; both_halves] })
         };
         Ok(Self { way, sides: [side(near)?, side(far)?] })
     }
 
-    /// Seconds until both sides have sent and received a half twice, over and over.
+    /// Seconds until both sides have sent and received a half and then the other, over and over.
     pub(super) fn time(&mut self) -> Result<f64> {
         let Way { write, style, .. } = self.way;
         let times = SENT_AT_LEAST.div_ceil(self.sides[0].source.len());
@@ -135,7 +137,13 @@ impl Duplex {
                 if style.threads() == 1 {
                     working.push(scope.spawn(move || {
                         stay_on(core);
-                        over(&mut || both(stream, write, style == Style::Sleeping, source, place))
+                        over(&mut || {
+                            let half = source.len() / 2;
+                            let halves = source.chunks(half).zip(place.chunks_mut(half));
+                            halves.into_iter().try_for_each(|(source, place)| {
+                                both(stream, write, style == Style::Sleeping, source, place)
+                            })
+                        })
                     }));
                     continue;
                 }
@@ -152,7 +160,7 @@ impl Duplex {
                 .map(|thread| thread.join().expect("it reports instead of panicking"))
                 .collect()
         });
-        took.into_iter().try_fold(0.0, |slowest: f64, took| Ok(slowest.max(2.0 * took? / times as f64)))
+        took.into_iter().try_fold(0.0, |slowest: f64, took| Ok(slowest.max(took? / times as f64)))
     }
 }
 
@@ -236,6 +244,9 @@ pub(super) fn at_once<T: Send>(all: &mut [T], work: impl Fn(&mut T) + Sync) -> f
     })
 }
 
+/// Bytes that are written over and over; they stay in the cache.
+const WRITTEN_AT_ONCE: usize = 64 << 10;
+
 /// The least time of an all-reduce in memory: each rank reads its share of every rank's elements and writes their sums
 /// to every rank, `S` bytes in and `S` bytes out, which is a copy of `S` bytes. A core does that for every rank it has.
 #[derive(Debug)]
@@ -251,9 +262,22 @@ impl Floor {
         Self { pairs, turns: f64::from(world) / cores as f64 }
     }
 
-    /// Seconds, at the bandwidth of this moment.
+    /// Seconds, at the bandwidth of this moment, through the caches or past them, whichever is faster.
     pub(super) fn time(&mut self) -> f64 {
-        self.turns * at_once(&mut self.pairs, |(from, to)| black_box(to).copy_from_slice(black_box(from)))
+        let through = at_once(&mut self.pairs, |(from, to)| black_box(to).copy_from_slice(black_box(from)));
+        let past = at_once(&mut self.pairs, |(from, to)| kernel::stream(black_box(to), black_box(from)));
+        self.turns * through.min(past)
+    }
+
+    /// Seconds to write every rank's result and nothing else, whichever way is faster: what no all-reduce that leaves its
+    /// operands alone can do without.
+    pub(super) fn writes(&mut self) -> f64 {
+        let through = at_once(&mut self.pairs, |(_, to)| black_box(to).fill(black_box(1)));
+        let past = at_once(&mut self.pairs, |(from, to)| {
+            let from = &black_box(from)[..WRITTEN_AT_ONCE.min(to.len())];
+            to.chunks_mut(WRITTEN_AT_ONCE).for_each(|to| kernel::stream(to, &from[..to.len()]));
+        });
+        self.turns * through.min(past)
     }
 }
 
@@ -277,5 +301,7 @@ mod tests {
         assert!((floor.turns * floor.pairs.len() as f64 - 4.0).abs() < 1e-12);
         assert!(floor.time() > 0.0);
         assert!(floor.pairs.iter().all(|(from, to)| from == to));
+        assert!(floor.writes() > 0.0);
+        assert!(floor.pairs.iter().all(|(_, to)| to.iter().all(|byte| *byte == 1)));
     }
 }

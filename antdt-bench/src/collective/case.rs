@@ -56,7 +56,7 @@ impl Path {
         let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
         match self.medium {
             Medium::Tcp if world == 2 && bytes > SHORT => columns.push(Column::Duplex),
-            Medium::Shm if bytes >= 16 * MIB => columns.push(Column::Floor),
+            Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Writes]),
             _ => {}
         }
         columns
@@ -156,6 +156,23 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
             compare(Column::Floor, 1.0 / 1.5);
         }
         (Medium::Shm, Buffer::Heap) => compare(Column::Openmpi(Medium::Shm), 1.5),
+    }
+    if path.medium == Medium::Shm {
+        // A heap buffer is copied out for the others to read, and that copy, or one of the result, is the way back.
+        let (bound, times, name) = match path.buffer {
+            Buffer::Own => (Column::Writes, 1.0, "writing the results alone"),
+            Buffer::Heap => (Column::Floor, 2.0, "memory floor with the copy of the operands"),
+        };
+        if let Some(bound) = of(bound) {
+            let least = times * bound.median();
+            let most = of(Column::Openmpi(Medium::Shm)).map(|peer| peer.median() / least);
+            let most =
+                most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
+            entries.push(
+                Entry::shown(format!("{title}: {name} / ours"), least / ours.median(), "x")
+                    .beside(format!("{} {unit}{most}", digits(least * units))),
+            );
+        }
     }
     if bytes == CPU_AT {
         let gib = bytes as f64 / f64::from(1 << 30);

@@ -21,6 +21,8 @@ pub(super) enum Column {
     Duplex,
     /// The least passes over memory.
     Floor,
+    /// The last of these passes alone: every rank's result is written.
+    Writes,
 }
 
 impl fmt::Display for Column {
@@ -31,6 +33,7 @@ impl fmt::Display for Column {
             Self::Openmpi(_) => Peer::Openmpi.fmt(f),
             Self::Duplex => f.write_str("duplex ceiling"),
             Self::Floor => f.write_str("memory floor"),
+            Self::Writes => f.write_str("writing the results alone"),
         }
     }
 }

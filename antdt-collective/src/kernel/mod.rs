@@ -44,12 +44,45 @@ pub fn reduce_bytes<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[u8]) {
     if let Ok(incoming) = bytemuck::try_cast_slice(incoming) {
         return reduce(op, into, incoming);
     }
+    align_blocks(into, incoming, |into, incoming| reduce(op, into, incoming));
+}
+
+/// `into[i] = incoming[i] op into[i]`: as [`reduce`] with the operands in the other order, which counts where neither of
+/// two is the result by itself (which of two NaNs, or of two zeros).
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn reduce_left<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
+    assert_eq!(into.len(), incoming.len(), "operands of a reduction differ in length");
+    let mut block = [0_u64; STREAM_BLOCK / 8];
+    let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
+    let len = block.len();
+    for (into, incoming) in into.chunks_mut(len).zip(incoming.chunks(len)) {
+        let own = &mut block[..into.len()];
+        own.copy_from_slice(into);
+        combine(op, into, incoming, own);
+    }
+}
+
+/// As [`reduce_left`], from bytes as they were received; any alignment.
+///
+/// # Panics
+/// If `incoming` has not exactly the bytes of `into`'s elements.
+pub fn reduce_bytes_left<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[u8]) {
+    assert_eq!(size_of_val(into), incoming.len(), "operands of a reduction differ in length");
+    if let Ok(incoming) = bytemuck::try_cast_slice(incoming) {
+        return reduce_left(op, into, incoming);
+    }
+    align_blocks(into, incoming, |into, incoming| reduce_left(op, into, incoming));
+}
+
+fn align_blocks<E: Element>(into: &mut [E], incoming: &[u8], fold: impl Fn(&mut [E], &[E])) {
     let mut block = [E::default(); UNALIGNED_BLOCK];
     let pieces = incoming.chunks(UNALIGNED_BLOCK * size_of::<E>());
     for (into, bytes) in into.chunks_mut(UNALIGNED_BLOCK).zip(pieces) {
         let aligned = &mut block[..into.len()];
         bytemuck::cast_slice_mut(aligned).copy_from_slice(bytes);
-        reduce(op, into, aligned);
+        fold(into, aligned);
     }
 }
 
@@ -100,13 +133,17 @@ pub fn reduce_bytes_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], r
     reduce_bytes(op, into, right);
 }
 
+/// From this length on a copy goes past the caches. Twice as long as with a fold: half as much passes through them, and
+/// a copy of 4 MiB that stays in them saved a tenth of the time of an all-reduce over TCP.
+const STREAM_COPY_MIN_BYTES: usize = 8 << 20;
+
 /// `into[i] = from[i]`; long ones go past the caches.
 ///
 /// # Panics
 /// If the slices differ in length.
 pub fn copy(into: &mut [u8], from: &[u8]) {
     assert_eq!(into.len(), from.len(), "both ends of a copy differ in length");
-    if into.len() >= STREAM_MIN_BYTES {
+    if into.len() >= STREAM_COPY_MIN_BYTES {
         stream(into, from);
     } else {
         into.copy_from_slice(from);
@@ -122,7 +159,12 @@ fn combine<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     reduce(op, into, right);
 }
 
-fn stream(into: &mut [u8], from: &[u8]) {
+/// `into[i] = from[i]`, past the caches whatever the length: for what another core reads next, and this one does not.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn stream(into: &mut [u8], from: &[u8]) {
+    assert_eq!(into.len(), from.len(), "both ends of a copy differ in length");
     #[cfg(target_arch = "x86_64")]
     if simd::stream(into, from) {
         return;
@@ -148,6 +190,15 @@ mod tests {
                 scalar::reduce(op, &mut plain, &incoming[skip..]);
                 let bytes = bytemuck::cast_slice::<E, u8>;
                 assert_eq!(bytes(&fast), bytes(&plain), "{op} {} of {}", E::TYPE, into.len());
+                let mut from_left = incoming[skip..].to_vec();
+                reduce_left(op, &mut from_left, &into[skip..]);
+                assert_eq!(
+                    bytes(&from_left),
+                    bytes(&plain),
+                    "{op} {} of {} from the left",
+                    E::TYPE,
+                    into.len()
+                );
                 let mut apart = vec![E::default(); plain.len()];
                 reduce_into(op, &mut apart, &into[skip..], &incoming[skip..]);
                 assert_eq!(bytes(&apart), bytes(&plain), "{op} {} of {} apart", E::TYPE, into.len());
@@ -251,6 +302,8 @@ mod tests {
             let mut into = vec![0.5; incoming.len()];
             reduce_bytes(ReduceOp::Sum, &mut into, bytes);
             assert!(into.iter().zip(&incoming).all(|(a, b)| *a == b + 0.5));
+            reduce_bytes_left(ReduceOp::Sum, &mut into, bytes);
+            assert!(into.iter().zip(&incoming).all(|(a, b)| *a == b + b + 0.5));
         }
     }
 
@@ -276,7 +329,7 @@ mod tests {
 
     #[test]
     fn long_operands_come_out_as_short_ones_whatever_their_alignment() {
-        let len = STREAM_MIN_BYTES / 4 + 1003;
+        let len = STREAM_COPY_MIN_BYTES / 4 + 1003;
         let left: Vec<f32> = (0..len).map(|i| i as f32).collect();
         let right: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
         let mut shifted = vec![0_u8];

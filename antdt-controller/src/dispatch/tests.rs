@@ -94,6 +94,19 @@ fn a_plan_that_is_not_applied_in_time_is_withdrawn_and_its_version_not_used_agai
 }
 
 #[test]
+fn the_plan_for_a_new_membership_does_not_expire() {
+    let mut dispatcher = settled(SyncMode::PsBsp, Box::new(Unmanaged));
+    dispatcher.replan(at(1), MembershipVersion(2), &seats(&[0, 1, 2])).unwrap();
+    assert_eq!(published(&drain(&mut dispatcher))[0].0, 2);
+    // The master was away for long; plan 1 would leave the workers with batch sizes of another membership for ever.
+    assert_eq!(dispatcher.deadline(), None);
+    dispatcher.on_deadline(at(1000));
+    dispatcher.tick(at(1000), &ClusterView { membership: MembershipVersion(2), ..slow_view() });
+    assert_eq!(dispatcher.pending().unwrap().version, PlanVersion(2));
+    assert!(!drain(&mut dispatcher).iter().any(|effect| matches!(effect, DispatchEffect::Withdraw(_))));
+}
+
+#[test]
 fn a_plan_has_ten_steps_to_be_applied_however_long_they_are() {
     let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
     let mut view = slow_view();

@@ -56,6 +56,42 @@ fn after_a_death(zero: Standing, one: Standing) -> Formation {
 }
 
 #[test]
+fn a_replacement_that_dies_too_does_not_give_its_predecessors_leases_back() {
+    let mut membership = group_of_three();
+    assert_eq!(membership.lost(worker(2)), []);
+    membership.launched(again(2));
+    membership.register(again(2));
+    assert_eq!(membership.lost(again(2)), [], "its end would end the life whose step is undecided");
+    membership.join(worker(0), standing(Some(5), None));
+    membership.join(worker(1), standing(Some(5), None));
+    let formed = membership.form().expect("the survivors have come");
+    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)] }]);
+    assert_eq!(formed.released, [worker(2), again(2)]);
+}
+
+#[test]
+fn a_step_that_was_decided_stays_so_if_those_who_heard_of_it_die() {
+    let mut membership = group_of_three();
+    membership.lost(worker(2));
+    membership.launched(again(2));
+    membership.register(again(2));
+    let before = || standing(Some(4), Some(5));
+    membership.join(worker(0), before());
+    membership.join(worker(1), before());
+    membership.join(again(2), standing(None, None));
+    let formed = membership.form().expect("all have come");
+    assert_eq!((formed.commit, formed.next_step), (Some(5), 6));
+    // Worker 1 makes step 5 part of the model and dies; the others did not hear of the group and ask again.
+    membership.lost(worker(1));
+    membership.join(worker(0), before());
+    membership.join(again(2), standing(None, None));
+    let formed = membership.form().expect("the survivors have come");
+    assert_eq!((formed.commit, formed.next_step, formed.source), (Some(5), 6, Some(Rank(0))));
+    assert!(!formed.model_lost);
+    assert_eq!(formed.settled, [Contribution { holder: worker(1), acks: vec![ack(1, 6)] }]);
+}
+
+#[test]
 fn a_step_that_one_survivor_applied_is_committed_by_the_other() {
     let formed = after_a_death(standing(Some(5), None), standing(Some(4), Some(5)));
     assert_eq!(formed.commit, Some(5));
@@ -156,9 +192,14 @@ fn when_nobody_survives_the_leases_go_back_at_once_and_the_model_is_lost() {
 fn a_replacement_that_dies_while_it_waits_gives_its_leases_back_at_once() {
     let mut membership = group_of_three();
     membership.lost(worker(2));
+    // The survivors went on, which decided its predecessor's last step.
+    membership.join(worker(0), standing(Some(5), None));
+    membership.join(worker(1), standing(Some(5), None));
+    assert!(membership.form().is_some());
     membership.launched(again(2));
     membership.register(again(2));
     membership.join(again(2), Standing::default());
+    assert!(membership.reform_wanted());
     assert_eq!(membership.lost(again(2)), [again(2)]);
     assert!(!membership.reform_wanted());
 }
@@ -230,7 +271,7 @@ fn a_newcomer_that_has_the_model_already_keeps_it() {
 
     membership.lost(worker(0));
     membership.lost(worker(1));
-    let taken_over = StepResult { step: 7, contributions: Vec::new() };
+    let taken_over = StepResult { step: 7, contributions: [].into() };
     membership.join(again(2), Standing { applied: Some(taken_over), prepared: None });
     let third = membership.form().expect("the survivor has come");
     assert_eq!((third.source, third.next_step, third.model_lost), (Some(Rank(0)), 8, false));

@@ -37,8 +37,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    ClusterView, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace, Reason, StragglerKind,
-    SyncMode,
+    ClusterView, DeviceClass, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace, Reason,
+    StragglerKind, SyncMode,
 };
 
 use super::{Decision, Policy, ProposedAction, Seat};
@@ -116,10 +116,14 @@ impl NonDedicated {
         let ratio = |node: &NodeView| node.slowness_ratio.unwrap_or(1.0);
         persistent.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)).then(a.id.cmp(&b.id)));
 
+        if persistent.is_empty() {
+            return Vec::new();
+        }
+        let speeds = Speeds::of(live);
         let mut free = budget.free_at_once(live.len());
         let mut actions = Vec::new();
         for node in persistent {
-            let Some(break_even) = self.break_even(view, live, node) else { continue };
+            let Some(break_even) = self.break_even(view, &speeds, node) else { continue };
             if let Err(reason) = self.may_restart(now, view, node, break_even, budget, live.len()) {
                 reasons.push(reason);
                 continue;
@@ -179,20 +183,11 @@ impl NonDedicated {
     }
 
     /// How long the job must go on for a restart of `node` to pay; `None` if it is no slower than its peers.
-    fn break_even(&self, view: &ClusterView, live: &[&NodeView], node: &NodeView) -> Option<Duration> {
-        let speed = |node: &NodeView| {
-            node.sample_time_short.filter(|time| !time.is_zero()).map(|time| 1.0 / time.as_secs_f64())
-        };
+    fn break_even(&self, view: &ClusterView, speeds: &Speeds<'_>, node: &NodeView) -> Option<Duration> {
         let slow = speed(node)?;
         // Its peers' median is what it can be expected to reach.
-        let mut peers: Vec<f64> = live
-            .iter()
-            .filter(|peer| peer.id != node.id && peer.device == node.device)
-            .filter_map(|peer| speed(peer))
-            .collect();
-        peers.sort_by(f64::total_cmp);
-        let normal = *peers.get(peers.len() / 2)?;
-        let others: f64 = live.iter().filter(|peer| peer.id != node.id).filter_map(|peer| speed(peer)).sum();
+        let normal = speeds.median_beside(node, slow)?;
+        let others = speeds.total - slow;
         let gain = normal - slow;
         if gain <= 0.0 {
             return None;
@@ -241,6 +236,37 @@ impl NonDedicated {
         let slowness_percent = percent(slowest.sample_time.as_secs_f64() / typical.as_secs_f64());
         Ok((solution.batch_sizes, Reason::Rebalance { slowest: slowest.id, slowness_percent, gain_percent }))
     }
+}
+
+/// Samples per second of each node whose time per sample is known: ordered once, however many nodes are asked about.
+struct Speeds<'a> {
+    /// In ascending order.
+    of_class: BTreeMap<&'a DeviceClass, Vec<f64>>,
+    total: f64,
+}
+
+impl<'a> Speeds<'a> {
+    fn of(live: &[&'a NodeView]) -> Self {
+        let mut of_class: BTreeMap<&DeviceClass, Vec<f64>> = BTreeMap::new();
+        for node in live {
+            of_class.entry(&node.device).or_default().extend(speed(node));
+        }
+        of_class.values_mut().for_each(|speeds| speeds.sort_unstable_by(f64::total_cmp));
+        Self { total: live.iter().filter_map(|node| speed(node)).sum(), of_class }
+    }
+
+    /// The upper median of the nodes of the same class without one whose speed is `own`; `None` if there is no other.
+    fn median_beside(&self, node: &NodeView, own: f64) -> Option<f64> {
+        let speeds = self.of_class.get(&node.device)?;
+        let others = speeds.len().checked_sub(1).filter(|others| *others > 0)?;
+        let at = speeds.partition_point(|speed| speed.total_cmp(&own).is_lt());
+        let middle = others / 2;
+        speeds.get(if middle < at { middle } else { middle + 1 }).copied()
+    }
+}
+
+fn speed(node: &NodeView) -> Option<f64> {
+    node.sample_time_short.filter(|time| !time.is_zero()).map(|time| 1.0 / time.as_secs_f64())
 }
 
 impl Policy for NonDedicated {

@@ -37,6 +37,7 @@ pub trait PaceRule: Debug + Send {
 /// Source: our design; that slowness is a ratio to the peers' time is the idea attributed to the `AntDT` paper by
 /// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RatioRule {
     /// Slow at this ratio. 1.3: noise of healthy nodes in public traces stays below 1.25 at the 99th percentile.
     #[doc(alias = "lambda")]

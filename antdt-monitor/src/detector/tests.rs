@@ -54,7 +54,7 @@ fn healthy(_: usize, _: JobTime) -> f64 {
 }
 
 fn paces(detector: &StragglerDetector) -> Vec<Pace> {
-    detector.nodes.values().map(|watched| watched.pace).collect()
+    detector.nodes.iter().map(|(_, watched)| watched.pace).collect()
 }
 
 fn see(detector: &StragglerDetector, index: u32) -> Observation {
@@ -320,7 +320,7 @@ fn a_late_registration_of_an_old_life_and_its_end_change_nothing() {
     job.workers[1].incarnation = Incarnation(2);
     job.join(&mut detector, 1);
     let old = Holder::new(NodeId::worker(1), Incarnation(1));
-    let info = NodeInfo { holder: old, ..detector.nodes[&NodeId::worker(1)].info.clone() };
+    let info = NodeInfo { holder: old, ..job.info(1) };
     assert_eq!(detector.node_joined(JobTime::ZERO, &info), ReportAnswer::UnknownHolder);
     assert_eq!(detector.node_left(JobTime::ZERO, old), ReportAnswer::UnknownHolder);
     assert_eq!(see(&detector, 1).incarnation, Incarnation(2));
@@ -359,8 +359,7 @@ fn the_same_events_give_the_same_effects_through_the_machine() {
     let (mut job, mut direct) = job(true, 4);
     let mut machine = detector();
     for index in 0..4 {
-        let info = direct.nodes[&NodeId::worker(index)].info.clone();
-        machine.handle(JobTime::ZERO, DetectorEvent::Joined(info));
+        machine.handle(JobTime::ZERO, DetectorEvent::Joined(job.info(index)));
     }
     for _ in 0..100 {
         for report in job.next(slow(2, 3.0)) {

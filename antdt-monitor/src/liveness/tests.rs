@@ -1,4 +1,7 @@
+use std::collections::BTreeMap;
+
 use antdt_core::{Incarnation, NodeId};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -67,4 +70,76 @@ fn limits_out_of_order_are_refused() {
     assert!(config.validate().unwrap_err().field.contains("lost_after"));
     let config = LivenessConfig { interval: Duration::ZERO, ..LivenessConfig::default() };
     assert!(config.validate().is_err());
+}
+
+/// The definition, by a search through everybody.
+#[derive(Default)]
+struct Plain(BTreeMap<Holder, (JobTime, Liveness)>);
+
+impl Plain {
+    fn heard(&mut self, now: JobTime, holder: Holder) -> Option<Liveness> {
+        let (last, state) = self.0.get_mut(&holder)?;
+        if *state != Liveness::Lost {
+            (*last, *state) = (now, Liveness::OnTime);
+        }
+        Some(*state)
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        let config = LivenessConfig::default();
+        let due = |(last, state): &(JobTime, Liveness)| match state {
+            Liveness::OnTime => Some(*last + config.late_after),
+            Liveness::Late => Some(*last + config.lost_after),
+            Liveness::Lost => None,
+        };
+        self.0.values().filter_map(due).min()
+    }
+
+    fn check(&mut self, now: JobTime) -> Vec<(Holder, Liveness)> {
+        let config = LivenessConfig::default();
+        let mut changes = Vec::new();
+        for (holder, (last, state)) in &mut self.0 {
+            let silence = now.since(*last);
+            let to = match silence {
+                _ if silence >= config.lost_after => Liveness::Lost,
+                _ if silence >= config.late_after => Liveness::Late,
+                _ => Liveness::OnTime,
+            };
+            if to > *state {
+                *state = to;
+                changes.push((*holder, to));
+            }
+        }
+        changes
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whoever_speaks_and_falls_silent_it_says_what_a_search_through_everybody_says(
+        steps in prop::collection::vec((0_u32..5, 0_u32..6, 0_u64..20), 0..80)
+    ) {
+        let (mut tracker, mut plain) = (LivenessTracker::new(LivenessConfig::default()), Plain::default());
+        let mut now = 0;
+        for (step, index, pause) in steps {
+            now += pause;
+            let holder = node(index);
+            match step {
+                0 => {
+                    tracker.watch(at(now), holder);
+                    plain.0.insert(holder, (at(now), Liveness::OnTime));
+                }
+                1 => {
+                    tracker.forget(holder);
+                    plain.0.remove(&holder);
+                }
+                2 => prop_assert_eq!(tracker.check(at(now)), plain.check(at(now))),
+                _ => prop_assert_eq!(tracker.heard(at(now), holder), plain.heard(at(now), holder)),
+            }
+            prop_assert_eq!(tracker.deadline(), plain.deadline());
+            prop_assert_eq!(tracker.state(holder), plain.0.get(&holder).map(|(_, state)| *state));
+        }
+    }
 }

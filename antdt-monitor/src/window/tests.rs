@@ -1,4 +1,5 @@
 use antdt_core::{Holder, Incarnation, Iteration, NodeId, Phase};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -143,4 +144,77 @@ fn the_unknown_part_of_the_long_window_counts_as_not_slow() {
     assert!(long.slow_fraction() >= 0.8);
     assert_eq!(long.slowness_ratio(), Some(4.0));
     assert_eq!(long.sample_time(), Some(SampleTime(4)));
+}
+
+/// The definition of a lower median.
+fn middle<T: Copy>(mut values: Vec<T>, order: impl Fn(&T, &T) -> Ordering) -> Option<T> {
+    values.sort_by(order);
+    values.get(values.len().saturating_sub(1) / 2).copied()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Asked in any order, after any batch, a window says what a sort of its batches says.
+    #[test]
+    fn what_a_window_remembers_of_its_medians_is_what_a_sort_finds(
+        batches in prop::collection::vec((1_u64..200, 1_u64..200, 0_u64..4, any::<bool>()), 0..150),
+        short_batches in prop_oneof![4_u32..24, Just(100)],
+    ) {
+        let config = WindowConfig { short_batches, warmup_batches: 2, ..WindowConfig::default() };
+        let mut window = ShortWindow::new(config);
+        let mut all: Vec<BatchReport> = Vec::new();
+        let mut plan = 1;
+        for (compute, wait, newer, asked) in batches {
+            plan += u64::from(newer == 0);
+            let report = batch(plan, ms(compute), ms(compute + wait));
+            window.push(&report);
+            all.push(report);
+            if !asked || all.len() <= 2 {
+                continue;
+            }
+            let kept = &all[2.max(all.len().saturating_sub(4 * short_batches as usize))..];
+            let newest = |count: usize| kept.iter().rev().take(count);
+            let walls = newest(short_batches as usize).map(|b| b.compute + b.communicate).collect();
+            let own = middle(walls, Duration::cmp).unwrap();
+            prop_assert_eq!(window.step_time(), Some(own));
+            for step in [own, own * 2, STEP, own] {
+                let nominal = u128::from(short_batches) * step.as_nanos();
+                let span = ((nominal + own.as_nanos() / 2) / own.as_nanos())
+                    .clamp(u128::from(BATCHES_MIN.min(short_batches)), u128::from(4 * short_batches)) as usize;
+                let of = |reports: &mut dyn Iterator<Item = &BatchReport>| {
+                    let times = reports.map(|b| SampleTime::of(b.compute, b.samples).unwrap()).collect();
+                    middle(times, SampleTime::cmp)
+                };
+                let full = (kept.len() >= span).then(|| of(&mut newest(span))).flatten();
+                prop_assert_eq!(window.sample_time(step), full);
+                for asked in [plan, plan - 1, plan + 1] {
+                    let under = || newest(span).take_while(|b| b.plan.0 >= asked);
+                    let count = under().count();
+                    let credit = if count == kept.len() { 2 } else { 0 };
+                    let enough = count >= BATCHES_MIN.min(short_batches) as usize
+                        && count + credit >= span.div_ceil(2);
+                    let expected = enough.then(|| of(&mut under())).flatten();
+                    prop_assert_eq!(window.sample_time_under(PlanVersion(asked), step), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_long_window_counts_and_orders_what_is_in_it(
+        beats in prop::collection::vec((0_u64..50, 0.1_f64..9.0, any::<bool>()), 0..100)
+    ) {
+        let mut long = LongWindow::new(&WindowConfig::default());
+        for at in 0..beats.len() {
+            let (time, ratio, slow) = beats[at];
+            long.push(SampleTime(time), ratio, slow);
+            let kept = &beats[(at + 1).saturating_sub(40)..=at];
+            prop_assert_eq!(long.slow_fraction(), kept.iter().filter(|b| b.2).count() as f64 / 40.0);
+            let times = kept.iter().map(|b| SampleTime(b.0)).collect();
+            prop_assert_eq!(long.sample_time(), middle(times, SampleTime::cmp));
+            let ratios = kept.iter().map(|b| b.1).collect();
+            prop_assert_eq!(long.slowness_ratio(), middle(ratios, f64::total_cmp));
+        }
+    }
 }

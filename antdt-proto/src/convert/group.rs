@@ -123,7 +123,7 @@ impl TryFrom<v1::StepCommit> for core::StepCommit {
         }
         Ok(Self {
             step: wire.step,
-            contributors,
+            contributors: contributors.into(),
             samples: wire.samples,
             apply: (wire.apply_plan != 0).then_some(core::PlanVersion(wire.apply_plan)),
             end: wire.end,
@@ -164,7 +164,7 @@ impl TryFrom<v1::JoinReply> for core::Joined {
         }
         Ok(Self {
             membership: core::MembershipVersion(wire.membership),
-            members,
+            members: members.into(),
             commit_prepared: wire.commit_prepared,
             source: wire.source.map(core::Rank),
             next_step: wire.next_step,
@@ -185,7 +185,7 @@ mod tests {
     fn what_is_said_about_a_step_survives_the_wire() {
         let holder = Holder::new(NodeId::worker(2), Incarnation(1));
         let ack = Ack { lease: LeaseId { generation: Generation(3), sequence: 9 }, offset: 7 };
-        let result = StepResult { step: 5, contributions: vec![Contribution { holder, acks: vec![ack] }] };
+        let result = StepResult { step: 5, contributions: [Contribution { holder, acks: vec![ack] }].into() };
         let standing = antdt_core::Standing { applied: Some(result), prepared: None };
         let back = v1::JoinRequest::new(holder, &standing).into_core().unwrap();
         assert_eq!(back, (holder, standing));
@@ -201,7 +201,7 @@ mod tests {
 
         let commit = antdt_core::StepCommit {
             step: 8,
-            contributors: [(holder, vec![ack])].into_iter().collect(),
+            contributors: std::sync::Arc::new([(holder, vec![ack])].into_iter().collect()),
             samples: 4,
             apply: Some(antdt_core::PlanVersion(2)),
             end: false,

@@ -32,6 +32,7 @@ use crate::spec::DatasetSpec;
 /// # Ok::<(), antdt_core::InvalidValue>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CutBinding {
     /// Which checkpoint.
     pub checkpoint: CheckpointId,

@@ -10,6 +10,7 @@ use crate::error::{AckError, ExchangeError, RecoverError, RegisterError};
 
 /// Everything that can happen to a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Event {
     /// [`ShardLedger::register_holding`].
@@ -85,7 +86,9 @@ pub enum Event {
     },
     /// [`ShardLedger::snapshot`].
     Snapshot,
-    /// [`ShardLedger::restore`].
+    /// [`ShardLedger::restore`]. A recording holds it, but cannot be read from there on: a snapshot is of no use
+    /// without the settings of its data set.
+    #[cfg_attr(feature = "serde", serde(skip_deserializing))]
     Restore {
         /// To what.
         snapshot: Box<LedgerSnapshot>,
@@ -96,6 +99,7 @@ pub enum Event {
 
 /// What the sender of an event is told; the variant has the event's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Answer {
     /// To [`Event::Register`].
@@ -128,6 +132,7 @@ pub enum Answer {
 
 /// Where a ledger stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LedgerStatus {
     /// The current life of the service.
     pub generation: Generation,

@@ -9,6 +9,7 @@ use super::pass::Begun;
 
 /// Why a sample is not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MissingWhy {
     /// Nobody has its shard.
     Waiting,
@@ -20,6 +21,7 @@ pub enum MissingWhy {
 
 /// Samples of one epoch that are not done, next to each other in the data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Missing {
     /// The epoch.
     pub epoch: Epoch,

@@ -13,6 +13,7 @@ use crate::spec::DatasetSpec;
 
 /// One entry of the log of one data set. The state of a ledger, but for its leases, is the fold of its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Record {
     /// A life of the service began; all leases of earlier ones are void.

@@ -27,6 +27,20 @@ impl LedgerSnapshot {
     }
 }
 
+/// Its bytes, as hexadecimal digits.
+#[cfg(feature = "serde")]
+impl serde::Serialize for LedgerSnapshot {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Hexadecimal(Vec<u8>);
+        impl std::fmt::Display for Hexadecimal {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+        serializer.collect_str(&Hexadecimal(self.to_bytes()))
+    }
+}
+
 impl ShardLedger {
     /// Copies the state. O(outstanding leases), and a counter for each 65,536 shards with holes: what is waiting is shared
     /// until somebody changes it.

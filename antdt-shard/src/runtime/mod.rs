@@ -4,7 +4,7 @@
 pub mod catalog;
 pub mod local;
 pub mod service;
-pub mod watch;
+mod stored;
 
 #[cfg(feature = "file-store")]
 pub mod file;
@@ -24,7 +24,6 @@ mod wire;
 pub use catalog::{Catalog, CatalogError, dataset_folder};
 pub use local::LocalSource;
 pub use service::{ServiceError, ShardHandle, ShardService};
-pub use watch::Tap;
 
 pub use crate::store::SyncPolicy;
 #[cfg(feature = "file-store")]

@@ -8,7 +8,7 @@ use antdt_core::{
     Ack, AckOutcome, CheckpointId, Counts, Epoch, Exchanged, FetchOutcome, Generation, Held, Holder, JobTime,
     Machine, Registered, RequestId,
 };
-use antdt_rt::{CancellationToken, JobClock, Mailbox, Runner, drive, mailbox};
+use antdt_rt::{CancellationToken, JobClock, Mailbox, Recorder, Runner, drive_recorded, mailbox};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -21,7 +21,7 @@ use crate::ledger::{
 use crate::spec::DatasetSpec;
 use crate::store::LedgerStore;
 
-use super::watch::{Tap, Watched};
+use super::stored::Stored;
 
 /// Why a service could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -84,29 +84,20 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         clock: JobClock,
         shutdown: CancellationToken,
     ) -> Result<Self, ServiceError<E>> {
-        Self::run(spec, store, clock, shutdown, None).await
+        Self::start_watched(spec, store, clock, shutdown, ()).await
     }
 
-    /// [`start`](Self::start), with somebody who sees every event and its answer.
+    /// [`start`](Self::start), with somebody who sees every event, its answer and its effects, from the first event of
+    /// the new generation on. While the store is full, answers are those of the service, not of the ledger alone.
     ///
     /// # Errors
     /// As there.
     pub async fn start_watched<S: LedgerStore<Error = E>>(
         spec: DatasetSpec,
-        store: S,
-        clock: JobClock,
-        shutdown: CancellationToken,
-        tap: impl FnMut(JobTime, &Event, &Answer) + Send + 'static,
-    ) -> Result<Self, ServiceError<E>> {
-        Self::run(spec, store, clock, shutdown, Some(Box::new(tap))).await
-    }
-
-    async fn run<S: LedgerStore<Error = E>>(
-        spec: DatasetSpec,
         mut store: S,
         clock: JobClock,
         shutdown: CancellationToken,
-        tap: Option<Tap>,
+        watcher: impl Recorder<Event, Answer, Effect> + 'static,
     ) -> Result<Self, ServiceError<E>> {
         let dataset = spec.name.clone();
         let failed = |source| ServiceError::Store { dataset: dataset.clone(), source };
@@ -125,13 +116,13 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         let task = tokio::spawn(async move {
             let (failure, failed) = tokio::sync::oneshot::channel();
             let full = Arc::new(AtomicBool::new(false));
-            let watched = Watched::new(ledger, tap, full.clone());
+            let stored = Stored::new(ledger, full.clone());
             let runner = LedgerRunner { store, wake, failure: Some(failure), records: Vec::new(), full };
             tokio::select! {
                 biased;
                 // The loop is dropped with its unreleased answers: what was not stored is not answered.
                 Ok(error) = failed => Err(error),
-                watched = drive(watched, inbox, runner, clock, shutdown) => Ok(watched.ledger),
+                stored = drive_recorded(stored, inbox, runner, clock, shutdown, watcher) => Ok(stored.ledger),
             }
         });
         Ok(Self { handle, task })
@@ -203,7 +194,7 @@ impl<S: LedgerStore> LedgerRunner<S> {
     }
 }
 
-impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
+impl<S: LedgerStore> Runner<Stored> for LedgerRunner<S> {
     async fn carry_out(&mut self, _now: JobTime, effects: &mut Vec<Effect>) {
         let mut wake = false;
         for effect in effects.drain(..) {
@@ -235,7 +226,7 @@ impl<S: LedgerStore> Runner<Watched> for LedgerRunner<S> {
 #[derive(Debug, Clone)]
 pub struct ShardHandle {
     dataset: String,
-    mailbox: Mailbox<Watched>,
+    mailbox: Mailbox<Stored>,
     woken: watch::Receiver<()>,
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, job_file};
+use super::{CliError, Command, DataSynth, job_file, simulate};
 use crate::job::JobSpec;
 use crate::job::spec::nearest;
 
@@ -30,6 +30,7 @@ const FLAGS: [(&str, &str, &str); JobSpec::SETTINGS.len()] = [
     ("straggler", "SPEC", "worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures]; may be repeated"),
     ("max-restarts", "N", "times one node is started again before the job fails [default: 3]"),
     ("report-dir", "DIR", "folder for report.json and report.html"),
+    ("record", "FILE", "write down all that the master is told and does, to be replayed and simulated"),
     ("master-addr", "ADDR", "address the master listens on [default: 127.0.0.1]"),
     ("master-port", "PORT", "port the master listens on, 0 for a free one [default: 0]"),
     ("job-id", "NAME", "name of the job [default: made up]"),
@@ -100,6 +101,8 @@ fn grammar() -> Clap {
                 .arg_required_else_help(true)
                 .subcommand(synth),
         )
+        .subcommand(simulate::whatif_grammar(&FLAGS))
+        .subcommand(simulate::sim_grammar())
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
 }
@@ -138,8 +141,11 @@ pub(super) fn explain(error: &clap::Error) -> Result<Command, CliError> {
             return Ok(Command::Print(error.to_string()));
         }
         ErrorKind::UnknownArgument => {
-            let known: Vec<&str> =
-                JobSpec::SETTINGS.into_iter().chain(["job", "rows", "out", "help"]).collect();
+            let known: Vec<&str> = JobSpec::SETTINGS
+                .into_iter()
+                .chain(simulate::NAMES)
+                .chain(["job", "rows", "out", "help"])
+                .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
                 Some(flag) => format!("{what} is not a flag; did you mean --{flag}?"),
@@ -149,9 +155,9 @@ pub(super) fn explain(error: &clap::Error) -> Result<Command, CliError> {
         }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            match nearest(&word, &["run", "data", "synth"]) {
+            match nearest(&word, &["run", "data", "synth", "whatif", "sim", "diff"]) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
-                None => format!("{word} is not a command; the commands are run and data synth"),
+                None => format!("{word} is not a command; the commands are run, whatif, sim and data synth"),
             }
         }
         ErrorKind::MissingRequiredArgument => format!("{what} is missing; it is required"),

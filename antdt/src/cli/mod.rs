@@ -12,9 +12,12 @@ use crate::job::JobSpec;
 
 mod flags;
 mod job_file;
+mod simulate;
 
 #[cfg(test)]
 mod tests;
+
+pub use simulate::{Changes, Diff, Sim, WhatIf};
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +27,12 @@ pub enum Command {
     Run(Box<JobSpec>),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
+    /// `antdt whatif`: compare policies in a simulated job.
+    WhatIf(Box<WhatIf>),
+    /// `antdt sim`: simulate a scenario from many seeds.
+    Sim(Sim),
+    /// `antdt sim diff`: show where two traces part.
+    Diff(Diff),
     /// `antdt worker`: be a worker of a running job. Started by `antdt run` only, told everything in its environment.
     Worker,
     /// `antdt server`: be a parameter server of a running job. Started like a worker.
@@ -91,6 +100,11 @@ where
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
             _ => Err(CliError::new("data: what about it? try `antdt data synth --help`")),
+        },
+        Some(("whatif", whatif)) => simulate::whatif(whatif).map(|whatif| Command::WhatIf(Box::new(whatif))),
+        Some(("sim", sim)) => match sim.subcommand() {
+            Some(("diff", diff)) => Ok(Command::Diff(simulate::diff(diff))),
+            _ => simulate::sim(sim).map(Command::Sim),
         },
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),

@@ -76,6 +76,8 @@ pub struct JobSpec {
     pub max_restarts: u32,
     /// Folder that `report.json` and `report.html` are written to; `None` writes neither.
     pub report_dir: Option<PathBuf>,
+    /// File that every event, answer and effect of the master is recorded in; `None` records nothing.
+    pub record: Option<PathBuf>,
     /// Address the master listens on.
     pub master_addr: String,
     /// Port the master listens on; 0 takes a free one.
@@ -130,6 +132,7 @@ impl Default for JobSpec {
             // As DLRover: three relaunches of a node.
             max_restarts: 3,
             report_dir: None,
+            record: None,
             master_addr: "127.0.0.1".to_owned(),
             master_port: 0,
             job_id: None,
@@ -150,7 +153,7 @@ impl Default for JobSpec {
 
 impl JobSpec {
     /// Every setting's name, in the order of the help text.
-    pub const SETTINGS: [&'static str; 30] = [
+    pub const SETTINGS: [&'static str; 31] = [
         "nproc-per-node",
         "servers",
         "sync",
@@ -170,6 +173,7 @@ impl JobSpec {
         "straggler",
         "max-restarts",
         "report-dir",
+        "record",
         "master-addr",
         "master-port",
         "job-id",
@@ -209,6 +213,7 @@ impl JobSpec {
             "straggler" => self.stragglers.push(text.parse()?),
             "max-restarts" => self.max_restarts = whole(setting, text)?,
             "report-dir" => self.report_dir = Some(PathBuf::from(not_empty(setting, text)?)),
+            "record" => self.record = Some(PathBuf::from(not_empty(setting, text)?)),
             "master-addr" => self.master_addr = not_empty(setting, text)?.to_owned(),
             "master-port" => self.master_port = whole(setting, text)?,
             "job-id" => self.job_id = Some(not_empty(setting, text)?.to_owned()),

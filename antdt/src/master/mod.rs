@@ -1,7 +1,7 @@
 //! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
 
 mod console;
-mod head;
+mod record;
 mod recorder;
 mod runner;
 mod service;
@@ -14,13 +14,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use antdt_controller::runtime::launcher::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
 use antdt_controller::{LauncherEvent, UnknownPolicy, policy};
 use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
+use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
-use antdt_rt::{CancellationToken, JobClock, Mailbox, drive, mailbox};
+use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
 use antdt_shard::{
-    Answer, Assignment, DatasetSpec, Epochs, Event as LedgerEvent, MissingWhy, NullStore, OnQuarantine,
-    Shuffle, SourceError, max_leases_default, shard_len_default,
+    Assignment, DatasetSpec, Epochs, MissingWhy, NullStore, OnQuarantine, Shuffle, SourceError,
+    max_leases_default, shard_len_default,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -31,10 +32,10 @@ use crate::node::NodeEnv;
 use crate::report::{MeasuredOn, MissingEntry, Outcome, Progress, Report, SampleBalance};
 use crate::worker::TRAIN_DATASET;
 use console::Console;
-use head::{Head, HeadAnswer, HeadConfig, HeadEvent};
+use recorder::Recorder;
 use runner::{HeadRunner, Launchers};
 use service::{ControlService, Parked};
-use shards::ShardWatch;
+use shards::{ShardTap, ShardWatch};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
 const INBOX_BOUND: usize = 1024;
@@ -79,6 +80,14 @@ pub enum JobError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The job cannot be recorded there.
+    #[error("--record = {}: {why}", file.display())]
+    Record {
+        /// The file that was asked for.
+        file: std::path::PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// A part of the master failed.
     #[error("the master failed: {0}")]
     Master(String),
@@ -99,6 +108,10 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     spec.validate()?;
+    let record = match &spec.record {
+        Some(path) => Some((path.as_path(), record::open(path)?)),
+        None => None,
+    };
     let address = format!("{}:{}", spec.master_addr, spec.master_port);
     let listen = |source| JobError::Listen { address: address.clone(), source };
     let listener = TcpListener::bind(&address).await.map_err(listen)?;
@@ -111,11 +124,7 @@ pub async fn run(
     let (stop_servers, stop_head, stop_ledger) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let watch = Arc::new(Mutex::new(ShardWatch::default()));
-    let ledger = match samples {
-        Some(samples) => Some(start_ledger(spec, samples, clock, stop_ledger.clone(), &watch).await?),
-        None => None,
-    };
-    let head = Head::new(HeadConfig {
+    let config = HeadConfig {
         sync: spec.sync,
         workers: spec.workers,
         servers: spec.servers,
@@ -132,9 +141,22 @@ pub async fn run(
             },
             ..MonitorConfig::default()
         },
-    })?;
+    };
+    let dataset = samples.map(|samples| dataset(spec, samples));
+    let trace = match record {
+        Some((path, file)) => Some(record::start(path, file, spec, &job, &config, dataset.as_ref())?),
+        None => None,
+    };
+    let ledger = match dataset {
+        Some(dataset) => {
+            Some(start_ledger(dataset, clock, stop_ledger.clone(), &watch, trace.as_ref()).await?)
+        }
+        None => None,
+    };
+    let head = Head::new(config)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
+    let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync, spec.workers)));
     let console = Console::start(spec.quiet);
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
@@ -146,10 +168,12 @@ pub async fn run(
         env: node_env(spec, master, &job, job_start, programs).await?,
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
+        recorder: Arc::clone(&recorder),
         head: mailbox.clone(),
         ended: Some(ended),
     };
-    let head_task = tokio::spawn(drive(head, inbox, runner, clock, stop_head.clone()));
+    let head_trace = trace.as_ref().map(|trace| trace.recorder("head"));
+    let head_task = tokio::spawn(drive_recorded(head, inbox, runner, clock, stop_head.clone(), head_trace));
     let mut tasks = tokio::task::JoinSet::new();
     for events in exits {
         tasks.spawn(forward_exits(events, mailbox.clone()));
@@ -176,7 +200,7 @@ pub async fn run(
     let handle = ledger.as_ref().map(ShardService::handle);
     let closed = |_| JobError::Master("the head has ended".to_owned());
     mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
-    let outcome = watch_job(spec, &mailbox, handle.as_ref(), &console, end, &stop).await?;
+    let outcome = watch_job(spec, &mailbox, &recorder, handle.as_ref(), &console, end, &stop).await?;
     drop(closing);
 
     parked.clear();
@@ -195,20 +219,23 @@ pub async fn run(
         None => (Counts::default(), Vec::new()),
     };
     stop_head.cancel();
-    let head = head_task.await.map_err(|e| JobError::Master(e.to_string()))?;
+    head_task.await.map_err(|e| JobError::Master(e.to_string()))?;
     stop_ledger.cancel();
+    if let Some(ledger) = ledger {
+        ledger.join().await.map_err(|e| JobError::Master(e.to_string()))?;
+    }
+    if let Some(trace) = trace {
+        // Nothing happens any more: all that did is in it.
+        record::finish(trace);
+    }
     tasks.shutdown().await;
     let watch = std::mem::take(&mut *lock(&watch));
-    Ok(report(spec, job, outcome, (&counts, missing), head, watch, clock.now()))
+    let recorder = lock(&recorder).clone();
+    Ok(report(spec, job, outcome, (&counts, missing), recorder, watch, clock.now()))
 }
 
-async fn start_ledger(
-    spec: &JobSpec,
-    samples: u64,
-    clock: JobClock,
-    shutdown: CancellationToken,
-    watch: &Arc<Mutex<ShardWatch>>,
-) -> Result<ShardService<std::convert::Infallible>, JobError> {
+/// What the ledger hands out.
+fn dataset(spec: &JobSpec, samples: u64) -> DatasetSpec {
     let batch = spec.global_batch_size;
     let shard_len = spec.shard_len.unwrap_or_else(|| shard_len_default(samples, batch, spec.workers));
     let mut dataset = DatasetSpec::new(TRAIN_DATASET, samples, shard_len);
@@ -223,9 +250,18 @@ async fn start_ledger(
         Sharding::Dynamic => Assignment::Dynamic,
         Sharding::Static => Assignment::Static { workers: spec.workers },
     };
-    let watch = Arc::clone(watch);
-    let tap = move |now: JobTime, event: &LedgerEvent, answer: &Answer| lock(&watch).saw(now, event, answer);
-    ShardService::start_watched(dataset, NullStore, clock, shutdown, tap)
+    dataset
+}
+
+async fn start_ledger(
+    dataset: DatasetSpec,
+    clock: JobClock,
+    shutdown: CancellationToken,
+    watch: &Arc<Mutex<ShardWatch>>,
+    trace: Option<&TraceWriter>,
+) -> Result<ShardService<std::convert::Infallible>, JobError> {
+    let watchers = (ShardTap::new(Arc::clone(watch)), trace.map(|trace| trace.recorder("ledger")));
+    ShardService::start_watched(dataset, NullStore, clock, shutdown, watchers)
         .await
         .map_err(|e| JobError::Master(e.to_string()))
 }
@@ -320,6 +356,7 @@ async fn forward_exits(mut events: mpsc::Receiver<LauncherEvent>, head: Mailbox<
 async fn watch_job(
     spec: &JobSpec,
     head: &Mailbox<Head>,
+    recorder: &Mutex<Recorder>,
     ledger: Option<&ShardHandle>,
     console: &Console,
     mut end: oneshot::Receiver<Result<(), String>>,
@@ -352,11 +389,12 @@ async fn watch_job(
                 let counts = counts.unwrap_or_default();
                 #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
                 let left = counts.total.saturating_sub(counts.acked) as f64;
+                let (steps, loss) = lock(recorder).pulse();
                 let rate = seen.samples_per_second;
                 console.progress(Progress {
-                    step: seen.steps,
+                    step: steps,
                     samples_per_second: rate,
-                    loss: seen.loss,
+                    loss,
                     members: seen.members,
                     workers: spec.workers as usize,
                     stragglers: seen.stragglers,
@@ -403,11 +441,10 @@ fn report(
     job: String,
     outcome: Result<(), String>,
     (counts, missing): (&Counts, Vec<MissingEntry>),
-    head: Head,
+    recorder: Recorder,
     watch: ShardWatch,
     now: JobTime,
 ) -> Report {
-    let recorder = head.recorder;
     let samples = SampleBalance::of(counts, watch.duplicated(), recorder.repeated_at_most);
     let (shards, by_worker) = watch.finish(now);
     let workers = recorder

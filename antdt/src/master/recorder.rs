@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{BatchReport, Holder, JobTime, NodeId, Phase, Plan, PlanVersion, Role, SyncMode};
+use antdt_job::Note;
 
 use crate::report::{ActionEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
 
@@ -50,26 +51,40 @@ impl Recorder {
         }
     }
 
-    /// Mean training loss of the last batches.
-    pub(super) const fn loss_now(&self) -> Option<f64> {
-        self.loss_now
+    /// Steps so far, and the mean training loss of the last batches.
+    pub(super) const fn pulse(&self) -> (u64, Option<f64>) {
+        (self.steps, self.loss_now)
     }
 
-    pub(super) fn action(&mut self, now: JobTime, kind: &str, target: String, reason: String) {
-        self.actions.push(ActionEntry { time_s: now.as_secs_f64(), kind: kind.to_owned(), target, reason });
-    }
-
-    pub(super) fn event(&mut self, now: JobTime, node: Option<NodeId>, kind: &str, text: String) {
-        let node = node.map(|node| node.to_string()).unwrap_or_default();
-        self.events.push(EventEntry { time_s: now.as_secs_f64(), node, kind: kind.to_owned(), text });
-    }
-
-    pub(super) fn published(&mut self, plan: &Plan) {
-        self.plans.insert(plan.version, plan.clone());
+    /// Writes down what the head noted.
+    pub(super) fn note(&mut self, at: JobTime, note: Note) {
+        let time_s = at.as_secs_f64();
+        match note {
+            Note::Action { kind, target, reason } => {
+                self.actions.push(ActionEntry { time_s, kind: kind.to_owned(), target, reason });
+            }
+            Note::Event { node, kind, text } => {
+                let node = node.map(|node| node.to_string()).unwrap_or_default();
+                self.events.push(EventEntry { time_s, node, kind: kind.to_owned(), text });
+            }
+            Note::Launched(holder) => self.launched(holder),
+            Note::Published(plan) => {
+                self.plans.insert(plan.version, plan);
+            }
+            Note::Applied(node, version) => self.applied(node, version),
+            Note::Died(node, plan) => self.died(node, plan),
+            Note::Batches(reports) => self.batches(at, &reports),
+            Note::Completed => {
+                self.completed.get_or_insert(at);
+            }
+            Note::Evaluated { samples, loss, auc } => {
+                self.quality = FinalQuality { loss, auc, samples, ..FinalQuality::default() };
+            }
+        }
     }
 
     /// A plan is in force on a worker.
-    pub(super) fn applied(&mut self, node: NodeId, version: PlanVersion) {
+    fn applied(&mut self, node: NodeId, version: PlanVersion) {
         if let Some(samples) = self.plans.get(&version).and_then(|plan| plan.batch_sizes.get(&node))
             && let Some(worker) = self.workers.get_mut(&node)
         {
@@ -78,7 +93,7 @@ impl Recorder {
     }
 
     /// A life that took part ended without leaving, while this plan was in force on it.
-    pub(super) fn died(&mut self, node: NodeId, plan: PlanVersion) {
+    fn died(&mut self, node: NodeId, plan: PlanVersion) {
         if self.sync == SyncMode::PsAsp {
             let batch = self.plans.get(&plan).and_then(|plan| plan.batch_sizes.get(&node));
             self.repeated_at_most += u64::from(batch.copied().unwrap_or(0));
@@ -86,14 +101,14 @@ impl Recorder {
     }
 
     /// A life of a worker began.
-    pub(super) fn launched(&mut self, holder: Holder) {
+    fn launched(&mut self, holder: Holder) {
         if let Some(worker) = self.workers.get_mut(&holder.node) {
             worker.restarts = holder.incarnation.0;
         }
     }
 
     /// Reports of one heartbeat, oldest first; the newest ended just before `now`.
-    pub(super) fn batches(&mut self, now: JobTime, reports: &[(BatchReport, f64)]) {
+    fn batches(&mut self, now: JobTime, reports: &[(BatchReport, f64)]) {
         // The reporter's clock is used for durations only: count back from the arrival.
         let mut ends = Vec::with_capacity(reports.len());
         let mut end = now;

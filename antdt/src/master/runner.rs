@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use antdt_controller::runtime::launcher::ProcessLauncher;
 use antdt_controller::{LaunchRequest, Launcher};
 use antdt_core::{AckOutcome, Holder, JobTime, Role};
+use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
-use super::head::{Head, HeadEffect, HeadEvent};
+use super::recorder::Recorder;
 use super::service::Parked;
 use crate::node::NodeEnv;
 
@@ -89,6 +90,7 @@ pub(super) struct HeadRunner {
     pub(super) env: EnvTemplate,
     pub(super) ledger: Option<ShardHandle>,
     pub(super) parked: Parked,
+    pub(super) recorder: Arc<Mutex<Recorder>>,
     pub(super) head: Mailbox<Head>,
     pub(super) ended: Option<oneshot::Sender<Result<(), String>>>,
 }
@@ -142,6 +144,9 @@ impl Runner<Head> for HeadRunner {
                 }
                 HeadEffect::Joined(holder, joined) => self.parked.joined(holder, *joined),
                 HeadEffect::Committed(holder, commit) => self.parked.committed(holder, *commit),
+                HeadEffect::Note { at, note } => {
+                    self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
+                }
                 HeadEffect::End(outcome) => {
                     if let Some(ended) = self.ended.take() {
                         let _ = ended.send(outcome);

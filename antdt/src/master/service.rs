@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_core::{DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
+use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
 use antdt_proto::convert::{required, to_ns};
 use antdt_proto::v1;
 use antdt_rt::Mailbox;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
-
-use super::head::{Head, HeadAnswer, HeadEvent, Registration};
 
 /// How long a parked call is kept before the caller is told to ask again: below the idle limits of middle boxes.
 const PARK_MAX: Duration = Duration::from_secs(30);
@@ -123,7 +122,7 @@ impl v1::control_server::Control for ControlService {
             HeadAnswer::Registered { heartbeat, plan, servers } => Ok(Response::new(v1::RegisterReply {
                 heartbeat_ns: to_ns(heartbeat),
                 plan: plan.as_ref().map(Into::into),
-                servers,
+                servers: servers.to_vec(),
             })),
             _ => Err(unexpected()),
         }
@@ -148,7 +147,7 @@ impl v1::control_server::Control for ControlService {
                 drain: reply.drain,
                 reform: reply.reform,
                 fenced: false,
-                servers: reply.servers,
+                servers: reply.servers.to_vec(),
                 lost: reply.lost.into_iter().map(Into::into).collect(),
                 finished: reply.finished,
                 broken_group: reply.broken_group.map_or(0, |group| group.0),

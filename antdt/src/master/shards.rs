@@ -1,9 +1,11 @@
 //! Who held which shard when, and what each worker committed: read off the ledger's own questions and answers.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use antdt_core::{Ack, AckOutcome, Epoch, Grant, Holder, JobTime, LeaseId, NodeId, ShardKey};
-use antdt_shard::ledger::{Answer, Event};
+use antdt_rt::Recorder;
+use antdt_shard::ledger::{Answer, Effect, Event};
 
 use crate::report::{ShardOutcome, ShardSpan};
 
@@ -29,6 +31,42 @@ pub(super) struct ShardWatch {
     /// One bit for each complete shard, 64 shards of an epoch in a word: an observer must remember on its own.
     complete: BTreeMap<(Epoch, u64), u64>,
     duplicated: u64,
+}
+
+/// Shows what happens to a ledger to its watch.
+#[derive(Debug)]
+pub(super) struct ShardTap {
+    watch: Arc<Mutex<ShardWatch>>,
+    /// The question that was not answered yet, if the watch wants to see it.
+    asked: Option<Event>,
+}
+
+impl ShardTap {
+    pub(super) const fn new(watch: Arc<Mutex<ShardWatch>>) -> Self {
+        Self { watch, asked: None }
+    }
+}
+
+impl Recorder<Event, Answer, Effect> for ShardTap {
+    fn event(&mut self, _now: JobTime, event: &Event) {
+        // Questions about the state change nothing and can be large.
+        self.asked = matches!(
+            event,
+            Event::Register { .. }
+                | Event::Exchange { .. }
+                | Event::Settle { .. }
+                | Event::Release { .. }
+                | Event::Fail { .. }
+                | Event::WorkerLost { .. }
+        )
+        .then(|| event.clone());
+    }
+
+    fn answer(&mut self, now: JobTime, answer: &Answer) {
+        if let Some(event) = self.asked.take() {
+            super::lock(&self.watch).saw(now, &event, answer);
+        }
+    }
 }
 
 impl ShardWatch {

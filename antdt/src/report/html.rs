@@ -7,14 +7,14 @@ use std::fmt::{Arguments, Write};
 
 use super::{MeasuredOn, Outcome, Report};
 
-mod chart;
+pub(crate) mod chart;
 
 use chart::{Chart, Curve, Timeline, draw, draw_timeline};
 
-const STYLE: &str = include_str!("html/style.css");
+pub(crate) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
 /// Colours in the style sheet; workers beyond share them.
-const COLOURS: usize = 8;
+pub(crate) const COLOURS: usize = 8;
 
 /// The page. Everything that is text in the report is escaped.
 pub fn render(report: &Report) -> String {
@@ -50,7 +50,7 @@ fn push(out: &mut String, text: Arguments<'_>) {
 }
 
 /// Makes text harmless between tags and in quoted attributes.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -66,7 +66,7 @@ fn escape(text: &str) -> String {
 }
 
 /// `1234567` as `1 234 567`, with spaces that do not break.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -203,14 +203,21 @@ fn charts(page: &mut String, report: &Report) {
         page,
         "Time per batch",
         "Strong: computing. Faint: the whole batch, waiting for peers included. Dashed: actions.",
-        &draw(&Chart { unit: " s", from_zero: true, end_s: end, curves: &times, marks: &marks }),
+        &draw(&Chart {
+            unit: " s",
+            from_zero: true,
+            end_s: end,
+            curves: &times,
+            marks: &marks,
+            done_s: None,
+        }),
     );
     let sizes = curves(|point| f64::from(point.batch_size), false, true);
     section(
         page,
         "Batch size",
         "Samples per batch of each worker.",
-        &draw(&Chart { unit: "", from_zero: true, end_s: end, curves: &sizes, marks: &marks }),
+        &draw(&Chart { unit: "", from_zero: true, end_s: end, curves: &sizes, marks: &marks, done_s: None }),
     );
     let rows: Vec<&str> = report.workers.iter().map(|worker| worker.id.as_str()).collect();
     section(
@@ -235,11 +242,11 @@ fn charts(page: &mut String, report: &Report) {
         page,
         "Training loss",
         "Mean over the samples of each step.",
-        &draw(&Chart { unit: "", from_zero: false, end_s: end, curves: &loss, marks: &marks }),
+        &draw(&Chart { unit: "", from_zero: false, end_s: end, curves: &loss, marks: &marks, done_s: None }),
     );
 }
 
-fn section(page: &mut String, title: &str, hint: &str, body: &str) {
+pub(crate) fn section(page: &mut String, title: &str, hint: &str, body: &str) {
     push(page, format_args!("<section>\n<h2>{title}</h2>\n<p class=\"hint\">{hint}</p>\n{body}</section>\n"));
 }
 

@@ -105,7 +105,7 @@ fn sizes(sizes: &[u32]) -> String {
 }
 
 /// Left-aligned first column, right-aligned others, two spaces between.
-fn push_columns<const N: usize>(out: &mut String, rows: &[[String; N]]) {
+pub(crate) fn push_columns<const N: usize>(out: &mut String, rows: &[[String; N]]) {
     let width: [usize; N] =
         std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
     for row in rows {

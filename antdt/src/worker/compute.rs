@@ -40,6 +40,8 @@ impl Pacing {
 pub(super) struct Compute {
     trainer: Box<dyn Trainer>,
     pacing: Pacing,
+    /// Numbers of the loaded samples.
+    samples: Vec<u64>,
     gradient: Gradient,
 }
 
@@ -51,7 +53,7 @@ impl std::fmt::Debug for Compute {
 
 impl Compute {
     pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing) -> Self {
-        Self { trainer, pacing, gradient: Gradient::default() }
+        Self { trainer, pacing, samples: Vec::new(), gradient: Gradient::default() }
     }
 
     pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
@@ -64,32 +66,34 @@ impl Compute {
 
     /// Reads the samples of a batch. Returns the rows it touches, ascending.
     pub(super) fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
-        if batch.is_empty() { Ok(&[]) } else { self.trainer.load(&batch.samples) }
+        self.samples.clear();
+        self.samples.extend(batch.samples());
+        if self.samples.is_empty() { Ok(&[]) } else { self.trainer.load(&self.samples) }
     }
 
     /// Computes the gradient of the loaded batch, then waits until the emulated worker would be done.
     /// An empty batch has a gradient of zero and takes no time.
-    pub(super) fn gradient(
-        &mut self,
-        batch: &Batch,
-        dense: &[f32],
-        rows: &[f32],
-    ) -> Result<(&mut Gradient, StepStats), TrainError> {
-        if batch.is_empty() {
-            // The caller may have taken the buffer.
+    pub(super) fn run(&mut self, dense: &[f32], rows: &[f32]) -> Result<StepStats, TrainError> {
+        if self.samples.is_empty() {
+            // Whoever had the buffer may have taken it.
             self.gradient.dense.clear();
             self.gradient.dense.resize(self.trainer.layout().dense_len, 0.0);
             self.gradient.rows.clear();
-            return Ok((&mut self.gradient, StepStats::default()));
+            return Ok(StepStats::default());
         }
         let start = Instant::now();
         let stats = self.trainer.forward_backward(dense, rows, &mut self.gradient)?;
         if !stats.loss_sum.is_finite() {
-            return Err(TrainError::Diverged { loss: stats.loss_sum, samples: batch.len() });
+            return Err(TrainError::Diverged { loss: stats.loss_sum, samples: self.samples.len() });
         }
         let real = start.elapsed();
-        std::thread::sleep(self.pacing.target(batch.len() as u64, real).saturating_sub(real));
-        Ok((&mut self.gradient, stats))
+        std::thread::sleep(self.pacing.target(self.samples.len() as u64, real).saturating_sub(real));
+        Ok(stats)
+    }
+
+    /// The gradient that was computed last.
+    pub(super) const fn gradient(&mut self) -> &mut Gradient {
+        &mut self.gradient
     }
 }
 

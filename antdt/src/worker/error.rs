@@ -36,6 +36,9 @@ pub enum WorkerError {
     /// This server could not start.
     #[error(transparent)]
     Serve(#[from] PsServerError),
+    /// The training loop met what must not be.
+    #[error("the training loop cannot go on: {0}")]
+    Loop(String),
     /// The parameters do not fit what came in.
     #[error("parameters: {0}")]
     Parameters(String),
@@ -56,7 +59,7 @@ impl WorkerError {
                 _ => Exit::CODE_RETRY,
             },
             // A model that diverges or a request that is wrong does so again.
-            Self::Agent(_) | Self::Train(_) | Self::Parameters(_) => Exit::CODE_NEVER,
+            Self::Agent(_) | Self::Train(_) | Self::Loop(_) | Self::Parameters(_) => Exit::CODE_NEVER,
         }
     }
 }

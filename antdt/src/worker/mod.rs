@@ -2,9 +2,9 @@
 
 mod blob;
 mod compute;
+mod drive;
 mod error;
 mod evaluate;
-mod feed;
 mod interrupt;
 mod push;
 mod reduce;
@@ -22,8 +22,8 @@ use antdt_shard::runtime::{ClientOptions, ShardClient};
 
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
+use drive::Finished;
 use evaluate::{Model, evaluate};
-use feed::DataFeed;
 use interrupt::Interrupt;
 use reduce::Ring;
 
@@ -32,19 +32,8 @@ pub use error::WorkerError;
 /// The name of the data set that is trained on.
 pub const TRAIN_DATASET: &str = "train";
 
-/// How long a step without samples may wait for a shard to come back: short, since the peers wait too.
-const PATIENCE: Duration = Duration::from_millis(20);
-
 /// How long a worker waits for the servers to come up.
 const SERVERS_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How a worker's training ended.
-struct Finished<M> {
-    /// It saw the end of the data; otherwise it was drained.
-    end_of_data: bool,
-    /// The trained model, if it has one to evaluate.
-    model: Option<M>,
-}
 
 /// Trains as the worker that `env` names, until the end of the data or until the master orders it to leave.
 ///
@@ -67,7 +56,6 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
             ..ClientOptions::default()
         },
     );
-    let mut feed = DataFeed::new(&agent, source);
     let mut compute = Compute::new(trainer, Pacing::new(env.spec.clone(), env.holder, env.job_start));
     match env.spec.sync {
         SyncMode::AllReduce => {
@@ -81,18 +69,17 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
                 optimizer,
                 seed: seed.derive("model"),
             };
-            let finished = reduce::train(&ring, &mut compute, &mut feed)?;
-            finish(&agent, &mut compute, &mut feed, finished)
+            let (finished, replica) = reduce::train(&ring, &source, &mut compute)?;
+            finish(&agent, &mut compute, finished, replica)
         }
         sync @ (SyncMode::PsBsp | SyncMode::PsAsp) => {
             let addresses = server_addresses(&agent)?;
             let mut config = PsClientConfig::new(env.holder, token, compute.layout().clone());
             config.timeout = env.spec.collective_timeout;
             let client = PsClient::connect(&addresses, config, &interrupt.enter(MembershipVersion(0))?)?;
-            let in_step = sync.is_synchronous();
-            let finished =
-                push::train(&agent, client, &mut compute, &mut feed, seed.derive("model"), in_step)?;
-            finish(&agent, &mut compute, &mut feed, finished)
+            let (finished, servers) =
+                push::train(&agent, sync, &source, client, &mut compute, seed.derive("model"))?;
+            finish(&agent, &mut compute, finished, servers)
         }
     }
 }
@@ -118,21 +105,14 @@ fn server_addresses(agent: &Agent) -> Result<Vec<SocketAddr>, WorkerError> {
     }
 }
 
-fn finish<S, M>(
+fn finish(
     agent: &Agent,
     compute: &mut Compute,
-    feed: &mut DataFeed<'_, S>,
-    finished: Finished<M>,
-) -> Result<(), WorkerError>
-where
-    S: antdt_core::port::ShardSource,
-    WorkerError: From<S::Error>,
-    M: Model,
-{
-    feed.release()?;
-    let Finished { end_of_data, model } = finished;
-    let asked = agent.leave(end_of_data, model.is_some())?;
-    if let Some(mut model) = model.filter(|_| asked) {
+    finished: Finished,
+    mut model: impl Model,
+) -> Result<(), WorkerError> {
+    let asked = agent.leave(finished.end_of_data, finished.has_model)?;
+    if asked && finished.has_model {
         let quality = evaluate(compute.trainer(), &mut model)?;
         agent.evaluated(quality.samples, quality.loss, quality.auc)?;
     }

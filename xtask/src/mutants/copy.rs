@@ -10,7 +10,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::list::List;
-use super::plant::{self, Planted};
+use super::plant;
 use crate::shell;
 
 /// The folder of the copied crates below the root of the copy. Cargo knows a crate by its path in its workspace: with the
@@ -28,6 +28,8 @@ pub(super) struct Copy {
     pub(super) package: String,
     /// Its folder.
     pub(super) folder: PathBuf,
+    /// All packages of the workspace.
+    pub(super) packages: Vec<String>,
 }
 
 /// Copies the crate in `folder`. Files that are as they must be are left alone, so that cargo builds only what changed.
@@ -38,13 +40,14 @@ pub(super) fn copy(root: &Path, folder: &str, list: &List) -> Result<Copy> {
     let target =
         PathBuf::from(metadata["target_directory"].as_str().context("there is no target directory")?);
     let copy = target.join("mutants").join(folder);
-    let (package, folders) = closure(root, folder, &metadata)?;
+    let (packages, folders) = closure(root, folder, &metadata)?;
+    let package = packages.first().context("a crate is built from itself")?.clone();
 
     let mut wanted = BTreeMap::new();
     for folder in &folders {
         collect(root, &root.join(folder), &mut wanted)?;
     }
-    plant_all(folder, list, &mut wanted)?;
+    plant_all(folder, &folders, list, &mut wanted)?;
     let mut wanted: BTreeMap<PathBuf, Vec<u8>> =
         wanted.into_iter().map(|(path, bytes)| (Path::new(CRATES).join(path), bytes)).collect();
     wanted.insert(PathBuf::from("Cargo.toml"), manifest(root, &folders)?);
@@ -54,18 +57,18 @@ pub(super) fn copy(root: &Path, folder: &str, list: &List) -> Result<Copy> {
     for (path, bytes) in &wanted {
         write_if_changed(&copy.join(path), bytes)?;
     }
-    Ok(Copy { folder: copy.join(CRATES).join(folder), root: copy, target, package })
+    Ok(Copy { folder: copy.join(CRATES).join(folder), root: copy, target, package, packages })
 }
 
-/// The name of the package in `folder`, and the folders of all packages it is built from, itself first.
-fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(String, Vec<String>)> {
+/// The names and the folders of all packages that the one in `folder` is built from, itself first.
+fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(Vec<String>, Vec<String>)> {
     let mut packages: BTreeMap<PathBuf, &Value> = BTreeMap::new();
     for package in metadata["packages"].as_array().context("there are no packages")? {
         let manifest = Path::new(package["manifest_path"].as_str().context("a package lies nowhere")?);
         packages.insert(manifest.parent().context("a manifest lies in no folder")?.to_path_buf(), package);
     }
     let (mut seen, mut queue) = (BTreeSet::new(), vec![root.join(folder)]);
-    let mut folders = Vec::new();
+    let (mut names, mut folders) = (Vec::new(), Vec::new());
     while let Some(path) = queue.pop() {
         if !seen.insert(path.clone()) {
             continue;
@@ -74,11 +77,11 @@ fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(String, Vec<S
         for dependency in package["dependencies"].as_array().context("a package has no dependencies")? {
             queue.extend(dependency["path"].as_str().map(PathBuf::from));
         }
+        names.push(package["name"].as_str().context("a package has no name")?.to_owned());
         let relative = path.strip_prefix(root).context("a package lies outside the workspace")?;
         folders.push(relative.to_string_lossy().into_owned());
     }
-    let name = packages[&root.join(folder)]["name"].as_str().context("a package has no name")?;
-    Ok((name.to_owned(), folders))
+    Ok((names, folders))
 }
 
 /// The workspace's manifest with only these members, where they are in the copy.
@@ -114,33 +117,28 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
     Ok(())
 }
 
-/// Plants the list in the files, and adds the module that chooses.
-fn plant_all(folder: &str, list: &List, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
-    let folder = Path::new(folder);
-    let mut by_file: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
-    for (at, mutant) in list.mutants.iter().enumerate() {
-        by_file.entry(folder.join(&mutant.file)).or_default().push(at);
+/// Plants the list in the files, and prepares every crate that has a part of it.
+fn plant_all(
+    folder: &str,
+    folders: &[String],
+    list: &List,
+    files: &mut BTreeMap<PathBuf, Vec<u8>>,
+) -> Result<()> {
+    let crates = list.crates(folder);
+    if let Some(stranger) = crates.iter().find(|name| !folders.iter().any(|known| known == *name)) {
+        bail!("{folder} is not built from {stranger}, so no test of it can catch a mutant there");
     }
-    let mut misplaced = Vec::new();
-    for (path, mutants) in by_file {
-        let bytes = files.get(&path).with_context(|| format!("there is no file {}", path.display()))?;
-        let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
-        let mut planted = Vec::new();
-        for at in mutants {
-            let mutant = &list.mutants[at];
-            match plant::find(text, &mutant.original) {
-                Ok(place) => {
-                    planted.push(Planted { place, number: plant::number(at), defect: &mutant.defect });
-                }
-                Err(error) => misplaced.push(format!("{} ({}): {error}", mutant.name, path.display())),
-            }
-        }
-        let text = plant::plant(text, planted).with_context(|| format!("{}", path.display()))?;
-        files.insert(path, text.into_bytes());
-    }
+    let text_of = |file: &str| files.get(Path::new(file)).and_then(|text| std::str::from_utf8(text).ok());
+    let (planted, misplaced) = list.plant(folder, text_of);
     if !misplaced.is_empty() {
         bail!("{}", misplaced.join("\n"));
     }
+    files.extend(planted.into_iter().map(|(file, text)| (PathBuf::from(file), text.into_bytes())));
+    crates.into_iter().try_for_each(|name| prepare(Path::new(name), files))
+}
+
+/// Adds the module that chooses to a crate.
+fn prepare(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     for (path, bytes) in files.iter_mut().filter(|(path, _)| path.starts_with(folder.join("src"))) {
         let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
         // The choice is made while the program runs, so no function with one, or that calls one, is constant.

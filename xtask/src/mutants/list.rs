@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
+use super::plant::{self, Planted};
+
 /// What a `mutants.toml` says.
 #[derive(Debug)]
 pub(super) struct List {
@@ -29,7 +31,10 @@ pub(super) struct Tests {
 #[derive(Debug)]
 pub(super) struct Mutant {
     pub(super) name: String,
-    /// From the crate's folder.
+    /// The folder of the crate it is planted in: one that the crate with the list is built from, or itself if none is
+    /// named.
+    pub(super) krate: Option<String>,
+    /// From that crate's folder.
     pub(super) file: String,
     /// An expression, or one or more statements, which is once in the file, white space aside. With `«` and `»` around
     /// a part of it only that part is replaced.
@@ -77,6 +82,43 @@ impl List {
         Ok(list)
     }
 
+    /// The texts of the files that have mutants, with all of these in them, and what is wrong with the places of some:
+    /// an original is in its file exactly once, and no two cross. `folder` is that of the crate with the list; files are
+    /// named by their paths from the root.
+    pub(super) fn plant<'a>(
+        &self,
+        folder: &str,
+        text_of: impl Fn(&str) -> Option<&'a str>,
+    ) -> (BTreeMap<String, String>, Vec<String>) {
+        let (mut planted, mut misplaced) = (BTreeMap::new(), Vec::new());
+        let files: BTreeSet<String> = self.mutants.iter().map(|mutant| mutant.path(folder)).collect();
+        for file in files {
+            let Some(text) = text_of(&file) else {
+                misplaced.push(format!("there is no text {file}"));
+                continue;
+            };
+            let mut defects = Vec::new();
+            for (at, mutant) in self.mutants.iter().enumerate().filter(|(_, m)| m.path(folder) == file) {
+                match plant::find(text, &mutant.original) {
+                    Ok(place) => {
+                        defects.push(Planted { place, number: plant::number(at), defect: &mutant.defect });
+                    }
+                    Err(error) => misplaced.push(format!("{} ({file}): {error}", mutant.name)),
+                }
+            }
+            match plant::plant(text, defects) {
+                Ok(text) => drop(planted.insert(file, text)),
+                Err(error) => misplaced.push(format!("{file}: {error}")),
+            }
+        }
+        (planted, misplaced)
+    }
+
+    /// The folders of the crates with mutants, if `folder` is that of the crate with the list.
+    pub(super) fn crates<'a>(&'a self, folder: &'a str) -> BTreeSet<&'a str> {
+        self.mutants.iter().map(|mutant| mutant.folder(folder)).collect()
+    }
+
     fn validate(&self) -> Result<()> {
         let mut names = BTreeSet::new();
         for mutant in &self.mutants {
@@ -95,9 +137,18 @@ impl List {
 }
 
 impl Mutant {
+    fn folder<'a>(&'a self, of_list: &'a str) -> &'a str {
+        self.krate.as_deref().unwrap_or(of_list)
+    }
+
+    fn path(&self, of_list: &str) -> String {
+        format!("{}/{}", self.folder(of_list), self.file)
+    }
+
     fn parse(mut entry: Table, default: &[String]) -> Result<Self> {
         let mutant = Self {
             name: text_of(&mut entry, "name")?,
+            krate: entry.contains_key("crate").then(|| text_of(&mut entry, "crate")).transpose()?,
             file: text_of(&mut entry, "file")?,
             original: text_of(&mut entry, "original")?,
             defect: text_of(&mut entry, "defect")?,

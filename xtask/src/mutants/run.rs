@@ -58,7 +58,9 @@ pub(super) fn build(copy: &Copy, list: &List) -> Result<BTreeMap<String, Suite>>
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "-p", &copy.package, "--no-default-features", "--no-run"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
-    cargo.arg("--config").arg(format!("profile.dev.package.{}.opt-level={}", copy.package, list.opt_level));
+    for package in &copy.packages {
+        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level={}", list.opt_level));
+    }
     if !list.features.is_empty() {
         cargo.arg("--features").arg(list.features.join(","));
     }

@@ -64,10 +64,28 @@ fn a_list_says_what_it_lacks() {
         ("why =", "suites = []\nwhy =", "names no suite"),
         ("[suites.unit]\n", "", "[suites] is missing"),
         ("target =", "targets =", "target is missing"),
+        ("file =", "crate = 1\nfile =", "crate is missing or not a text"),
     ] {
         let error = format!("{:#}", List::parse(&LIST.replace(from, to)).unwrap_err());
         assert!(error.contains(part), "{error} lacks {part}");
     }
     let twice = format!("{LIST}{}", &LIST[LIST.find("[[").unwrap()..]);
     assert!(List::parse(&twice).unwrap_err().to_string().contains("two mutants are called"));
+}
+
+#[test]
+fn a_mutant_of_another_crate_is_planted_there_and_only_there() {
+    let other = LIST[LIST.find("[[").unwrap()..].replace("\"m\"", "\"n\"\ncrate = \"b\"");
+    let list = List::parse(&format!("{LIST}{other}")).unwrap();
+    assert_eq!(list.crates("a").into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    let text_of = |path: &str| match path {
+        "a/src/lib.rs" => Some("f(1)"),
+        "b/src/lib.rs" => Some("g(1)"),
+        _ => None,
+    };
+    let (planted, misplaced) = list.plant("a", text_of);
+    assert!(misplaced.is_empty(), "{misplaced:?}");
+    let choice = |number: u32| format!("(if crate::planted::is({number}) {{ 2 }} else {{ 1 }})");
+    assert_eq!(planted["a/src/lib.rs"], format!("f({})", choice(1)));
+    assert_eq!(planted["b/src/lib.rs"], format!("g({})", choice(2)));
 }

@@ -102,6 +102,42 @@ fn a_guarantee_whose_test_is_gone_is_caught() {
 }
 
 #[test]
+fn a_mutant_whose_place_is_gone_or_taken_is_caught() {
+    let mutant = |name: &str, file: &str, original: &str| {
+        let place = format!("name = \"{name}\"\nfile = \"{file}\"\noriginal = \"{original}\"\n");
+        format!("[[mutant]]\n{place}defect = \"0\"\nwhy = \"w\"\n")
+    };
+    let found = |mutants: &[String]| {
+        let list = format!("[suites.unit]\ntarget = \"lib\"\n{}", mutants.concat());
+        placed_mutants(&tree(
+            vec![],
+            &[("a/mutants.toml", &list), ("a/src/lib.rs", "a + b + c; a"), ("b/src/lib.rs", "gone")],
+        ))
+    };
+    let lib = "src/lib.rs";
+    assert!(found(&[mutant("m", lib, "a + b"), mutant("n", lib, "b"), mutant("o", lib, "b")]).is_empty());
+    assert!(found(&[mutant("m", lib, "gone").replace("file", "crate = \"b\"\nfile")]).is_empty());
+    for (mutants, what) in [
+        (vec![mutant("m", lib, "gone")], "m (a/src/lib.rs): the original is not in the file"),
+        (
+            vec![mutant("m", lib, "a + b").replace("file", "crate = \"b\"\nfile")],
+            "m (b/src/lib.rs): the original is not in the file",
+        ),
+        (vec![mutant("m", lib, "a")], "m (a/src/lib.rs): the original is in the file more than once"),
+        (vec![mutant("m", "src/x.rs", "a")], "there is no text a/src/x.rs"),
+        (
+            vec![mutant("m", lib, "a + b"), mutant("n", lib, "b + c")],
+            "a/src/lib.rs: the originals of mutants 1 and 2 cross each other",
+        ),
+        (vec![], "[[mutant]]: at least one is needed"),
+    ] {
+        let found = found(&mutants);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("a/mutants.toml: {what}")), "{found:?}");
+    }
+}
+
+#[test]
 fn a_crate_root_that_allows_unsafe_code_is_caught() {
     let all = || vec![package("antdt-core", vec![]), package("antdt-collective", vec![])];
     let files = [("antdt-core/src/lib.rs", "//! C.\n"), ("antdt-collective/src/lib.rs", "//! C.\n")];

@@ -144,8 +144,7 @@ impl<'a, E: Element> Execution<'a, E> {
             let kept = &mut bytemuck::cast_slice_mut::<u64, E>(words)[..span.len];
             let into = &mut self.target[span.range()];
             if matches!(step, Step::RecvReduceLeft { .. }) {
-                kernel::reduce(self.op, kept, into);
-                into.copy_from_slice(kept);
+                kernel::reduce_left(self.op, into, kept);
             } else {
                 kernel::reduce(self.op, into, kept);
             }
@@ -154,7 +153,7 @@ impl<'a, E: Element> Execution<'a, E> {
     }
 
     // Messages that are folded after the exchange, in the order of the steps: all but the first of several for one span;
-    // and what is folded into the result where that is sent, or from the left.
+    // and what is folded into the result where that is sent.
     fn kept_apart(&self, round: &[Step]) -> Vec<Step> {
         let sent = |span: Span| {
             round.iter().any(|step| matches!(step, Step::Send { span: other, .. } if other.overlaps(span)))
@@ -162,8 +161,7 @@ impl<'a, E: Element> Execution<'a, E> {
         let is_apart = |(index, step): &(usize, &Step)| {
             let span = step.span();
             let first = !round[..*index].iter().any(|other| other.folds() && other.span() == span);
-            let left = matches!(step, Step::RecvReduceLeft { .. });
-            step.folds() && (!first || self.there.touches(span) && (left || sent(span)))
+            step.folds() && (!first || self.there.touches(span) && sent(span))
         };
         round.iter().enumerate().filter(is_apart).map(|(_, step)| *step).collect()
     }
@@ -174,13 +172,14 @@ const fn whole_words<E>(len: usize) -> usize {
     (len * size_of::<E>()).div_ceil(8)
 }
 
-struct FoldInto<'a, E> {
-    into: &'a mut [E],
+/// Folds what comes into a part of the result.
+pub(super) struct FoldInto<'a, E> {
+    pub(super) into: &'a mut [E],
     /// The other operand; `into` itself if there is none.
-    own: Option<&'a [E]>,
-    /// Whether what comes is the left operand. Only with another operand than `into`.
-    left: bool,
-    op: ReduceOp,
+    pub(super) own: Option<&'a [E]>,
+    /// Whether what comes is the left operand.
+    pub(super) left: bool,
+    pub(super) op: ReduceOp,
 }
 
 impl<E: Element> Fold for FoldInto<'_, E> {
@@ -192,6 +191,7 @@ impl<E: Element> Fold for FoldInto<'_, E> {
         let (at, len) = (at / size_of::<E>(), bytes.len() / size_of::<E>());
         let into = &mut self.into[at..at + len];
         match self.own {
+            None if self.left => kernel::reduce_bytes_left(self.op, into, bytes),
             None => kernel::reduce_bytes(self.op, into, bytes),
             Some(own) if self.left => {
                 bytemuck::cast_slice_mut(into).copy_from_slice(bytes);

@@ -5,6 +5,7 @@ mod config;
 mod execution;
 mod fit;
 mod history;
+mod pair;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ pub trait Communicator: Send {
     fn group(&self) -> &Group;
 
     /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
-    /// length and operands give the same bits in every run. The result is made elsewhere and copied.
+    /// length and operands give the same bits in every run. The result is made elsewhere and copied, or made
+    /// here, beside a copy of `data` that is the way back.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
@@ -315,6 +317,26 @@ impl<T: Transport> ScheduledCommunicator<T> {
         })
     }
 
+    // Two ranks in one memory reduce long buffers by themselves. A unanimous call needs its result apart.
+    fn is_pair(&self, len_bytes: usize) -> bool {
+        self.config.algorithm == Choice::Auto
+            && len_bytes >= pair::MIN_BYTES
+            && self.world() == 2
+            && self.transport.lends()
+            && !self.config.unanimous
+    }
+
+    fn reduce_as_pair<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
+        let call = self.begin_reduce::<E>(OperationKind::AllReduce, pair::CODE, data.len(), op)?;
+        self.with_target(data.len(), |this, log| {
+            pair::run(&mut this.transport, call, data, log, op)?;
+            if op == ReduceOp::Mean {
+                kernel::divide(data, 2);
+            }
+            this.conclude(&call, size_of_val(data))
+        })
+    }
+
     // Lends the memory for results of calls in place.
     fn with_target<E: Element, R>(
         &mut self,
@@ -514,7 +536,11 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
     }
 
     fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
-        let way = self.way(size_of_val(data));
+        let len_bytes = size_of_val(data);
+        if self.is_pair(len_bytes) {
+            return self.reduce_as_pair(data, op);
+        }
+        let way = self.way(len_bytes);
         self.reduce_in_place(way, data, op)
     }
 

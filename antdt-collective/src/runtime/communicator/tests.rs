@@ -1,14 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::runtime::testing::{check_transport, mem_members, on_all};
+use crate::runtime::testing::{mem_members, on_all};
 
 const PATIENT: Duration = Duration::from_secs(60);
-
-#[test]
-fn members_in_memory_conform() {
-    check_transport(mem_members);
-}
 
 #[test]
 fn a_wrong_weight_or_root_fails_on_all_members_and_changes_nothing() {

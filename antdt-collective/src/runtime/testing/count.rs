@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use antdt_core::Rank;
+
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
@@ -12,7 +14,8 @@ use crate::schedule::CostModel;
 /// What a member sent.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    bytes: AtomicU64,
+    // By receiver.
+    bytes: Vec<AtomicU64>,
     messages: AtomicU64,
     exchanges: AtomicU64,
 }
@@ -20,7 +23,15 @@ pub struct Traffic {
 impl Traffic {
     /// Payload, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Payload for one peer, in bytes.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn bytes_to(&self, rank: Rank) -> u64 {
+        self.bytes[rank.0 as usize].load(Ordering::Relaxed)
     }
 
     /// Messages.
@@ -41,10 +52,12 @@ pub struct CountTransport<T> {
     traffic: Arc<Traffic>,
 }
 
-impl<T> CountTransport<T> {
+impl<T: Transport> CountTransport<T> {
     /// A transport that counts from 0, and what it counts.
     pub fn new(inner: T) -> (Self, Arc<Traffic>) {
-        let traffic = Arc::<Traffic>::default();
+        let world = inner.group().world();
+        let bytes = (0..world).map(|_| AtomicU64::new(0)).collect();
+        let traffic = Arc::new(Traffic { bytes, ..Traffic::default() });
         (Self { inner, traffic: traffic.clone() }, traffic)
     }
 }
@@ -60,19 +73,24 @@ impl<T: Transport> Transport for CountTransport<T> {
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError> {
-        let bytes: usize = sends.iter().map(|send| send.bytes.len()).sum();
-        self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        for send in sends {
+            self.traffic.bytes[send.to.0 as usize].fetch_add(send.bytes.len() as u64, Ordering::Relaxed);
+        }
         self.traffic.messages.fetch_add(sends.len() as u64, Ordering::Relaxed);
         self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
         self.inner.exchange(call, sends, receives)
     }
 
     fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
-        let world = self.group().world();
-        let others = u64::from(world - 1);
-        self.traffic.bytes.fetch_add((blocks.len() / world as usize) as u64 * others, Ordering::Relaxed);
-        self.traffic.messages.fetch_add(others, Ordering::Relaxed);
-        self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
+        let (me, world) = (self.group().me().0 as usize, self.group().world() as usize);
+        if world > 1 {
+            for (rank, bytes) in self.traffic.bytes.iter().enumerate() {
+                let block = if rank == me { 0 } else { blocks.len() / world };
+                bytes.fetch_add(block as u64, Ordering::Relaxed);
+            }
+            self.traffic.messages.fetch_add(world as u64 - 1, Ordering::Relaxed);
+            self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
+        }
         self.inner.all_gather(call, blocks)
     }
 
@@ -86,6 +104,10 @@ impl<T: Transport> Transport for CountTransport<T> {
 
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
         self.inner.region(len_bytes)
+    }
+
+    fn lends(&self) -> bool {
+        self.inner.lends()
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -33,6 +33,7 @@ pub struct FaultTransport<T> {
     inner: Option<T>,
     group: Group,
     hosts: Option<Vec<u32>>,
+    lends: bool,
     cost: CostModel,
     fault: Fault,
     // Exchanges until then.
@@ -44,8 +45,8 @@ impl<T: Transport> FaultTransport<T> {
     /// A transport that works for `exchanges` rounds; then `fault` happens to it.
     pub fn new(inner: T, fault: Fault, exchanges: u64) -> Self {
         let (group, cost) = (inner.group().clone(), inner.cost());
-        let hosts = inner.hosts().map(<[u32]>::to_vec);
-        Self { inner: Some(inner), group, hosts, cost, fault, left: exchanges, failed: None }
+        let (hosts, lends) = (inner.hosts().map(<[u32]>::to_vec), inner.lends());
+        Self { inner: Some(inner), group, hosts, lends, cost, fault, left: exchanges, failed: None }
     }
 
     fn take_part(
@@ -137,6 +138,10 @@ impl<T: Transport> Transport for FaultTransport<T> {
             Some(inner) => inner.region(len_bytes),
             None => Ok(Region::heap(len_bytes)),
         }
+    }
+
+    fn lends(&self) -> bool {
+        self.lends
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

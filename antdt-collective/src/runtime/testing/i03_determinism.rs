@@ -1,7 +1,9 @@
 //! I3: the same members, algorithm and operands give the same bits, in every run and over every transport.
 
-use super::case::{Network, by_schedule, bytes, cases, for_each, numbers, with_element};
+use super::case::{Case, Network, Number, by_schedule, bytes, cases, for_each, numbers, with_element};
 use super::members::{Make, PATIENT, on_all};
+use crate::element::ElementType;
+use crate::op::ReduceOp;
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
@@ -11,20 +13,25 @@ use crate::schedule::Choice;
 /// # Panics
 /// If not.
 pub fn i03_determinism<T: Transport>(make: &impl Make<T>) {
-    for_each(64, &cases(), |case| {
-        with_element!(case.element, E => {
-            let transports = make(case.world).0;
-            let network = Network::of(&transports[0]);
-            let expected = Choice::ALL.map(|choice| by_schedule::<E>(choice, &network, &case, numbers));
-            on_all(transports, PATIENT, |me, communicator| {
-                for (choice, expected) in Choice::ALL.into_iter().zip(&expected) {
-                    for _ in 0..2 {
-                        let mut data = numbers::<E>(&case, me.0);
-                        communicator.all_reduce_by(choice, &mut data, case.op).expect("all members reduce");
-                        assert!(bytes(&data) == bytes(expected), "{choice}, rank {me}, {case:?}");
-                    }
-                }
-            });
-        });
+    for_each(64, &cases(), |case| with_element!(case.element, E => determined::<T, E>(make, &case)));
+    // Messages of many pieces, the last of which is shorter.
+    for world in [2, 3, 5] {
+        let (element, op) = (ElementType::F32, ReduceOp::Sum);
+        determined::<T, f32>(make, &Case { world, len: 300_001, element, op, seed: 3 });
+    }
+}
+
+fn determined<T: Transport, E: Number>(make: &impl Make<T>, case: &Case) {
+    let transports = make(case.world).0;
+    let network = Network::of(&transports[0]);
+    let expected = Choice::ALL.map(|choice| by_schedule::<E>(choice, &network, case, numbers));
+    on_all(transports, PATIENT, |me, communicator| {
+        for (choice, expected) in Choice::ALL.into_iter().zip(&expected) {
+            for _ in 0..2 {
+                let mut data = numbers::<E>(case, me.0);
+                communicator.all_reduce_by(choice, &mut data, case.op).expect("all members reduce");
+                assert!(bytes(&data) == bytes(expected), "{choice}, rank {me}, {case:?}");
+            }
+        }
     });
 }

@@ -1,14 +1,15 @@
 //! I7: whatever happens to a member, every call of the others ends, and they know on whose account.
 
 use super::fault::{Fault, REASON};
-use super::i08_atomicity::{AT_ONCE, LEN, Story, stories, tell};
-use super::members::{Make, at_once, holder};
+use super::i08_atomicity::{AT_ONCE, Story, stories, tell};
+use super::members::{Make, Members, PATIENT, at_once, holder, on_all};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
+use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
 
 /// A member that dies, falls silent or gives up before any of its rounds, under any algorithm: all others fail, soon
-/// after the deadline at the latest, and name it.
+/// after the deadline at the latest, and name it. An abort handle ends the calls of all members, with its reason.
 ///
 /// # Panics
 /// If not.
@@ -17,10 +18,28 @@ pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
     for batch in stories(make).chunks(AT_ONCE) {
         at_once(batch, |story| ends(story, make));
     }
+    for world in 2..=5 {
+        aborts(make(world));
+    }
+}
+
+// The first member never comes: all wait for it until the second one's handle is used. The first one's own next call is
+// refused as well.
+fn aborts<T: Transport>((transports, aborts): Members<T>) {
+    let results = on_all(transports, PATIENT, |me, communicator| {
+        if me.0 == 0 {
+            aborts[1].abort("enough");
+        }
+        communicator.barrier().and_then(|()| communicator.barrier())
+    });
+    for (rank, result) in results.iter().enumerate() {
+        let told = matches!(result, Err(CollectiveError::Aborted { reason, .. }) if reason == "enough");
+        assert!(told, "rank {rank} of {} is told {result:?}", results.len());
+    }
 }
 
 fn ends<T: Transport>(story: &Story, make: &impl Make<T>) {
-    for (rank, calls) in (0..).zip(tell(story, make(story.world).0, LEN)) {
+    for (rank, calls) in (0..).zip(tell(story, make(story.world).0)) {
         if rank == story.odd {
             continue;
         }

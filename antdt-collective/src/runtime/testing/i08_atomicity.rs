@@ -1,9 +1,8 @@
 //! I8: a call that fails leaves the caller's data as they were, so that it can be made again without the culprit.
 
-use std::sync::Barrier;
-
 use antdt_core::{Rank, Seed};
 
+use super::barrier::Barrier;
 use super::count::CountTransport;
 use super::fault::{Fault, FaultTransport};
 use super::members::{Make, PATIENT, SHORT, at_once, on_all};
@@ -11,6 +10,7 @@ use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
 use crate::outcome::Resolution;
+use crate::runtime::communicator::HOSTS_MIN_BYTES;
 use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
@@ -24,6 +24,8 @@ pub(super) struct Story {
     pub(super) fault: Fault,
     // Rounds that the odd member still takes part in.
     pub(super) after: u64,
+    // Elements.
+    pub(super) len: usize,
 }
 
 impl Story {
@@ -37,7 +39,13 @@ impl Story {
 pub(super) const AT_ONCE: usize = 32;
 
 /// Elements: few, so that messages are short, and not a multiple of any world size.
-pub(super) const LEN: usize = 61;
+const FEW: usize = 61;
+
+/// So many that members of several hosts sum inside these first.
+const MANY: usize = HOSTS_MIN_BYTES / size_of::<i64>() + FEW;
+
+/// So many that messages go in several pieces over whatever there is.
+const VERY_MANY: usize = (2 << 20) / size_of::<i64>() + FEW;
 
 /// Those that name one algorithm.
 const FIXED: [Choice; 6] = [
@@ -54,26 +62,45 @@ pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
     let mut stories = Vec::new();
     for choice in FIXED {
         for world in 2..=5 {
-            for odd in [0, world - 1] {
-                let rounds = rounds_of(choice, make(world).0, odd);
-                for after in 0..rounds {
-                    for fault in Fault::ALL {
-                        // Silence takes its time: only the beginning, the middle and the end.
-                        if fault != Fault::FallsSilent || [0, rounds / 2, rounds - 1].contains(&after) {
-                            stories.push(Story { choice, world, odd, fault, after });
-                        }
-                    }
-                }
-            }
+            tell_of(&mut stories, make, (choice, FEW), world);
+        }
+    }
+    // The hosts first, where there are several with several members.
+    for world in 3..=5 {
+        tell_of(&mut stories, make, (Choice::Auto, MANY), world);
+    }
+    for world in 2..=4 {
+        for (fault, after) in [(Fault::Dies, 0), (Fault::DiesWithin, 0), (Fault::DiesWithin, 1)] {
+            let (choice, len) = (Choice::Ring, VERY_MANY);
+            stories.push(Story { choice, world, odd: world - 1, fault, after, len });
         }
     }
     stories
 }
 
-fn rounds_of<T: Transport>(choice: Choice, transports: Vec<T>, me: u32) -> u64 {
+fn tell_of<T: Transport>(
+    stories: &mut Vec<Story>,
+    make: &impl Make<T>,
+    (choice, len): (Choice, usize),
+    world: u32,
+) {
+    for odd in [0, world - 1] {
+        let rounds = rounds_of(choice, len, make(world).0, odd);
+        for after in 0..rounds {
+            for fault in Fault::ALL {
+                // Silence takes its time: only the beginning, the middle and the end.
+                if fault != Fault::FallsSilent || [0, rounds / 2, rounds - 1].contains(&after) {
+                    stories.push(Story { choice, world, odd, fault, after, len });
+                }
+            }
+        }
+    }
+}
+
+fn rounds_of<T: Transport>(choice: Choice, len: usize, transports: Vec<T>, me: u32) -> u64 {
     let (transports, traffic): (Vec<_>, Vec<_>) = transports.into_iter().map(CountTransport::new).unzip();
     on_all(transports, PATIENT, |me, communicator| {
-        communicator.all_reduce_by(choice, &mut operand(me, LEN), ReduceOp::Sum).expect("all members reduce");
+        communicator.all_reduce_by(choice, &mut operand(me, len), ReduceOp::Sum).expect("all members reduce");
     });
     traffic[me as usize].exchanges()
 }
@@ -96,16 +123,17 @@ pub(super) fn total(ranks: impl Iterator<Item = u32>, len: usize) -> Vec<i64> {
 pub(super) type Outcome = (Result<(), CollectiveError>, Vec<i64>);
 
 /// Two all-reduces while the story happens; each member's outcomes. No member leaves before all have finished.
-pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, len: usize) -> Vec<[Outcome; 2]> {
+pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>) -> Vec<[Outcome; 2]> {
     let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
     let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
-    let done = Barrier::new(story.world as usize);
+    let done = Barrier::of(story.world as usize);
     at_once((0..).map(Rank).zip(transports), |(rank, transport)| {
+        let done = done.place();
         let after = if rank.0 == story.odd { story.after } else { u64::MAX };
         let transport = FaultTransport::new(transport, story.fault, after);
         let mut communicator = ScheduledCommunicator::new(transport, config);
         let outcomes = [(); 2].map(|()| {
-            let mut data = operand(rank, len);
+            let mut data = operand(rank, story.len);
             let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
             (result, data)
         });
@@ -132,18 +160,18 @@ pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
 }
 
 fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
-    let calls = tell(story, make(story.world).0, LEN);
+    let calls = tell(story, make(story.world).0);
     for (rank, calls) in (0..).zip(&calls) {
         for (result, data) in calls {
             let expected = match result {
-                Ok(()) => total(0..story.world, LEN),
-                Err(_) => operand(Rank(rank), LEN),
+                Ok(()) => total(0..story.world, story.len),
+                Err(_) => operand(Rank(rank), story.len),
             };
             assert!(*data == expected, "rank {rank} after {result:?}: {story:?}");
         }
     }
     let survivors: Vec<u32> = story.survivors().collect();
-    let expected = total(story.survivors(), LEN);
+    let expected = total(story.survivors(), story.len);
     on_all(make(story.world - 1).0, PATIENT, |me, communicator| {
         let (_, mut data) = calls[survivors[me.0 as usize] as usize][1].clone();
         communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
@@ -155,19 +183,21 @@ fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
 fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
     let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
     let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
-    let done = Barrier::new(story.world as usize);
+    let done = Barrier::of(story.world as usize);
     let first = at_once((0..).map(Rank).zip(make(story.world).0), |(rank, transport)| {
+        let done = done.place();
         // One round later than the story says, so that the round of the votes has its turn as well.
         let after = if rank.0 == story.odd { story.after + 1 } else { u64::MAX };
         let transport = FaultTransport::new(transport, story.fault, after);
         let mut communicator = ScheduledCommunicator::new(transport, config);
-        let mut data = operand(rank, LEN);
+        let mut data = operand(rank, story.len);
         let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
         if result.is_err() {
-            assert!(data == operand(rank, LEN), "rank {rank} after {result:?}: {story:?}");
+            assert!(data == operand(rank, story.len), "rank {rank} after {result:?}: {story:?}");
         } else if rank.0 != story.odd {
             // Whoever took it over finds out with the next call that the odd member is gone.
-            let later = communicator.all_reduce_by(story.choice, &mut [0_i64; LEN], ReduceOp::Sum);
+            let later =
+                communicator.all_reduce_by(story.choice, &mut operand(rank, story.len), ReduceOp::Sum);
             assert!(later.is_err(), "rank {rank}: {story:?}");
         }
         done.wait();
@@ -187,13 +217,13 @@ fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
         communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
         (stands, data)
     });
-    let whole = total(0..story.world, LEN);
+    let whole = total(0..story.world, story.len);
     let counts = met.iter().filter(|(stands, _)| *stands == whole).count();
     assert!(counts == 0 || counts == met.len(), "{counts} of {} took the result over: {story:?}", met.len());
     for ((stands, after), rank) in met.iter().zip(story.survivors()) {
         if counts == 0 {
-            assert!(*stands == operand(Rank(rank), LEN), "rank {rank}: {story:?}");
-            assert!(*after == total(story.survivors(), LEN), "rank {rank}: {story:?}");
+            assert!(*stands == operand(Rank(rank), story.len), "rank {rank}: {story:?}");
+            assert!(*after == total(story.survivors(), story.len), "rank {rank}: {story:?}");
         } else {
             let times = i64::from(story.world - 1);
             assert!(

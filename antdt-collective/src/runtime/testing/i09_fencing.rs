@@ -1,8 +1,7 @@
 //! I9: messages of calls and rounds that are over change no result, however often they come.
 
-use std::sync::Barrier;
-
 use super::Either;
+use super::barrier::Barrier;
 use super::case::{Case, Network, by_schedule, bytes, cases, for_each, numbers, with_element};
 use super::members::{Make, PATIENT, at_once};
 use super::stale::StaleTransport;
@@ -23,8 +22,9 @@ pub fn i09_fencing<T: Transport>(make: &impl Make<T>) {
             let transports = make(case.world).0;
             let network = Network::of(&transports[0]);
             let expected = Choice::ALL.map(|choice| by_schedule::<E>(choice, &network, &case, numbers));
-            let done = Barrier::new(case.world as usize);
+            let done = Barrier::of(case.world as usize);
             at_once((0_u32..).zip(transports), |(rank, transport)| {
+                let done = done.place();
                 let transport = if rank as usize == odd {
                     Either::Odd(StaleTransport::new(transport))
                 } else {

@@ -54,6 +54,11 @@ pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
             })
         });
         if total == 0.0 {
+            on_all(make(world).0, PATIENT, |me, communicator| {
+                let mut data = [1.5, me.0 as f32];
+                let mean = communicator.weighted_mean(&mut data, 0.0).expect("all members average");
+                assert_eq!((mean, data), (WeightedMean::NoWeight, [1.5, me.0 as f32]), "left as it was");
+            });
             return;
         }
         for [once, scaled] in &results {

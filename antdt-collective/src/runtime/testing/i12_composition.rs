@@ -2,7 +2,7 @@
 
 use antdt_core::Rank;
 
-use super::case::{Case, cases, for_each, in_order, numbers};
+use super::case::{cases, for_each, in_order, numbers};
 use super::members::{Make, PATIENT, on_all};
 use crate::runtime::transport::Transport;
 use crate::runtime::{Communicator, ScheduledCommunicator};
@@ -31,40 +31,44 @@ pub fn i12_composition<T: Transport>(make: &impl Make<T>) {
                 parts.concat() == bytemuck::cast_slice::<i64, u8>(&expected),
                 "in parts, rank {me}, {case:?}"
             );
-            blocks(communicator, me, &case);
+            blocks(communicator, me, case.world, case.len % 1000 / 5);
         });
     });
+    // Longer than what is passed on at a time.
+    for world in [1, 2, 4, 7] {
+        on_all(make(world).0, PATIENT, |me, communicator| blocks(communicator, me, world, 200_003));
+    }
 }
 
-/// What `from` has for `to`: any length, and none among them.
-fn block(case: &Case, from: u32, to: u32) -> Vec<u8> {
-    let len = (from as usize * 7 + to as usize * 3) % 11 * (case.len % 1000) / 5;
+/// What `from` has for `to`: up to ten times `unit`, and nothing among them.
+fn block(unit: usize, from: u32, to: u32) -> Vec<u8> {
+    let len = (from as usize * 7 + to as usize * 3) % 11 * unit;
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (from * 16 + to) as u8).collect()
 }
 
-fn blocks<T: Transport>(communicator: &mut ScheduledCommunicator<T>, me: Rank, case: &Case) {
-    let ranks = || 0..case.world;
-    let of = |from: u32| ranks().map(move |to| block(case, from, to)).collect::<Vec<_>>();
+fn blocks<T: Transport>(communicator: &mut ScheduledCommunicator<T>, me: Rank, world: u32, unit: usize) {
+    let ranks = || 0..world;
+    let of = |from: u32| ranks().map(move |to| block(unit, from, to)).collect::<Vec<_>>();
     let received = communicator.all_to_all_v(&of(me.0)).expect("all members exchange");
     assert!(
-        received == ranks().map(|from| block(case, from, me.0)).collect::<Vec<_>>(),
-        "rank {me}, {case:?}"
+        received == ranks().map(|from| block(unit, from, me.0)).collect::<Vec<_>>(),
+        "rank {me} of {world}, {unit}"
     );
-    let gathered = communicator.all_gather_v(&block(case, me.0, 0)).expect("all members gather");
-    let all: Vec<_> = ranks().map(|from| block(case, from, 0)).collect();
-    assert!(gathered == all, "rank {me}, {case:?}");
+    let gathered = communicator.all_gather_v(&block(unit, me.0, 0)).expect("all members gather");
+    let all: Vec<_> = ranks().map(|from| block(unit, from, 0)).collect();
+    assert!(gathered == all, "rank {me} of {world}, {unit}");
     for root in ranks().map(Rank) {
-        let here = communicator.gather_v(root, &block(case, me.0, 0)).expect("all members give");
+        let here = communicator.gather_v(root, &block(unit, me.0, 0)).expect("all members give");
         assert!(
             here == if root == me { all.clone() } else { Vec::new() },
-            "root {root}, rank {me}, {case:?}"
+            "root {root}, rank {me} of {world}, {unit}"
         );
         let given = if root == me { of(me.0) } else { Vec::new() };
         let taken = communicator.scatter_v(root, &given).expect("all members take");
-        assert!(taken == block(case, root.0, me.0), "root {root}, rank {me}, {case:?}");
-        let mut bytes = block(case, me.0, 0);
+        assert!(taken == block(unit, root.0, me.0), "root {root}, rank {me} of {world}, {unit}");
+        let mut bytes = block(unit, me.0, 0);
         communicator.broadcast(root, &mut bytes).expect("all members broadcast");
-        assert!(bytes == all[root.0 as usize], "root {root}, rank {me}, {case:?}");
+        assert!(bytes == all[root.0 as usize], "root {root}, rank {me} of {world}, {unit}");
     }
     communicator.barrier().expect("all members meet");
 }

@@ -71,6 +71,10 @@ impl<T: Transport> Transport for StaleTransport<T> {
         self.inner.region(len_bytes)
     }
 
+    fn lends(&self) -> bool {
+        self.inner.lends()
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         self.inner.fail(error)
     }

@@ -141,6 +141,12 @@ pub trait Transport: Send {
         Ok(Region::heap(len_bytes))
     }
 
+    /// Whether every other member reads what is sent out of a [region](Self::region) where it lies, and nothing carries
+    /// it there. The same on all members.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Gives up: tells the other members and makes every later call fail. Returns the error that stays, which is the
     /// first one.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;

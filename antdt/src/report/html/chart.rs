@@ -11,43 +11,58 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
 
 /// One line of a chart.
-pub(super) struct Curve {
+pub(crate) struct Curve {
     /// Classes that give it its colour.
-    pub(super) class: String,
+    pub(crate) class: String,
     /// Shown when pointed at.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// Whether a value holds until the next point.
-    pub(super) steps: bool,
+    pub(crate) steps: bool,
     /// Time in seconds, value; points that are not finite are left out.
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Curves over the job's time.
-pub(super) struct Chart<'a> {
+pub(crate) struct Chart<'a> {
     /// Written after the values of the value axis.
-    pub(super) unit: &'a str,
+    pub(crate) unit: &'a str,
     /// Whether the value axis begins at 0, so that heights can be compared.
-    pub(super) from_zero: bool,
+    pub(crate) from_zero: bool,
     /// End of the time axis at least, seconds.
-    pub(super) end_s: f64,
+    pub(crate) end_s: f64,
     /// What is drawn.
-    pub(super) curves: &'a [Curve],
+    pub(crate) curves: &'a [Curve],
     /// Moments with their texts.
-    pub(super) marks: &'a [(f64, String)],
+    pub(crate) marks: &'a [(f64, String)],
+    /// When everything was committed, if that is to be shown.
+    pub(crate) done_s: Option<f64>,
+}
+
+/// How long something took, as a bar.
+#[cfg(feature = "cli")]
+pub(crate) struct Bar {
+    /// Written before it.
+    pub(crate) name: String,
+    /// Class that gives it its colour: good, note or bad.
+    pub(crate) class: &'static str,
+    /// Its end, seconds.
+    pub(crate) to_s: f64,
+    /// Moments with their texts.
+    pub(crate) marks: Vec<(f64, String)>,
 }
 
 /// Who held which shard when.
-pub(super) struct Timeline<'a> {
+pub(crate) struct Timeline<'a> {
     /// Names of the rows.
-    pub(super) rows: &'a [&'a str],
+    pub(crate) rows: &'a [&'a str],
     /// The spans; those of unknown workers are left out.
-    pub(super) spans: &'a [ShardSpan],
+    pub(crate) spans: &'a [ShardSpan],
     /// End of the time axis at least, seconds.
-    pub(super) end_s: f64,
+    pub(crate) end_s: f64,
     /// Colours to go round.
-    pub(super) colours: usize,
+    pub(crate) colours: usize,
     /// Moments with their texts.
-    pub(super) marks: &'a [(f64, String)],
+    pub(crate) marks: &'a [(f64, String)],
 }
 
 /// A linear axis: values `from..to` onto pixels `at..at + length`.
@@ -88,7 +103,7 @@ impl Axis {
 }
 
 /// A line chart.
-pub(super) fn draw(chart: &Chart<'_>) -> String {
+pub(crate) fn draw(chart: &Chart<'_>) -> String {
     let finite = |curve: &Curve| -> Vec<(f64, f64)> {
         curve.points.iter().copied().filter(|(t, v)| t.is_finite() && v.is_finite()).collect()
     };
@@ -151,12 +166,69 @@ pub(super) fn draw(chart: &Chart<'_>) -> String {
         }
     }
     marks(&mut svg, &x, HEIGHT, chart.marks);
+    if let Some(done) = chart.done_s.filter(|done| done.is_finite() && *done <= x.to) {
+        let (at, bottom) = (x.place(done), HEIGHT - BOTTOM);
+        push(
+            &mut svg,
+            format_args!(
+                "<line class=\"done\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\">\
+                 <title>{done:.1} s everything is committed</title></line>\n"
+            ),
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// A bar from 0 for each of several, over one time axis, with ticks where something was done.
+#[cfg(feature = "cli")]
+pub(crate) fn draw_bars(bars: &[Bar], end_s: f64) -> String {
+    const ROW: f64 = 34.0;
+    #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+    let height = TOP + BOTTOM + ROW * bars.len() as f64;
+    let mut x = Axis::time(end_s);
+    // Names of policies are longer than numbers.
+    (x.at, x.length) = (LEFT * 2.0, x.length - LEFT);
+    let mut svg = open(height);
+    time_ticks(&mut svg, &x, height);
+    for (i, bar) in bars.iter().enumerate() {
+        #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+        let top = TOP + ROW * i as f64;
+        push(
+            &mut svg,
+            format_args!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+                 <rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"22\"/>\n",
+                x.at - 6.0,
+                top + ROW / 2.0 + 4.0,
+                escape(&bar.name),
+                bar.class,
+                x.at,
+                top + 6.0,
+                (x.place(bar.to_s) - x.at).max(1.0),
+            ),
+        );
+        for (time, text) in bar.marks.iter().filter(|(time, _)| time.is_finite() && *time <= x.to) {
+            let at = x.place(*time);
+            push(
+                &mut svg,
+                format_args!(
+                    "<g><line class=\"tick\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\
+                     <line class=\"reach\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\
+                     <title>{time:.1} s {}</title></g>\n",
+                    escape(text),
+                    y1 = top + 3.0,
+                    y2 = top + 31.0,
+                ),
+            );
+        }
+    }
     svg.push_str("</svg>\n");
     svg
 }
 
 /// A row per worker, a bar per shard. Bars too thin to see are drawn as one.
-pub(super) fn draw_timeline(timeline: &Timeline<'_>) -> String {
+pub(crate) fn draw_timeline(timeline: &Timeline<'_>) -> String {
     const ROW: f64 = 26.0;
     if timeline.spans.is_empty() {
         return "<p class=\"hint\">No data.</p>\n".to_owned();
@@ -207,7 +279,7 @@ pub(super) fn draw_timeline(timeline: &Timeline<'_>) -> String {
     svg
 }
 
-struct Bar {
+struct ShardBar {
     from: f64,
     to: f64,
     lane: usize,
@@ -216,10 +288,10 @@ struct Bar {
     shards: u64,
 }
 
-fn bars<'a>(spans: impl Iterator<Item = &'a ShardSpan>, x: &Axis) -> Vec<Bar> {
+fn bars<'a>(spans: impl Iterator<Item = &'a ShardSpan>, x: &Axis) -> Vec<ShardBar> {
     /// Bars narrower than this are joined with their neighbour, in pixels.
     const THIN: f64 = 1.5;
-    let mut bars: Vec<Bar> = Vec::new();
+    let mut bars: Vec<ShardBar> = Vec::new();
     // Where each lane is free again, and its newest bar.
     let mut lanes: [(f64, Option<usize>); 2] = [(f64::NEG_INFINITY, None); 2];
     for span in spans.filter(|span| span.from_s.is_finite() && span.to_s.is_finite()) {
@@ -249,7 +321,7 @@ fn bars<'a>(spans: impl Iterator<Item = &'a ShardSpan>, x: &Axis) -> Vec<Bar> {
                 span.epoch, span.index, span.from_s, span.to_s
             );
             lanes[lane].1 = Some(bars.len());
-            bars.push(Bar { from, to, lane, broken, title, shards: 1 });
+            bars.push(ShardBar { from, to, lane, broken, title, shards: 1 });
         }
         lanes[lane].0 = lanes[lane].0.max(to);
     }
@@ -338,14 +410,21 @@ mod tests {
             steps: false,
             points: vec![(0.0, 1.0), (1.0, f64::NAN), (f64::INFINITY, 1.0), (2.0, 1.0)],
         }];
-        let svg = draw(&Chart { unit: " s", from_zero: true, end_s: 2.0, curves: &curves, marks: &[] });
+        let svg = draw(&Chart {
+            unit: " s",
+            from_zero: true,
+            end_s: 2.0,
+            curves: &curves,
+            marks: &[],
+            done_s: None,
+        });
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 
     #[test]
     fn a_chart_without_points_says_so() {
         assert!(
-            draw(&Chart { unit: "", from_zero: false, end_s: 0.0, curves: &[], marks: &[] })
+            draw(&Chart { unit: "", from_zero: false, end_s: 0.0, curves: &[], marks: &[], done_s: None })
                 .contains("No data")
         );
     }

@@ -289,6 +289,10 @@ impl Transport for MixedTransport {
         self.local.region(len_bytes)
     }
 
+    fn lends(&self) -> bool {
+        self.all_local
+    }
+
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
         let error = self.tcp.fail(error);
         self.local.give_up();

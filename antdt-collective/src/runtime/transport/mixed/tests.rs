@@ -7,20 +7,10 @@ use crate::group::Member;
 use crate::op::ReduceOp;
 use crate::runtime::communicator::{Communicator, CommunicatorConfig, ScheduledCommunicator};
 use crate::runtime::testing::{
-    abort_handles, at_once, check_transport, holder, loopback_listener, mixed_members, on_all, shm_members,
+    abort_handles, at_once, holder, loopback_listener, mixed_members, on_all, shm_members,
 };
 
 const PATIENT: Duration = Duration::from_secs(60);
-
-#[test]
-fn members_that_share_memory_conform() {
-    check_transport(shm_members);
-}
-
-#[test]
-fn members_of_two_hosts_conform() {
-    check_transport(mixed_members);
-}
 
 #[test]
 fn members_know_who_shares_a_host() {

@@ -35,10 +35,12 @@ impl TcpConfig {
     pub(super) fn checksums(&self, stream: &TcpStream) -> bool {
         match self.checksum {
             Checksum::Always => true,
-            Checksum::Auto => match (stream.local_addr(), stream.peer_addr()) {
-                (Ok(local), Ok(peer)) => local.ip() != peer.ip(),
-                (Ok(_) | Err(_), _) => true,
-            },
+            Checksum::Auto => !is_within_host(stream),
         }
     }
+}
+
+/// Whether both ends of a connection have one address, and so are on one host.
+pub(super) fn is_within_host(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local.ip() == peer.ip())
 }

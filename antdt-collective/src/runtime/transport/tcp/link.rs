@@ -61,6 +61,8 @@ pub(super) struct Link {
     pub(super) mute: bool,
     /// What the peer said when it gave up.
     pub(super) told: Option<Notice>,
+    /// The call and round in which somebody waited in vain, where it said that.
+    pub(super) told_at: (u64, u32),
     checksums: bool,
     // The call and round whose message the peer has said that it takes.
     taking: Option<(u64, u32)>,
@@ -219,6 +221,7 @@ impl Link {
             closed: false,
             mute: false,
             told: None,
+            told_at: (0, 0),
             checksums,
             taking: None,
             outbox: Vec::new(),
@@ -515,11 +518,14 @@ impl Link {
         if filled < len {
             return None;
         }
+        let at = (header.tag.sequence, header.tag.round);
         let heard = header.verify(bytes).ok().and_then(|()| notice::decode(self.peer, bytes));
         self.body = Body::None;
         Some(match heard {
             Some(heard) => {
-                self.told.get_or_insert(heard);
+                if self.told.is_none() {
+                    (self.told, self.told_at) = (Some(heard), at);
+                }
                 Ok(())
             }
             None => Err(self.corrupt("its reason for giving up")),
@@ -544,6 +550,11 @@ impl Link {
         let header = Header::decode(bytes).map_err(|e| self.corrupt(&e.to_string()))?;
         let len = header.len as usize;
         let (ours, theirs) = (tag.membership, header.tag.membership);
+        if theirs > ours && receiving.is_none_or(Receiving::is_done) {
+            // Whoever has gone on to a newer group has sent all that this rank needs of it.
+            self.body = Body::Later;
+            return Ok(());
+        }
         if theirs > ours {
             return Err(CollectiveError::StaleMembership { ours, theirs });
         }

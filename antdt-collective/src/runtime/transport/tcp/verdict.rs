@@ -4,7 +4,12 @@
 //! is all. Silence is not: a rank waits for one that waits for another, and all deadlines pass at about the same time.
 //! So everybody who gives up waiting tells everybody whom it was waiting for, and listens for a moment. Starting from
 //! the one it was waiting for itself, each then goes from the named to those whom they name; the one at the end, who
-//! has said nothing, is the culprit. Our design.
+//! has said nothing, is the culprit.
+//!
+//! Where all have spoken, that goes round in a circle: somebody waits for what was sent and did not arrive. Who waits
+//! for another over a connection that works is in a later round than that one, which would have sent its message
+//! otherwise. So the one in the circle who waits in the earliest round is the one to whom something was lost, by way of
+//! the one it names; all find the same two ends. Our design.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +18,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::{Flow, TcpTransport, bytes_of};
 use crate::error::CollectiveError;
-use crate::frame::{FrameKind, Header, notice};
+use crate::frame::{FrameKind, Header, Tag, notice};
 use crate::runtime::transport::Exchange;
 use crate::runtime::wait::wait;
 
@@ -66,16 +71,21 @@ impl TcpTransport {
     }
 
     fn judge(&mut self, call: &Exchange, ended: Ended, flows: &[Flow<'_, '_>]) -> CollectiveError {
-        let (accusation, waited) = match ended {
+        let here = self.last;
+        let (accusation, at, waited) = match ended {
             Ended::Failed(error) => return self.tell(error, flows),
-            Ended::Silent(error) => (error, true),
+            Ended::Silent(error) => (error, here, true),
             Ended::Told { from, waited } => match self.said(from) {
                 Some(notice) if !notice.suspects => {
                     let error = notice.error.clone();
                     return self.tell(error, flows);
                 }
-                Some(notice) if !waited => (notice.error.clone(), false),
-                _ => (self.late(call, flows, None), true),
+                Some(notice) if !waited => {
+                    // Passed on as it was meant.
+                    let (sequence, round) = self.waited_at(from);
+                    (notice.error.clone(), Tag { sequence, round, ..here }, false)
+                }
+                _ => (self.late(call, flows, None), here, true),
             },
             Ended::Gone(rank) => {
                 // It may have said why, or somebody else why it went.
@@ -87,10 +97,10 @@ impl TcpTransport {
                     let peer = self.group.holder(rank);
                     return self.tell(CollectiveError::PeerClosed { peer, at: call.tag }, flows);
                 }
-                (self.late(call, flows, None), true)
+                (self.late(call, flows, None), here, true)
             }
         };
-        self.suspect(accusation, waited, flows)
+        self.suspect(accusation, at, waited, flows)
     }
 
     /// The same end, where this rank waits for `late` rather than for what is in `flows`: what it must do to find the
@@ -132,7 +142,7 @@ impl TcpTransport {
 
     // Tells all peers what is certain.
     fn tell(&mut self, error: CollectiveError, flows: &[Flow<'_, '_>]) -> CollectiveError {
-        self.post(&error, flows, false);
+        self.post(&error, self.last, flows, false);
         self.hear(FAREWELL, Self::has_told);
         error
     }
@@ -146,17 +156,18 @@ impl TcpTransport {
     fn suspect(
         &mut self,
         accusation: CollectiveError,
+        at: Tag,
         waited: bool,
         flows: &[Flow<'_, '_>],
     ) -> CollectiveError {
         let me = self.group.me();
         if !waited && let Some(error) = self.accuses_me() {
             // This rank has only just come: it is the one that all were waiting for.
-            self.post(&error, flows, true);
+            self.post(&error, at, flows, true);
             self.hear(FAREWELL, Self::has_told);
             return error;
         }
-        self.post(&accusation, flows, true);
+        self.post(&accusation, at, flows, true);
         let all_spoke = |transport: &Self| {
             transport.links.iter().flatten().all(|link| link.closed || link.told.is_some())
         };
@@ -166,23 +177,32 @@ impl TcpTransport {
         if let Some(error) = self.certain(me) {
             return error;
         }
-        let mut verdict = None;
-        let mut seen = vec![me];
-        let mut named = accusation.culprit().and_then(|holder| self.group.rank_of(holder));
-        while let Some(rank) = named {
-            if seen.contains(&rank) {
-                // They wait for each other, so what was between them is lost: each knows its own side.
-                return accusation;
+        self.trace(me, (at.sequence, at.round), accusation)
+    }
+
+    // Whom the accusations lead to, beginning with that of this rank.
+    fn trace(&self, me: Rank, at: (u64, u32), accusation: CollectiveError) -> CollectiveError {
+        // Who waited, in which round, and the error that names whom for.
+        let mut path = vec![(me, at, accusation)];
+        loop {
+            let (.., error) = path.last().expect("it begins with this rank");
+            let named = error.culprit().and_then(|holder| self.group.rank_of(holder));
+            let circle = path.iter().position(|(rank, ..)| Some(*rank) == named);
+            if let Some(first) = circle {
+                // Of two in one round, each knows its own side.
+                let earliest = path.drain(first..).min_by_key(|(_, at, _)| *at);
+                return earliest.expect("a circle has members").2;
             }
-            seen.push(rank);
-            let Some(notice) = self.said(rank) else { break };
-            named = notice.error.culprit().and_then(|holder| self.group.rank_of(holder));
-            if named == Some(rank) {
-                break;
+            match named.and_then(|rank| Some((rank, self.waited_at(rank), self.said(rank)?.error.clone()))) {
+                Some(next) => path.push(next),
+                None => return path.pop().expect("as above").2,
             }
-            verdict = Some(notice.error.clone());
         }
-        verdict.unwrap_or(accusation)
+    }
+
+    // The call and round in which somebody waited in vain, by what this rank said.
+    fn waited_at(&self, rank: Rank) -> (u64, u32) {
+        self.links[rank.0 as usize].as_ref().map_or((0, 0), |link| link.told_at)
     }
 
     // What a peer said that was waiting for this rank.
@@ -193,9 +213,9 @@ impl TcpTransport {
     }
 
     // A notice to every peer, behind the rest of any segment that was begun.
-    fn post(&mut self, error: &CollectiveError, flows: &[Flow<'_, '_>], suspects: bool) {
+    fn post(&mut self, error: &CollectiveError, at: Tag, flows: &[Flow<'_, '_>], suspects: bool) {
         let payload = notice::encode(self.group.holder(self.group.me()), error, suspects);
-        let header = Header::of(FrameKind::Abort, self.last, 0, &payload);
+        let header = Header::of(FrameKind::Abort, at, 0, &payload);
         for (rank, link) in (0..).map(Rank).zip(&mut self.links) {
             let Some(link) = link else { continue };
             let send = flows.iter().find(|flow| flow.rank == rank).and_then(|flow| flow.send.as_ref());

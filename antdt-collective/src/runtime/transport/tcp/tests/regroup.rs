@@ -200,6 +200,37 @@ fn a_member_that_missed_the_new_membership_learns_of_it_in_its_next_call() {
 }
 
 #[test]
+fn who_has_gone_on_to_a_newer_group_spoils_no_round_that_has_all_it_needs_from_it() {
+    let (mut transports, _aborts) = tcp_members(3);
+    let [_, second, third] = &mut transports[..] else { panic!("not three members") };
+    let started = Instant::now();
+    let call = |round, deadline| Exchange {
+        tag: reduce_tag(1, 1, round),
+        started,
+        deadline: Instant::now() + deadline,
+        stall: PATIENT,
+    };
+    fn from<'a>(rank: u32, place: &'a mut [u8]) -> Incoming<'a> {
+        Incoming { from: Rank(rank), sink: crate::runtime::transport::Sink::Place(place) }
+    }
+    second.exchange(&call(0, PATIENT), &[Outgoing { to: Rank(2), bytes: &[7; 8] }], &mut []).unwrap();
+    let mut place = [0; 8];
+    third.exchange(&call(0, PATIENT), &[], &mut [from(1, &mut place)]).unwrap();
+    assert_eq!(place, [7; 8]);
+    // The second member greets the third one in the next group. That one still waits for the first one, and for nobody
+    // else.
+    let (job, fingerprint) = (JobToken::new("test"), 0);
+    let hello =
+        hello::Hello { membership: MembershipVersion(2), job, fingerprint, from: Rank(0), to: Rank(1) };
+    let link = second.link(Rank(2));
+    link.greet(&hello.encode());
+    link.flush().unwrap();
+    let waited = third.exchange(&call(1, Duration::from_millis(50)), &[], &mut [from(0, &mut place)]);
+    let error = waited.unwrap_err();
+    assert_eq!(error.culprit(), Some(holder(0)), "{error}");
+}
+
+#[test]
 fn a_membership_that_is_not_newer_is_refused() {
     let processes = Processes::start(2);
     let mut old = processes.enter(3, &[0, 1], vec![None, None]);

@@ -75,18 +75,33 @@ fn who_has_not_begun_to_take_a_message_has_time_until_the_deadline() {
 
 #[test]
 fn who_receives_a_long_message_and_sends_nothing_says_that_it_takes_it() {
-    let (mut transports, _aborts) = tcp_members(2);
-    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    // One that does not spin sleeps whenever it is stuck, and hears then what there is to hear.
+    let listeners = [loopback_listener(), loopback_listener()];
+    let addresses = listeners.each_ref().map(Listener::local_address);
+    let connect = |me: u32| {
+        let (listener, group) = (&listeners[me as usize], group(1, &addresses, me));
+        TcpTransport::connect_with(listener, &group, PATIENT, &abort(), CHECKED).unwrap()
+    };
+    let (mut first, mut second) = thread::scope(|scope| {
+        let second = scope.spawn(|| connect(1));
+        (connect(0), second.join().unwrap())
+    });
     let mut exchange = call(PATIENT);
     exchange.tag.membership = MembershipVersion(1);
+    let mut answer = exchange;
+    answer.tag.round += 1;
     thread::scope(|scope| {
         scope.spawn(|| {
             let bytes = vec![1; 100 * MIB];
             first.exchange(&exchange, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
+            // Who never has to wait does not listen; what was said comes before an answer.
+            let sink = crate::runtime::transport::Sink::Place(&mut [0]);
+            first.exchange(&answer, &[], &mut [Incoming { from: Rank(1), sink }]).unwrap();
             assert!(first.links[1].as_ref().unwrap().takes(&exchange.tag));
         });
         let mut place = vec![0; 100 * MIB];
         let sink = crate::runtime::transport::Sink::Place(&mut place);
         second.exchange(&exchange, &[], &mut [Incoming { from: Rank(0), sink }]).unwrap();
+        second.exchange(&answer, &[Outgoing { to: Rank(0), bytes: &[1] }], &mut []).unwrap();
     });
 }

@@ -1,11 +1,12 @@
-//! A rank that waits for one that waits for another: the one at the end is named.
+//! A rank that waits for one that waits for another: the one at the end is named, and in a circle the one whose message
+//! was lost.
 
 use super::*;
 
 // Waits for a message of `peer` that does not come.
-fn waits(transport: &mut TcpTransport, peer: Rank, deadline: Duration) -> CollectiveError {
+fn waits(transport: &mut TcpTransport, peer: Rank, round: u32, deadline: Duration) -> CollectiveError {
     let started = Instant::now();
-    let tag = reduce_tag(1, 1, 0);
+    let tag = reduce_tag(1, 1, round);
     let call = Exchange { tag, started, deadline: started + deadline, stall: PATIENT };
     let mut place = [0; 8];
     let sink = crate::runtime::transport::Sink::Place(&mut place);
@@ -19,11 +20,32 @@ fn who_is_silent_is_named_and_not_who_waits_for_it() {
     let [first, second, _silent] = &mut transports[..] else { panic!("not three members") };
     thread::scope(|scope| {
         // The first one's deadline is far off: it learns from the second one that it waits in vain.
-        let first = scope.spawn(|| waits(first, Rank(1), PATIENT));
-        let second = scope.spawn(|| waits(second, Rank(2), Duration::from_millis(50)));
+        let first = scope.spawn(|| waits(first, Rank(1), 0, PATIENT));
+        let second = scope.spawn(|| waits(second, Rank(2), 0, Duration::from_millis(50)));
         for waited in [first, second] {
             let error = waited.join().unwrap();
             assert_eq!(error.culprit(), Some(holder(2)), "{error}");
         }
     });
+}
+
+#[test]
+fn in_a_circle_all_name_the_one_whose_message_the_earliest_round_lacks() {
+    // Each rank waits for the next one, in any order of their rounds; who waits in round 0 lacks what was sent.
+    for rounds in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]] {
+        let (transports, _aborts) = tcp_members(3);
+        let errors: Vec<CollectiveError> = thread::scope(|scope| {
+            let waits = (0..).zip(transports).zip(rounds).map(|((me, mut transport), round)| {
+                let wait =
+                    move || waits(&mut transport, Rank((me + 1) % 3), round, Duration::from_millis(50));
+                scope.spawn(wait)
+            });
+            let waits: Vec<_> = waits.collect();
+            waits.into_iter().map(|wait| wait.join().unwrap()).collect()
+        });
+        let lacking = rounds.iter().position(|round| *round == 0).unwrap() as u32;
+        for error in errors {
+            assert_eq!(error.culprit(), Some(holder((lacking + 1) % 3)), "{rounds:?}: {error}");
+        }
+    }
 }

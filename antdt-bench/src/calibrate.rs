@@ -1,0 +1,273 @@
+//! The calibration gate: real jobs beside their simulation, over every sync mode and policy there is.
+//!
+//! A real job is processes of this machine whose gradients take an emulated time. Its simulation knows the settings, how
+//! fast the workers are said to be, how long the recorded processes took to start, and, from one probe job of each sync
+//! mode and number of workers, what a step takes besides the gradient. It must find the completion time of all other jobs,
+//! and the policy must do the same at the same steps. Only then are simulated figures worth anything.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use antdt_core::{DetRng, Holder, JobTime, Role, Seed, SyncMode};
+use antdt_sim::model::compute::Constant;
+use antdt_sim::model::faults::Listed;
+use antdt_sim::model::{Collective, Compute, Models, Network, Site};
+use antdt_sim::recording::{Facts, RecordedStarts};
+use antdt_sim::{Calibration, Outcome, Recording, Setup, World};
+use anyhow::{Context, Result, bail};
+
+use crate::run::run as run_antdt;
+use crate::{Entry, Settings};
+
+/// Samples per second of a worker, and of its batch in an even plan: a step of 100 ms. On two cores what is not emulated
+/// must be small against it.
+const SPEED: f64 = 640.0;
+const BATCH: u32 = 64;
+/// Who is slow.
+const STRAGGLER: u32 = 1;
+/// Limit of one job.
+const LIMIT: Duration = Duration::from_secs(240);
+/// Steps that an action may come earlier or later.
+const STEPS_OFF_MAX: u64 = 2;
+
+/// One job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Case {
+    sync: SyncMode,
+    policy: &'static str,
+    slow: f64,
+    workers: u32,
+}
+
+impl Case {
+    fn name(self) -> String {
+        format!("{} {} x{} n{}", self.sync.name(), self.policy, self.slow, self.workers)
+    }
+
+    fn servers(self) -> u32 {
+        if self.sync.has_servers() { 2 } else { 0 }
+    }
+
+    fn arguments(self, steps: u32, record: &Path) -> Vec<String> {
+        let batch = BATCH * self.workers;
+        let mut text = format!(
+            "--nproc-per-node {} --sync {} --policy {} --workload deepfm --epochs 1 --seed 1 --data synthetic:{} \
+             --global-batch-size {batch} --emulate-speed {SPEED} --quiet",
+            self.workers,
+            self.sync.name(),
+            self.policy,
+            steps * batch,
+        );
+        if self.sync.has_servers() {
+            text.push_str(&format!(" --servers {}", self.servers()));
+        }
+        if self.slow > 1.0 {
+            text.push_str(&format!(" --straggler worker={STRAGGLER},slow={}", self.slow));
+        }
+        let mut arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        arguments.extend(["--record".to_owned(), record.display().to_string()]);
+        arguments
+    }
+
+    fn setup(self, steps: u32) -> Setup {
+        Setup {
+            sync: self.sync,
+            workers: self.workers,
+            servers: self.servers(),
+            global_batch_size: BATCH * self.workers,
+            samples: u64::from(steps * BATCH * self.workers),
+            seed: Seed(1),
+            ..Setup::default()
+        }
+    }
+
+    /// Its simulation, with what a step takes besides the gradient.
+    fn simulate(self, steps: u32, facts: &Facts, beside: Duration) -> Result<Outcome> {
+        let starts = RecordedStarts::new(facts).context("no process registered")?;
+        let models = Models {
+            compute: Box::new(Emulated { speed: Constant::speed(SPEED)?, slow: self.slow }),
+            network: Box::new(Beside(beside)),
+            scheduler: Box::new(starts),
+            faults: Box::new(Listed::new([])),
+        };
+        let policy = antdt_controller::policy::by_name(self.policy)?;
+        let world = World::new(self.setup(steps), policy, models)?;
+        let (outcome, _) =
+            world.run(JobTime::from_duration(10 * LIMIT)).map_err(|(violation, _)| violation)?;
+        match &outcome.result {
+            Ok(()) => Ok(outcome),
+            Err(why) => bail!("{}: the simulated job failed: {why}", self.name()),
+        }
+    }
+}
+
+/// The speed that the processes emulate.
+#[derive(Debug)]
+struct Emulated {
+    speed: Constant,
+    slow: f64,
+}
+
+impl Compute for Emulated {
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
+        match holder.node.role {
+            Role::Server => Duration::ZERO,
+            Role::Worker if holder.node.index == STRAGGLER => {
+                self.speed.time(at, holder, samples, rng).mul_f64(self.slow)
+            }
+            Role::Worker => self.speed.time(at, holder, samples, rng),
+        }
+    }
+}
+
+/// A network on which a step takes this long besides the gradient.
+#[derive(Debug)]
+struct Beside(Duration);
+
+impl Network for Beside {
+    fn message(&mut self, at: JobTime, from: Site, to: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        let time = match (from, to) {
+            // To a server and back, for a pull and for a push.
+            (Site::Node(_), Site::Node(_)) => self.0 / 4,
+            (Site::Master, _) | (_, Site::Master) => Duration::from_micros(200),
+        };
+        Some(at + time)
+    }
+
+    fn collective(&mut self, _: JobTime, operation: Collective, _: u32, _: &mut DetRng) -> Duration {
+        match operation {
+            Collective::AllReduce(bytes) if bytes > 1024 => self.0,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// What a step takes besides the gradient: of each step what the worker waits that waits least, the median over all steps.
+fn beside(facts: &Facts) -> Duration {
+    let longest = facts.batches.values().map(Vec::len).max().unwrap_or(0);
+    let mut times: Vec<Duration> = (1..longest)
+        .filter_map(|step| {
+            let batches = facts.batches.values().filter_map(|batches| batches.get(step));
+            batches.map(|batch| batch.wall().saturating_sub(batch.compute)).min()
+        })
+        .collect();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// The steps of the plans that a policy made, of a recorded job: how many steps the first worker had reported by then.
+fn recorded_actions(facts: &Facts, sync: SyncMode) -> Vec<(String, u64)> {
+    let mut ends: Vec<JobTime> = match sync {
+        SyncMode::PsAsp => facts.batches.values().flatten().map(|batch| batch.end).collect(),
+        SyncMode::AllReduce | SyncMode::PsBsp => {
+            let longest = facts.batches.values().max_by_key(|batches| batches.len());
+            longest.into_iter().flatten().map(|batch| batch.end).collect()
+        }
+    };
+    ends.sort_unstable();
+    let step = |at: JobTime| ends.partition_point(|end| *end <= at) as u64;
+    facts.actions.iter().map(|action| (action.kind.clone(), step(action.at))).collect()
+}
+
+/// How many actions of one job have no counterpart in the other.
+fn actions_off(real: &[(String, u64)], simulated: &[(String, u64)], steps_off_max: u64) -> usize {
+    let paired = real
+        .iter()
+        .zip(simulated)
+        .filter(|((a, at), (b, then))| a == b && at.abs_diff(*then) <= steps_off_max)
+        .count();
+    real.len().max(simulated.len()) - paired
+}
+
+/// Runs every case for real and simulated.
+///
+/// # Errors
+/// If a job cannot be run; one that the simulation misses is an entry that is not ok.
+pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
+    let (steps, slows, sizes): (u32, &[f64], &[u32]) =
+        if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };
+    let mut entries = Vec::new();
+    let (mut errors, mut off, mut overheads) = (Vec::new(), 0, BTreeMap::new());
+    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+        for workers in sizes {
+            for (policy, slow) in ["none", "nd"].into_iter().flat_map(|p| slows.iter().map(move |s| (p, *s)))
+            {
+                let case = Case { sync, policy, slow, workers: *workers };
+                // At their own pace workers are done soon, and the start of a job is worth up to a heartbeat: whether the
+                // servers are known before the workers ask is a matter of milliseconds.
+                let steps = if sync == SyncMode::PsAsp { 2 * steps } else { steps };
+                print!("{:<24}", case.name());
+                // Progress only.
+                let _ = std::io::stdout().flush();
+                let folder = settings.report_dir.join(case.name().replace(' ', "-"));
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
+                let file = folder.join("trace.jsonl");
+                // What an earlier run left is not this one's.
+                let _ = std::fs::remove_file(&file);
+                run_antdt(&settings.antdt, &case.arguments(steps, &file), &folder, LIMIT)?;
+                let facts = Recording::read(&file)?.facts()?;
+                let real = facts.completed.context("the recorded job was not completed")?.as_secs_f64();
+                // The first job of a kind, even and without a policy, is the probe.
+                let per_step = *overheads.entry((sync, *workers)).or_insert_with(|| beside(&facts));
+                let outcome = case.simulate(steps, &facts, per_step)?;
+                let simulated = outcome.completed.as_secs_f64();
+                let error = 100.0 * (simulated - real) / real;
+                let done = recorded_actions(&facts, sync);
+                let predicted: Vec<(String, u64)> =
+                    outcome.actions.iter().map(|action| (action.kind.to_owned(), action.step)).collect();
+                let slack =
+                    if sync == SyncMode::PsAsp { STEPS_OFF_MAX * u64::from(*workers) } else { STEPS_OFF_MAX };
+                let differ = actions_off(&done, &predicted, slack);
+                println!("{real:>7.2} s, simulated {simulated:>7.2} s, {error:>6.2} %");
+                let say = |actions: &[(String, u64)]| {
+                    let all: Vec<String> =
+                        actions.iter().map(|(kind, step)| format!("{kind}@{step}")).collect();
+                    all.join(" ")
+                };
+                entries.push(Entry::shown(format!("{}: error", case.name()), error, "%").beside(format!(
+                    "{real:.2} s; besides the gradient {:.1} ms a step; {} actions differ: {} | {}",
+                    per_step.as_secs_f64() * 1e3,
+                    differ,
+                    say(&done),
+                    say(&predicted),
+                )));
+                errors.push(error.abs());
+                off += differ;
+            }
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    let at = |share: f64| errors[((errors.len() as f64 * share).ceil() as usize).clamp(1, errors.len()) - 1];
+    let calibration =
+        Calibration { runs: errors.len(), median_percent: at(0.5), p95_percent: at(0.95), actions_off: off };
+    // It is shipped as `antdt-sim/calibration.json`.
+    let file = settings.report_dir.join("calibration.json");
+    std::fs::write(&file, format!("{}\n", serde_json::to_string_pretty(&calibration)?))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    entries
+        .push(Entry::shown("completion time: median error", at(0.5), "%").at_most(Calibration::MEDIAN_MAX));
+    entries.push(Entry::shown("completion time: error at p95", at(0.95), "%").at_most(Calibration::P95_MAX));
+    #[allow(clippy::cast_precision_loss, reason = "a count")]
+    entries.push(Entry::shown("actions at other steps", off as f64, "actions").at_most(0.0));
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_the_same_if_their_kinds_and_steps_are() {
+        let actions = |list: &[(&str, u64)]| -> Vec<(String, u64)> {
+            list.iter().map(|(kind, step)| ((*kind).to_owned(), *step)).collect()
+        };
+        let real = actions(&[("ADJUST_BS", 20), ("KILL_RESTART", 40)]);
+        assert_eq!(actions_off(&real, &actions(&[("ADJUST_BS", 22), ("KILL_RESTART", 38)]), 2), 0);
+        assert_eq!(actions_off(&real, &actions(&[("ADJUST_BS", 23), ("KILL_RESTART", 40)]), 2), 1);
+        assert_eq!(actions_off(&real, &actions(&[("ADJUST_BS", 20)]), 2), 1);
+        assert_eq!(actions_off(&[], &real, 2), 2);
+    }
+}

@@ -1,0 +1,108 @@
+//! The simulator: how many events a second, how large a job, how much memory, and whether an event costs the same
+//! whatever the number of workers.
+
+use std::time::Duration;
+
+use antdt_core::{JobTime, Seed};
+use antdt_sim::model::compute::{Constant, Normal, Slow, Straggler, Who};
+use antdt_sim::model::faults::Listed;
+use antdt_sim::model::network::AlphaBeta;
+use antdt_sim::model::{Hosts, Models, scheduler};
+use antdt_sim::{Outcome, Setup, World};
+use anyhow::Result;
+
+use crate::meter::{Took, on_this_thread, peak_growth};
+use crate::{Entry, Settings};
+
+/// Samples of a worker's batch in an even plan, and of a worker per second: half a second a step.
+const BATCH: u32 = 64;
+const SPEED: f64 = 128.0;
+
+/// A job of so many workers and steps: computing varies by 5 %, one worker takes three times as long, the policy is `nd`.
+/// Heartbeats and control ticks come every five seconds, as one would have it with so many nodes.
+fn job(workers: u32, steps: u64) -> Result<(Setup, Models)> {
+    let seconds = Duration::from_secs;
+    let setup = Setup {
+        workers,
+        global_batch_size: BATCH * workers,
+        samples: u64::from(BATCH * workers) * steps,
+        heartbeat: seconds(5),
+        control_tick: seconds(5),
+        silence_limit: seconds(60),
+        collective_timeout: seconds(600),
+        seed: Seed(7),
+        ..Setup::default()
+    };
+    let straggler = Straggler {
+        who: Who::Node(antdt_core::NodeId::worker(3)),
+        slow: 3.0,
+        from: JobTime::ZERO,
+        to: JobTime::NEVER,
+        cured_by_restart: false,
+    };
+    let normal = Normal::new(Constant::speed(SPEED)?, 0.05)?;
+    let models = Models {
+        compute: Box::new(Slow::new(normal, Hosts::default(), [straggler])?),
+        network: Box::new(AlphaBeta::default()),
+        scheduler: Box::new(scheduler::Constant(seconds(2))),
+        faults: Box::new(Listed::new([])),
+    };
+    Ok((setup, models))
+}
+
+/// Simulates a job. What it took, and what came of it.
+fn simulate(workers: u32, steps: u64) -> Result<(Outcome, Took)> {
+    let (setup, models) = job(workers, steps)?;
+    let policy = antdt_controller::policy::by_name("nd")?;
+    let world = World::new(setup, policy, models)?;
+    let (outcome, took) = on_this_thread(|| world.run(JobTime::NEVER));
+    let (outcome, _) = outcome.map_err(|(violation, _)| violation)?;
+    if let Err(why) = &outcome.result {
+        anyhow::bail!("the simulated job of {workers} workers failed: {why}");
+    }
+    Ok((outcome, took))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn nanos_per_event(outcome: &Outcome, took: Took) -> f64 {
+    took.cpu.as_secs_f64() * 1e9 / outcome.simulated as f64
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a job cannot be simulated.
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
+    let shrink = if settings.quick { 20 } else { 1 };
+    let mut entries = Vec::new();
+    // The largest first, for its memory is to be seen.
+    let (large, grown) = peak_growth(|| simulate(16_384, (1000 / shrink).max(40)))?;
+    let (outcome, took) = large?;
+    let large_steps = outcome.steps;
+    entries.push(shown("16,384 workers x 1,000 steps", took.wall, 60 / shrink, &outcome));
+    entries.push(Entry::shown("the same: memory", grown as f64 / (1 << 30) as f64, "GiB").at_most(4.0));
+    let at_large = nanos_per_event(&outcome, took);
+    let (outcome, took) = simulate(1000, 10_000 / shrink)?;
+    entries.push(shown("1,000 workers x 10,000 steps", took.wall, 10 / shrink.min(10), &outcome));
+    let rate = outcome.simulated as f64 / took.wall.as_secs_f64() / 1e6;
+    entries.push(Entry::shown("events", rate, "M/s").at_least(2.0));
+    // As many events of few workers, for the ratio.
+    let (few, took) = simulate(100, large_steps * 20 / shrink)?;
+    let at_small = nanos_per_event(&few, took);
+    entries.push(Entry::shown("an event with 100 workers", at_small, "ns"));
+    entries.push(Entry::shown("an event with 16,384 workers", at_large, "ns"));
+    entries.push(Entry::shown("16,384 workers over 100, an event", at_large / at_small, "x").at_most(1.5));
+    Ok(entries)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn shown(name: &str, wall: Duration, limit_s: u64, outcome: &Outcome) -> Entry {
+    Entry::shown(name, wall.as_secs_f64(), "s").at_most(limit_s as f64).beside(format!(
+        "{} steps, {} events, {:.0} s simulated, {} actions",
+        outcome.steps,
+        outcome.simulated,
+        outcome.completed.as_secs_f64(),
+        outcome.actions.len()
+    ))
+}

@@ -1,0 +1,10 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod head;
+pub mod worker;
+
+#[cfg(feature = "serde")]
+pub use head::HeadSettings;
+pub use head::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};
+pub use worker::{Call, End, Reply, WorkerLoop};

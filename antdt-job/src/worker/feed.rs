@@ -1,0 +1,242 @@
+//! Samples for the training loop: leases from the shard service, cut into batches.
+//!
+//! A shard is asked for as late as possible, so that none waits in the hands of a slow worker while others are idle:
+//! in the call that acknowledges a batch, if what is left does not fill the next one.
+
+use std::time::Duration;
+
+use antdt_agent::{Batch, Batcher};
+use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId};
+
+use super::{Call, Reply, not_an_answer};
+
+/// Restarts of the service that one exchange outlives. More in so short a time is a service that does not stay.
+const RESTARTS_MAX: u32 = 8;
+
+/// What the service was asked for last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Asked {
+    #[default]
+    Nothing,
+    /// To register, for the first time.
+    First,
+    /// To acknowledge and to grant.
+    Exchange,
+    /// To register again, presenting the leases held; first those that go on, then those that are done.
+    Again { going_on: usize },
+    /// To take leases back.
+    Return,
+    /// To count a fault.
+    Fault,
+}
+
+/// Leases of one worker. Whatever returns a call goes on with its [`answer`](Self::answer), until no call is left.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Feed {
+    batcher: Batcher,
+    asked: Asked,
+    /// Requests that were answered with shards.
+    granted: u64,
+    /// Samples of the last batch that was asked for, and of the last shard that was granted.
+    batch_len: u64,
+    shard_len: u64,
+    registered: bool,
+    end_of_data: bool,
+    /// Whether to ask until the next batch is full.
+    filling: bool,
+    /// How long the service may keep a question while nothing is held.
+    patience: Duration,
+    /// What the question acknowledges, and the leases that this finishes.
+    acks: Vec<Ack>,
+    done: Vec<Held>,
+    /// Shards that it asks for, and how long the service may keep it.
+    want: u32,
+    wait: Duration,
+    /// Restarts of the service since the question was put first.
+    restarts: u32,
+}
+
+impl Feed {
+    /// Whether every sample of the job is accounted for.
+    pub(super) const fn end_of_data(&self) -> bool {
+        self.end_of_data
+    }
+
+    /// The leases held.
+    pub(super) const fn leases(&self) -> &Batcher {
+        &self.batcher
+    }
+
+    /// Prepares the next batch: `want` samples, fewer at the tail, none while there is nothing to take. Then
+    /// [`take`](Self::take) it.
+    ///
+    /// When nothing is held, the service may keep the call for `patience` in case a peer's shard comes back.
+    ///
+    /// The first time it registers, which ends the leases of the node's earlier lives. Not sooner: until this life has
+    /// joined, the survivors may still have to settle what an earlier one did last.
+    pub(super) fn next(&mut self, want: u64, patience: Duration) -> Option<Call> {
+        (self.batch_len, self.patience, self.filling) = (want, patience, true);
+        if self.registered {
+            return self.fill();
+        }
+        self.asked = Asked::First;
+        Some(Call::Register(Vec::new()))
+    }
+
+    /// Cuts the batch.
+    pub(super) fn take(&mut self) -> Batch {
+        self.batcher.take(self.batch_len)
+    }
+
+    /// The batch is part of the model: acknowledge it.
+    pub(super) fn commit(&mut self, batch: &Batch) -> Option<Call> {
+        self.acks.clear();
+        for fragment in &batch.fragments {
+            let Ack { lease, offset } = fragment.ack();
+            self.acks.push(Ack { lease: self.batcher.name_of(lease), offset });
+        }
+        self.done = self.batcher.commit(batch);
+        if self.acks.is_empty() {
+            return None;
+        }
+        self.filling = false;
+        let want = if self.end_of_data { 0 } else { self.shards_missing() };
+        self.exchange(want, Duration::ZERO)
+    }
+
+    /// The batch is part of the model and was acknowledged by somebody else.
+    pub(super) fn settled(&mut self, batch: &Batch) {
+        self.batcher.commit(batch);
+    }
+
+    /// The batch is not part of the model: its samples come again.
+    pub(super) fn abort(&mut self, batch: &Batch) {
+        self.batcher.abort(batch);
+    }
+
+    /// A sample of the batch cannot be read: its lease counts as a data fault. What was read before it in the same
+    /// lease and is committed stays so; the other leases of the batch are read again.
+    pub(super) fn fault(&mut self, batch: &Batch, sample: u64, why: String) -> Option<Call> {
+        let hit = batch.fragments.iter().find(|fragment| fragment.contains(sample));
+        // Its name before the batch is forgotten: it may have been adopted under another one.
+        let at = hit
+            .or(batch.fragments.first())
+            .map(|fragment| Ack { lease: self.batcher.name_of(fragment.grant.lease), offset: fragment.from });
+        self.batcher.abort(batch);
+        let at = at?;
+        self.batcher.revoke(at.lease);
+        self.asked = Asked::Fault;
+        Some(Call::Fail { at, why })
+    }
+
+    /// Gives all leases back.
+    pub(super) fn release(&mut self) -> Option<Call> {
+        self.filling = false;
+        let acks = self.batcher.release();
+        self.give_back(acks)
+    }
+
+    /// Takes the service's answer to the last call. Returns what to ask it next; nothing when all is done.
+    ///
+    /// # Errors
+    /// If the reply is no answer to the call, or the service does not stay.
+    pub(super) fn answer(&mut self, reply: Reply) -> Result<Option<Call>, String> {
+        let asked = std::mem::take(&mut self.asked);
+        match (asked, reply) {
+            (Asked::First, Reply::Registered(_)) => {
+                self.registered = true;
+                Ok(self.fill())
+            }
+            (Asked::Exchange, Reply::Exchanged(exchanged)) => Ok(self.exchanged(&exchanged)),
+            (Asked::Exchange, Reply::ServiceRestarted) if self.restarts < RESTARTS_MAX => {
+                self.restarts += 1;
+                let mut held = self.batcher.held();
+                self.asked = Asked::Again { going_on: held.len() };
+                held.append(&mut self.done);
+                Ok(Some(Call::Register(held)))
+            }
+            (Asked::Exchange, Reply::ServiceRestarted) => {
+                Err(format!("the shard service was restarted {} times during one exchange", RESTARTS_MAX + 1))
+            }
+            (Asked::Again { going_on }, Reply::Registered(registered)) => {
+                self.batcher.adopted(registered.adopted.get(..going_on).unwrap_or_default());
+                // What was presented says all that the acks say.
+                self.acks.clear();
+                Ok(self.question())
+            }
+            // A lease that is given up is void anyway if the service was restarted: the next exchange registers again.
+            (Asked::Return, Reply::Released | Reply::ServiceRestarted) if self.filling => Ok(self.fill()),
+            (Asked::Return | Asked::Fault, Reply::Released | Reply::ServiceRestarted) => Ok(None),
+            (asked, reply) => Err(not_an_answer(&reply, &asked)),
+        }
+    }
+
+    /// Asks for shards until the next batch is full.
+    fn fill(&mut self) -> Option<Call> {
+        let unread = self.batcher.unread();
+        if self.end_of_data || unread >= self.batch_len {
+            return None;
+        }
+        self.acks.clear();
+        let wait = if unread == 0 { self.patience } else { Duration::ZERO };
+        self.exchange(self.shards_missing(), wait)
+    }
+
+    /// Shards that the next batch needs, as far as their length is known. Near the end there may be fewer.
+    fn shards_missing(&self) -> u32 {
+        let samples = self.batch_len.saturating_sub(self.batcher.unread());
+        u32::try_from(samples.div_ceil(self.shard_len.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Acknowledges and asks.
+    fn exchange(&mut self, want: u32, wait: Duration) -> Option<Call> {
+        (self.want, self.wait, self.restarts) = (want, wait, 0);
+        self.question()
+    }
+
+    /// The question, unless nothing is left of it.
+    fn question(&mut self) -> Option<Call> {
+        if self.acks.is_empty() && self.want == 0 {
+            return None;
+        }
+        self.asked = Asked::Exchange;
+        Some(Call::Exchange {
+            request: RequestId(self.granted + 1),
+            acks: self.acks.clone(),
+            want: self.want,
+            wait: self.wait,
+        })
+    }
+
+    /// Takes in what was granted, and returns what others could begin at once.
+    fn exchanged(&mut self, exchanged: &Exchanged) -> Option<Call> {
+        // Only now: a late copy of a question that was answered with "wait" may be granted, and asking it again is how
+        // one hears of that.
+        self.granted += u64::from(matches!(exchanged.fetched, Some(FetchOutcome::Granted(_))));
+        for grant in exchanged.grants() {
+            self.shard_len = grant.len;
+            self.batcher.granted(grant);
+        }
+        self.end_of_data |= exchanged.fetched == Some(FetchOutcome::EndOfData);
+        for (ack, outcome) in self.acks.iter().zip(&exchanged.outcomes) {
+            match outcome {
+                AckOutcome::Accepted => {}
+                AckOutcome::StaleLease => self.batcher.revoke(ack.lease),
+            }
+        }
+        self.filling &= !matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. } | FetchOutcome::AtLimit));
+        let given_up = self.batcher.recall(&exchanged.recalled);
+        // Asking again at once would get the same shard, and with it the same wish to have it back, for ever: those that
+        // could begin it may be waiting for this very batch.
+        self.filling &= given_up.is_empty();
+        self.give_back(given_up).or_else(|| if self.filling { self.fill() } else { None })
+    }
+
+    fn give_back(&mut self, leases: Vec<Ack>) -> Option<Call> {
+        if leases.is_empty() {
+            return None;
+        }
+        self.asked = Asked::Return;
+        Some(Call::Release(leases))
+    }
+}

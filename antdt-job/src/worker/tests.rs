@@ -1,0 +1,417 @@
+use antdt_agent::BeatReply;
+use antdt_core::{AckOutcome, FetchOutcome, PlanVersion, Rank};
+
+use super::*;
+
+mod histories;
+mod outside;
+
+use outside::{Outside, plan};
+
+const MODES: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
+
+/// The names of the calls up to the end of a step.
+fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
+    let steps = outside.worker.steps();
+    let mut calls = Vec::new();
+    while outside.worker.steps() == steps {
+        let call = format!("{:?}", outside.call);
+        calls.push(call.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned());
+        let reply = outside.answer();
+        outside.say(reply);
+    }
+    calls
+}
+
+#[test]
+fn an_epoch_trains_and_acknowledges_every_sample_once_and_ends() {
+    for sync in MODES {
+        let mut outside = Outside::new(sync, &[10, 3, 7], 4);
+        assert_eq!(outside.end(), End::EndOfData { trained: true }, "{sync:?}");
+        assert_eq!(outside.trained(), 20);
+        // In step with servers it is the master that acknowledges, when it commits.
+        let acked = if sync == SyncMode::PsBsp { 0 } else { 20 };
+        assert_eq!(outside.acked.values().sum::<u64>(), acked, "{sync:?}");
+        let reported: u64 = outside.session.beat().reports.iter().map(|r| r.report.samples).sum();
+        assert_eq!((reported, outside.worker.end_of_data()), (20, true));
+    }
+}
+
+#[test]
+fn a_step_in_the_middle_asks_for_exactly_these_calls() {
+    let steps: [&[&str]; 3] = [
+        &["Load", "Compute", "Combine", "Agree", "Apply", "Exchange"],
+        &["Load", "Pull", "Compute", "Push", "Ready"],
+        &["Load", "Pull", "Compute", "Push", "Exchange"],
+    ];
+    for (sync, calls) in MODES.into_iter().zip(steps) {
+        let mut outside = Outside::new(sync, &[100], 4);
+        outside.until(|call| matches!(call, Call::Load(_)));
+        assert_eq!(calls_of_a_step(&mut outside), calls);
+        assert_eq!(calls_of_a_step(&mut outside), calls);
+    }
+}
+
+#[test]
+fn nothing_is_asked_of_the_shard_service_before_the_worker_has_joined() {
+    for sync in MODES {
+        let mut outside = Outside::new(sync, &[10], 4);
+        assert_eq!(outside.call, Call::Join(Standing::default()));
+        outside.until(|call| matches!(call, Call::Register(_)));
+        assert_eq!(outside.call, Call::Register(Vec::new()));
+    }
+}
+
+#[test]
+fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[8, 8], 4);
+    let mut wanted = Vec::new();
+    for _ in 0..3 {
+        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        let Call::Exchange { acks, want, wait, .. } = &outside.call else { unreachable!() };
+        wanted.push((acks.len(), *want, *wait));
+        let reply = outside.answer();
+        outside.say(reply);
+    }
+    // The length of a shard is not known yet: four shards are asked for, of which there are two.
+    assert_eq!(wanted[0], (0, 4, Duration::ZERO));
+    assert_eq!(wanted[1..], [(1, 0, Duration::ZERO); 2]);
+}
+
+#[test]
+fn the_parts_of_a_step_switch_when_the_replies_come() {
+    let mut outside = Outside::new(SyncMode::PsBsp, &[100], 4);
+    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.session.beat();
+    calls_of_a_step(&mut outside);
+    calls_of_a_step(&mut outside);
+    let report = outside.session.beat().reports[1].report;
+    let ms = Duration::from_millis;
+    // Load; Pull and Push; Compute; Ready.
+    assert_eq!(
+        (report.data_wait, report.communicate, report.compute, report.barrier_wait),
+        (ms(1), ms(2), ms(1), ms(1))
+    );
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Load(_)));
+    calls_of_a_step(&mut outside);
+    calls_of_a_step(&mut outside);
+    let report = outside.session.beat().reports[1].report;
+    // Combine, Agree, Apply and Exchange.
+    assert_eq!((report.data_wait, report.compute, report.communicate), (ms(1), ms(1), ms(4)));
+    assert_eq!(report.barrier_wait, Duration::ZERO);
+}
+
+#[test]
+fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
+    for (sync, steps) in MODES.into_iter().zip([2, 1, 1]) {
+        let mut outside = Outside::new(sync, &[100], 4);
+        outside.until(|call| matches!(call, Call::Compute));
+        outside.order(BeatReply { drain: true, ..BeatReply::default() });
+        outside.until(|call| matches!(call, Call::Release(_)));
+        // All-reduce: the peers hear of it in the control values of the next step.
+        assert_eq!((outside.worker.steps(), outside.trained()), (steps, 4 * steps), "{sync:?}");
+        assert_eq!(outside.end(), End::Drained);
+        assert_eq!(outside.shards.front().map(|grant| grant.resume_at), Some(4 * steps));
+    }
+}
+
+#[test]
+fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { reform: true, ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    assert!(matches!(outside.call, Call::Agree(Lanes { reform: true, .. })), "{:?}", outside.call);
+    outside.until(|call| matches!(call, Call::Join(_)));
+    let Call::Join(standing) = &outside.call else { unreachable!() };
+    assert_eq!(standing.applied.as_ref().map(|result| result.step), Some(0));
+    assert_eq!(standing.prepared, None);
+    assert!(outside.session.reform());
+    (outside.membership, outside.plan) = (2, plan(2, 2, 8));
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    assert!(!outside.session.reform() && outside.worker.batch_size() == 8);
+    assert!(
+        matches!(outside.call, Call::Agree(Lanes { reform: false, samples: 8, .. })),
+        "{:?}",
+        outside.call
+    );
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 100);
+}
+
+#[test]
+fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    let Call::Agree(mine) = outside.call.clone() else { unreachable!() };
+    let peer = Lanes { reform: true, samples: 3, ..Lanes::default() };
+    let mut totals = mine.encode();
+    totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
+    outside.say(Reply::Agreed(Lanes::decide(&totals, 2)));
+    outside.until(|call| matches!(call, Call::Join(_) | Call::Load(_)));
+    assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
+}
+
+#[test]
+fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Combine { .. }));
+    let batch = outside.batch.clone();
+    outside.say(Reply::Broken);
+    assert_eq!(outside.call, Call::Join(Standing::default()), "nothing is in its model");
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(outside.call, Call::Load(batch));
+    // The broken step leaves no trace in the times.
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    let reply = outside.answer();
+    outside.say(reply);
+    let report = outside.session.beat().reports[0].report;
+    assert_eq!((report.sequence, report.compute), (1, Duration::from_millis(1)));
+}
+
+#[test]
+fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decides() {
+    for committed in [true, false] {
+        let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+        outside.until(|call| matches!(call, Call::Agree(_)));
+        let batch = outside.batch.clone();
+        outside.say(Reply::Broken);
+        let Call::Join(Standing { applied: None, prepared: Some(prepared) }) = &outside.call else {
+            panic!("{:?}", outside.call);
+        };
+        assert_eq!((prepared.step, &prepared.contributions[0].acks), (0, &batch.acks()));
+        let joined = outside.joined(committed);
+        outside.say(Reply::Joined(Box::new(joined)));
+        if committed {
+            assert_eq!(outside.call, Call::Apply);
+            outside.until(|call| matches!(call, Call::Exchange { .. }));
+            let Call::Exchange { acks, .. } = &outside.call else { unreachable!() };
+            assert_eq!(*acks, batch.acks());
+        }
+        outside.until(|call| matches!(call, Call::Load(_)));
+        let Call::Load(next) = &outside.call else { unreachable!() };
+        assert_eq!(next.fragments[0].from, if committed { 4 } else { 0 });
+        assert_eq!(outside.worker.steps(), u64::from(committed));
+        assert_eq!(outside.end(), End::EndOfData { trained: true });
+        assert_eq!(outside.trained(), 100);
+    }
+}
+
+#[test]
+fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
+    outside.until(|call| matches!(call, Call::Enter(_)));
+    outside.say(Reply::Broken);
+    assert_eq!(outside.call, Call::Join(Standing::default()));
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+}
+
+#[test]
+fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
+    let joined = Joined { source: Some(Rank(0)), next_step: 7, ..outside.joined(false) };
+    outside.say(Reply::Joined(Box::new(joined)));
+    outside.say(Reply::Entered);
+    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.say(Reply::Broken);
+    let taken_over = StepResult { step: 6, contributions: [].into() };
+    assert_eq!(outside.call, Call::Join(Standing { applied: Some(taken_over), prepared: None }));
+}
+
+#[test]
+fn a_replacement_that_comes_when_all_is_done_has_no_model() {
+    for (sync, trained) in MODES.into_iter().zip([false, true, true]) {
+        let mut outside = Outside::new(sync, &[], 4);
+        let joined = Joined { finished: true, ..outside.joined(false) };
+        outside.say(Reply::Joined(Box::new(joined)));
+        assert_eq!(outside.call, Call::Stop(End::EndOfData { trained }));
+    }
+}
+
+#[test]
+fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[4, 6], 8);
+    outside.until(|call| matches!(call, Call::Apply));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    let Call::Exchange { request, .. } = outside.call else { unreachable!() };
+    outside.say(Reply::ServiceRestarted);
+    let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
+    assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4, 4], "one goes on, one is done");
+    let reply = outside.adopt(0);
+    outside.say(reply);
+    // The acks were said with the registration; what is left of the question is the wish for more.
+    let again = Call::Exchange { request, acks: Vec::new(), want: 1, wait: Duration::ZERO };
+    assert_eq!(outside.call, again);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 10);
+}
+
+#[test]
+fn a_lease_that_is_not_adopted_is_dropped_and_trained_from_where_it_stood() {
+    let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
+    outside.until(|call| matches!(call, Call::Push { .. }));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.say(Reply::ServiceRestarted);
+    let reply = outside.adopt(1);
+    outside.say(reply);
+    assert_eq!(outside.worker.leases().leases(), 0);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 40);
+}
+
+#[test]
+fn a_service_that_does_not_stay_is_given_up() {
+    let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    for _ in 0..8 {
+        outside.say(Reply::ServiceRestarted);
+        let reply = outside.adopt(0);
+        outside.say(reply);
+    }
+    outside.say(Reply::ServiceRestarted);
+    let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(why.contains("9 times"), "{why}");
+}
+
+#[test]
+fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again() {
+    for sync in MODES {
+        let mut outside = Outside::new(sync, &[6, 20], 10);
+        outside.until(|call| matches!(call, Call::Load(_)));
+        let batch = outside.batch.clone();
+        let sample = batch.samples().nth(7).unwrap();
+        outside.say(Reply::Unreadable { sample, why: "torn".to_owned() });
+        let at = Ack { lease: batch.fragments[1].grant.lease, offset: 0 };
+        assert_eq!(outside.call, Call::Fail { at, why: "torn".to_owned() });
+        outside.say(Reply::Released);
+        assert_eq!(outside.call, Call::Load(Batch::default()), "the step goes on without a batch");
+        outside.say(Reply::Loaded);
+        outside.until(|call| matches!(call, Call::Load(_)));
+        assert_eq!(outside.batch.fragments[0], batch.fragments[0]);
+        assert_eq!(outside.end(), End::EndOfData { trained: true });
+        assert_eq!(outside.trained(), 26, "{sync:?}: the service gave it to somebody again");
+    }
+}
+
+#[test]
+fn a_lease_that_ended_without_the_worker_is_dropped() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[40], 8);
+    outside.until(|call| matches!(call, Call::Apply));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside
+        .say(Reply::Exchanged(Exchanged { outcomes: vec![AckOutcome::StaleLease], ..Exchanged::default() }));
+    assert_eq!(outside.worker.leases().leases(), 0);
+}
+
+#[test]
+fn a_recalled_lease_is_given_back_before_anything_else() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[6, 6, 6], 4);
+    outside.until(|call| matches!(call, Call::Apply));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    let recalled = outside.leases();
+    outside.say(Reply::Exchanged(Exchanged {
+        outcomes: vec![AckOutcome::Accepted],
+        recalled: recalled.clone(),
+        ..Exchanged::default()
+    }));
+    let begun = Ack { lease: recalled[0], offset: 0 };
+    let Call::Release(given_back) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(!given_back.contains(&begun) && given_back.len() == recalled.len() - 1, "{given_back:?}");
+    outside.say(Reply::ServiceRestarted);
+    assert!(matches!(outside.call, Call::Load(_) | Call::Exchange { .. }), "{:?}", outside.call);
+}
+
+#[test]
+fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[1000], 4);
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { plan: Some(plan(2, 1, 16)), ..BeatReply::default() });
+    let mut sizes = Vec::new();
+    for peer in [1, 1, 2, 2] {
+        outside.until(|call| matches!(call, Call::Agree(_)));
+        let Call::Agree(mine) = outside.call.clone() else { unreachable!() };
+        sizes.push(mine.samples);
+        let mut totals = mine.encode();
+        let lanes = Lanes { plan_ready: PlanVersion(peer), samples: 1, ..Lanes::default() };
+        totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
+        outside.say(Reply::Agreed(Lanes::decide(&totals, 2)));
+    }
+    assert_eq!(sizes, [4, 4, 4, 16], "the peer held it in the third step");
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    let beat = outside.session.beat();
+    assert_eq!(beat.plan_applied.0, PlanVersion(2));
+    let plans: Vec<u64> = beat.reports.iter().map(|r| r.report.plan.0).collect();
+    assert_eq!(plans, [1, 1, 1, 2]);
+}
+
+#[test]
+fn at_its_own_pace_a_plan_is_in_force_with_the_next_batch() {
+    let mut outside = Outside::new(SyncMode::PsAsp, &[1000], 4);
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { plan: Some(plan(2, 9, 16)), ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(outside.batch.len(), 16);
+}
+
+#[test]
+fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
+    let wait = |outside: &Outside| match outside.call {
+        Call::Exchange { wait, .. } => wait,
+        ref call => panic!("{call:?}"),
+    };
+    let nothing = || {
+        let fetched = Some(FetchOutcome::Wait { retry_after: Duration::ZERO });
+        Reply::Exchanged(Exchanged { fetched, ..Exchanged::default() })
+    };
+    for sync in MODES {
+        let mut outside = Outside::new(sync, &[100], 4);
+        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        let first = wait(&outside);
+        outside.say(nothing());
+        outside.until(|call| matches!(call, Call::Exchange { .. }));
+        let expected = match sync {
+            SyncMode::PsAsp => [PATIENCE_ALONE, PATIENCE_ALONE],
+            _ => [Duration::ZERO, PATIENCE],
+        };
+        assert_eq!([first, wait(&outside)], expected, "{sync:?}");
+        let Call::Exchange { request, .. } = outside.call else { unreachable!() };
+        assert_eq!(request, RequestId(1), "a question that was not answered with shards is the same one");
+    }
+}
+
+#[test]
+fn without_a_batch_size_the_worker_sleeps_and_does_not_spin() {
+    let mut outside = Outside::new(SyncMode::PsAsp, &[100], 0);
+    outside.until(|call| matches!(call, Call::Sleep(_)));
+    assert_eq!(outside.call, Call::Sleep(PATIENCE));
+    outside.order(BeatReply { plan: Some(plan(2, 1, 5)), ..BeatReply::default() });
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 100);
+}
+
+#[test]
+fn a_commit_without_the_workers_own_push_fails_it() {
+    let mut outside = Outside::new(SyncMode::PsBsp, &[100], 4);
+    outside.until(|call| matches!(call, Call::Ready { .. }));
+    let (contributors, samples) = (std::collections::BTreeMap::new(), 3);
+    let commit = StepCommit { step: 0, contributors: contributors.into(), samples, apply: None, end: false };
+    outside.say(Reply::Committed(Box::new(commit)));
+    let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(why.contains("step 0 was committed without this worker's push"), "{why}");
+}
+
+#[test]
+fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.say(Reply::Pulled);
+    let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(why.contains("Pulled") && why.contains("Joining"), "{why}");
+    outside.say(Reply::Entered);
+    assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "it stays so");
+
+    let mut outside = Outside::new(SyncMode::PsAsp, &[100], 4);
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.say(Reply::Released);
+    assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);
+}

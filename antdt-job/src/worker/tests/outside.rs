@@ -1,0 +1,303 @@
+//! What is around a worker, in a few lines: a shard service, a group of one, servers. It answers every call, says what
+//! may go wrong, and checks what the worker acknowledges.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use antdt_agent::BeatReply;
+use antdt_core::{
+    AckOutcome, Contribution, Epoch, FetchOutcome, Generation, Grant, Incarnation, LeaseId,
+    MembershipVersion, NodeId, Plan, PlanVersion, Rank, Seed, ShardKey,
+};
+
+use super::*;
+
+pub(super) fn me() -> Holder {
+    Holder::new(NodeId::worker(0), Incarnation(0))
+}
+
+pub(super) fn plan(version: u64, membership: u64, batch_size: u32) -> Plan {
+    let sizes = [(me().node, batch_size)].into_iter().collect();
+    Plan::new(PlanVersion(version), MembershipVersion(membership), sizes)
+}
+
+/// One worker, and everybody it talks to.
+#[derive(Debug)]
+pub(super) struct Outside {
+    pub(super) worker: WorkerLoop,
+    pub(super) session: AgentSession,
+    pub(super) now: JobTime,
+    /// What the worker asked for last.
+    pub(super) call: Call,
+    sync: SyncMode,
+    /// Shards that nobody holds.
+    pub(super) shards: VecDeque<Grant>,
+    /// What was granted under each name.
+    leased: BTreeMap<LeaseId, Grant>,
+    names: u64,
+    /// How much of each shard is in the model, from the front.
+    pub(super) committed: BTreeMap<ShardKey, u64>,
+    /// How much of each shard the service was told of by acks.
+    pub(super) acked: BTreeMap<ShardKey, u64>,
+    /// The batch that is loaded.
+    pub(super) batch: Batch,
+    pub(super) membership: u64,
+    pub(super) plan: Plan,
+    /// Step that follows.
+    next_step: u64,
+}
+
+impl Outside {
+    /// A worker before its first call; shards of these lengths; batches of `batch_size`.
+    pub(super) fn new(sync: SyncMode, shards: &[u64], batch_size: u32) -> Self {
+        let now = JobTime::ZERO;
+        let mut outside = Self {
+            worker: WorkerLoop::new(me(), sync, now),
+            session: AgentSession::new(now, Duration::from_secs(10)),
+            now,
+            call: Call::Join(Standing::default()),
+            sync,
+            shards: VecDeque::new(),
+            leased: BTreeMap::new(),
+            names: 0,
+            committed: BTreeMap::new(),
+            acked: BTreeMap::new(),
+            batch: Batch::default(),
+            membership: 1,
+            plan: plan(1, 1, batch_size),
+            next_step: 0,
+        };
+        let mut start = 0;
+        for (index, len) in (0..).zip(shards) {
+            let key = ShardKey { epoch: Epoch(0), index };
+            let lease = outside.name();
+            let seed = Some(Seed(index));
+            outside.shards.push_back(Grant { lease, key, start, len: *len, resume_at: 0, seed });
+            start += len;
+        }
+        outside.say(Reply::Begin);
+        outside
+    }
+
+    fn name(&mut self) -> LeaseId {
+        self.names += 1;
+        LeaseId { generation: Generation(1), sequence: self.names }
+    }
+
+    /// Answers the call, a millisecond later.
+    pub(super) fn say(&mut self, reply: Reply) {
+        self.note(&reply);
+        self.now = self.now + Duration::from_millis(1);
+        self.call = self.worker.step(self.now, &mut self.session, reply);
+        self.check();
+    }
+
+    /// The master's answer to a heartbeat.
+    pub(super) fn order(&mut self, reply: BeatReply) {
+        self.session.beat_answered(self.now, reply);
+    }
+
+    /// Answers well until the worker asks for something of the kind.
+    pub(super) fn until(&mut self, stop: impl Fn(&Call) -> bool) {
+        for _ in 0..1000 {
+            if stop(&self.call) {
+                return;
+            }
+            let reply = self.answer();
+            self.say(reply);
+        }
+        panic!("never asked, only: {:?}", self.call);
+    }
+
+    /// Answers well until it stops.
+    pub(super) fn end(&mut self) -> End {
+        self.until(|call| matches!(call, Call::Stop(_)));
+        let Call::Stop(end) = &self.call else { unreachable!("it stopped") };
+        end.clone()
+    }
+
+    /// What of the shards is in the model.
+    pub(super) fn trained(&self) -> u64 {
+        self.committed.values().sum()
+    }
+
+    /// The answer if all is well.
+    pub(super) fn answer(&mut self) -> Reply {
+        match &self.call {
+            Call::Join(standing) => {
+                let joined = self.joined(standing.prepared.is_some());
+                Reply::Joined(Box::new(joined))
+            }
+            Call::Enter(_) => Reply::Entered,
+            Call::Register(_) => Reply::Registered(Registered::default()),
+            Call::Exchange { acks, want, .. } => {
+                let (acks, want) = (acks.len(), *want);
+                self.exchanged(acks, want)
+            }
+            Call::Release(_) | Call::Fail { .. } => Reply::Released,
+            Call::Sleep(_) => Reply::Slept,
+            Call::Load(_) => Reply::Loaded,
+            Call::Pull => Reply::Pulled,
+            Call::Compute => Reply::Computed { samples: self.batch.len(), loss_sum: 0.5 },
+            Call::Combine { step, acks, .. } => {
+                let contributions = [Contribution { holder: me(), acks: acks.clone() }].into();
+                Reply::Combined(StepResult { step: *step, contributions })
+            }
+            Call::Agree(lanes) => Reply::Agreed(Lanes::decide(&lanes.encode(), 1)),
+            Call::Apply => Reply::Applied,
+            Call::Push { .. } => Reply::Pushed,
+            Call::Ready { step, readiness } => {
+                let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
+                Reply::Committed(Box::new(StepCommit {
+                    step: *step,
+                    contributors: Arc::new(pushed.into_iter().collect()),
+                    samples: readiness.samples,
+                    apply: Some(readiness.plan),
+                    end: readiness.end_of_data && readiness.samples == 0,
+                }))
+            }
+            Call::Stop(end) => panic!("it stopped: {end:?}"),
+        }
+    }
+
+    pub(super) fn joined(&self, commit_prepared: bool) -> Joined {
+        Joined {
+            membership: MembershipVersion(self.membership),
+            members: [(me(), "127.0.0.1:1".to_owned())].into(),
+            commit_prepared,
+            source: (self.next_step > 0).then_some(Rank(0)),
+            next_step: self.next_step + u64::from(commit_prepared),
+            plan: self.plan.clone(),
+            last_commit: None,
+            finished: false,
+        }
+    }
+
+    fn grant(&mut self) -> Option<Grant> {
+        let grant = self.shards.pop_front()?;
+        self.leased.insert(grant.lease, grant);
+        Some(grant)
+    }
+
+    fn exchanged(&mut self, acks: usize, want: u32) -> Reply {
+        let fetched = (want > 0).then(|| self.grant().map_or(FetchOutcome::EndOfData, FetchOutcome::Granted));
+        let more = (1..want).map_while(|_| self.grant()).collect();
+        Reply::Exchanged(Exchanged {
+            outcomes: vec![AckOutcome::Accepted; acks],
+            fetched,
+            more,
+            recalled: vec![],
+        })
+    }
+
+    /// The answer to a restart: every lease that is presented and not done goes on under a new name, but for the
+    /// `lost` first ones.
+    pub(super) fn adopt(&mut self, lost: usize) -> Reply {
+        let Call::Register(held) = self.call.clone() else { panic!("{:?}", self.call) };
+        let mut adopted = Vec::new();
+        for (at, held) in held.iter().enumerate() {
+            let before = self.leased.remove(&held.lease).expect("it holds only what was granted");
+            let resume_at = self.committed.get(&held.key).copied().unwrap_or(before.resume_at);
+            let after = Grant { lease: self.name(), resume_at, ..before };
+            if resume_at == before.len {
+                adopted.push(None);
+            } else if at < lost {
+                self.shards.push_back(after);
+                adopted.push(None);
+            } else {
+                self.leased.insert(after.lease, after);
+                adopted.push(Some(after));
+            }
+        }
+        Reply::Registered(Registered { generation: Generation(2), adopted })
+    }
+
+    /// What a reply means for the service and for the model.
+    fn note(&mut self, reply: &Reply) {
+        match (&self.call, reply) {
+            // Somebody else may have the rest.
+            (Call::Release(acks), Reply::Released) => {
+                acks.clone().iter().for_each(|ack| self.take_back(*ack));
+            }
+            (Call::Fail { at, .. }, Reply::Released) => self.take_back(*at),
+            (Call::Exchange { acks, .. }, Reply::Exchanged(exchanged)) => {
+                for (ack, outcome) in acks.iter().zip(&exchanged.outcomes) {
+                    if *outcome == AckOutcome::Accepted {
+                        self.acked.insert(self.leased[&ack.lease].key, ack.offset);
+                    } else {
+                        self.leased.remove(&ack.lease);
+                    }
+                }
+            }
+            _ => {}
+        }
+        let in_model = match (reply, self.sync) {
+            (Reply::Applied, _) | (Reply::Pushed, SyncMode::PsAsp) => true,
+            (Reply::Committed(commit), _) => commit.contributors.contains_key(&me()),
+            _ => false,
+        };
+        if !in_model {
+            return;
+        }
+        self.next_step += 1;
+        for fragment in &self.batch.fragments {
+            let committed = self.committed.entry(fragment.grant.key).or_insert(0);
+            assert_eq!(*committed, fragment.from, "a sample was left out, or is in the model twice");
+            *committed = fragment.to;
+        }
+    }
+
+    fn take_back(&mut self, ack: Ack) {
+        // A lease that ended without the worker, or in a restart, is nobody's to give.
+        let Some(before) = self.leased.remove(&ack.lease) else { return };
+        let lease = self.name();
+        self.shards.push_back(Grant { lease, resume_at: ack.offset, ..before });
+    }
+
+    /// Nothing is said to be done that is not in the model.
+    fn check(&mut self) {
+        match &self.call {
+            Call::Load(batch) => self.batch = batch.clone(),
+            Call::Combine { samples, acks, .. } => {
+                assert_eq!((*samples, acks), (self.batch.len(), &self.batch.acks()));
+            }
+            Call::Ready { readiness, .. } => {
+                assert_eq!((readiness.samples, &readiness.acks), (self.batch.len(), &self.batch.acks()));
+            }
+            Call::Register(held) => {
+                for held in held {
+                    assert_eq!(held.offset, self.committed(held.key), "presented {held:?}");
+                }
+            }
+            Call::Exchange { acks, .. } => {
+                for ack in acks {
+                    let grant = self.leased.get(&ack.lease).expect("a lease of its own");
+                    assert_eq!(ack.offset, self.committed(grant.key), "acknowledged {ack:?}");
+                }
+            }
+            Call::Release(acks) => {
+                for ack in acks {
+                    let grant = self.leased.get(&ack.lease).expect("a lease of its own");
+                    assert_eq!(ack.offset, self.committed(grant.key), "given back at {ack:?}");
+                }
+            }
+            Call::Fail { at, .. } => {
+                let grant = self.leased.get(&at.lease).expect("a lease of its own");
+                assert_eq!(at.offset, self.committed(grant.key), "cannot be read at {at:?}");
+            }
+            Call::Stop(End::EndOfData { .. } | End::Drained) => {
+                assert_eq!(self.worker.leases().leases(), 0, "leases are left behind");
+            }
+            _ => {}
+        }
+    }
+
+    fn committed(&self, key: ShardKey) -> u64 {
+        self.committed.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Leases that the service knows of.
+    pub(super) fn leases(&self) -> Vec<LeaseId> {
+        self.leased.keys().copied().collect()
+    }
+}

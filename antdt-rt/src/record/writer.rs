@@ -1,0 +1,240 @@
+//! A trace file, written by a thread of its own: the task of a machine leaves its lines in memory and goes on.
+
+use std::fs::File;
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use antdt_core::JobTime;
+use antdt_core::trace::{End, Entry, Header, Kind, write_entry};
+use serde::Serialize;
+
+use super::Recorder;
+
+/// Bytes that may wait to be written. More would let a slow disk take more of the job's memory before it is given up;
+/// a job of some thousand events a second writes about a megabyte in a second.
+const WAITING_MAX: usize = 64 << 20;
+
+/// How often what waits is written. Longer: more is lost when the process is killed; shorter: more small writes. The
+/// thread looks by itself, so that nobody who records pays for waking it.
+const WRITE_EVERY: Duration = Duration::from_millis(100);
+
+/// The trace of one job, being written.
+///
+/// Recording never stops the job: when the disk is full, fails, or is so slow that 64 MiB wait for it, the recording ends
+/// where it is, with one warning in the log. What is in the file is then whole up to that place, for every machine.
+#[derive(Debug)]
+pub struct TraceWriter {
+    shared: Arc<Shared>,
+    /// Closed when the thread has ended.
+    done: Receiver<Recorded>,
+}
+
+/// How a recording ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// What its last entry says.
+    pub end: End,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    closing: Condvar,
+    waiting_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whole lines.
+    waiting: Vec<u8>,
+    /// Entries among what was left here, written or not.
+    entries: u64,
+    dropped: u64,
+    newest: JobTime,
+    /// Why nothing is taken any more.
+    stopped: Option<String>,
+    closing: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is valid after every statement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TraceWriter {
+    /// Writes the header to the file, which must be empty, and starts the thread.
+    ///
+    /// # Errors
+    /// If the header cannot be written.
+    pub fn start(file: File, header: &Header) -> std::io::Result<Self> {
+        Self::start_within(file, header, WAITING_MAX)
+    }
+
+    fn start_within(mut file: File, header: &Header, waiting_max: usize) -> std::io::Result<Self> {
+        let mut line = Vec::new();
+        header.write(&mut line)?;
+        file.write_all(&line)?;
+        let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max });
+        let (ended, done) = channel();
+        let (writing, written) = (Arc::clone(&shared), line.len() as u64);
+        std::thread::Builder::new().name("antdt-record".to_owned()).spawn(move || {
+            // Whoever started it may have gone without waiting.
+            let _ = ended.send(write_all(&writing, file, written));
+        })?;
+        Ok(Self { shared, done })
+    }
+
+    /// A recorder of the machine of this name.
+    pub fn recorder(&self, machine: &'static str) -> MachineRecorder {
+        MachineRecorder { shared: Arc::clone(&self.shared), machine }
+    }
+
+    /// Writes what is left and the last entry; waits for that at most so long. `None` if the file was still not written
+    /// then. Blocks.
+    pub fn finish(self, within: Duration) -> Option<Recorded> {
+        self.close();
+        self.done.recv_timeout(within).ok()
+    }
+
+    fn close(&self) {
+        self.shared.lock().closing = true;
+        self.shared.closing.notify_all();
+    }
+}
+
+impl Drop for TraceWriter {
+    /// The thread writes what is left, and ends; nobody waits for it.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Leaves the lines of one machine for the thread to write.
+#[derive(Debug)]
+pub struct MachineRecorder {
+    shared: Arc<Shared>,
+    machine: &'static str,
+}
+
+impl MachineRecorder {
+    fn write<T: Serialize>(&self, now: JobTime, kind: Kind, value: &T) {
+        let mut state = self.shared.lock();
+        if state.stopped.is_some() {
+            state.dropped += 1;
+            return;
+        }
+        let before = state.waiting.len();
+        let mut why = write_entry(&mut state.waiting, now, self.machine, kind, value)
+            .err()
+            .map(|error| format!("an entry of the {} cannot be written: {error}", self.machine));
+        if why.is_none() && state.waiting.len() > self.shared.waiting_max {
+            // From here on nothing is taken from anybody: every machine's entries are whole up to a place.
+            state.waiting.truncate(before);
+            why = Some(format!("the disk is slower than the job: {before} bytes wait for it"));
+        }
+        if why.is_some() {
+            state.dropped += 1;
+            state.stopped = why;
+        } else {
+            state.entries += 1;
+            state.newest = state.newest.max(now);
+        }
+    }
+}
+
+impl<Event, Answer, Effect> Recorder<Event, Answer, Effect> for MachineRecorder
+where
+    Event: Serialize,
+    Answer: Serialize,
+    Effect: Serialize,
+{
+    fn event(&mut self, now: JobTime, event: &Event) {
+        self.write(now, Kind::Event, event);
+    }
+    fn answer(&mut self, now: JobTime, answer: &Answer) {
+        self.write(now, Kind::Answer, answer);
+    }
+    fn deadline(&mut self, now: JobTime) {
+        self.write(now, Kind::Deadline, &());
+    }
+    fn effect(&mut self, now: JobTime, effect: &Effect) {
+        self.write(now, Kind::Effect, effect);
+    }
+}
+
+/// The thread. `bytes` are in the file already.
+fn write_all(shared: &Shared, mut file: File, mut bytes: u64) -> Recorded {
+    let mut taken = Vec::new();
+    let (mut in_file, mut warned) = (0, false);
+    loop {
+        let state = shared.lock();
+        let waited = shared.closing.wait_timeout_while(state, WRITE_EVERY, |state| !state.closing);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut taken, &mut state.waiting);
+        let (last, mut why) = (state.closing, state.stopped.clone());
+        if last {
+            // What comes now comes too late.
+            state.stopped.get_or_insert_with(String::new);
+        }
+        drop(state);
+
+        let (whole, error) = write_lines(&mut file, &taken);
+        in_file += taken[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
+        bytes += whole as u64;
+        taken.clear();
+        if let Some(error) = error {
+            let mut state = shared.lock();
+            // It would follow a gap.
+            state.waiting.clear();
+            why = Some(state.stopped.get_or_insert_with(|| error.to_string()).clone());
+            drop(state);
+            // The piece of a line, if there is one, must not be taken for the beginning of the next.
+            let _ = file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes)));
+        }
+        if let Some(why) = why
+            && !std::mem::replace(&mut warned, true)
+        {
+            tracing::warn!(why, "the recording ends here; the job goes on");
+        }
+        if last {
+            let state = shared.lock();
+            // Some of those that were taken may not have got into the file.
+            let end = End { entries: in_file, dropped: state.dropped + (state.entries - in_file) };
+            let newest = state.newest;
+            drop(state);
+            let mut line = Vec::new();
+            if write_entry(&mut line, newest, Entry::TRACE, Kind::End, &end).is_ok() {
+                bytes += write_lines(&mut file, &line).0 as u64;
+            }
+            return Recorded { end, bytes };
+        }
+    }
+}
+
+/// Writes whole lines. Says how many bytes of whole lines are in the file, and what went wrong with the rest.
+fn write_lines(file: &mut File, lines: &[u8]) -> (usize, Option<std::io::Error>) {
+    let mut done = 0;
+    while done < lines.len() {
+        let error = match file.write(&lines[done..]) {
+            Ok(0) => ErrorKind::WriteZero.into(),
+            Ok(more) => {
+                done += more;
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => error,
+        };
+        let whole = lines[..done].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        return (whole, Some(error));
+    }
+    (done, None)
+}
+
+#[cfg(test)]
+mod tests;

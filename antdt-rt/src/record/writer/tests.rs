@@ -1,0 +1,109 @@
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn tell(recorder: &mut MachineRecorder, count: u64) {
+    for number in 0..count {
+        let at = JobTime(number);
+        Recorder::<u64, u64, String>::event(recorder, at, &number);
+        Recorder::<u64, u64, String>::effect(recorder, at, &"an effect\nof two lines".to_owned());
+    }
+}
+
+fn entries(text: &str) -> Vec<Entry> {
+    let mut lines = text.lines();
+    Header::parse(lines.next().expect("a header")).unwrap();
+    lines.map(|line| Entry::parse(line).unwrap()).collect()
+}
+
+fn end(entries: &[Entry]) -> End {
+    let last = entries.last().expect("an end");
+    assert_eq!((last.machine.as_str(), last.kind), (Entry::TRACE, Kind::End));
+    last.read().unwrap()
+}
+
+#[test]
+fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let writer = TraceWriter::start(File::create(&path).unwrap(), &Header::new("test", "job")).unwrap();
+    let mut head = writer.recorder("head");
+    let mut ledger = writer.recorder("ledger");
+    std::thread::scope(|scope| {
+        scope.spawn(|| tell(&mut head, 5_000));
+        scope.spawn(|| tell(&mut ledger, 5_000));
+    });
+    let recorded = writer.finish(LIMIT).expect("a fast disk");
+    assert_eq!(recorded.end, End { entries: 20_000, dropped: 0 });
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(recorded.bytes, text.len() as u64);
+    let entries = entries(&text);
+    assert_eq!(end(&entries), recorded.end);
+    for machine in ["head", "ledger"] {
+        let times: Vec<u64> = entries
+            .iter()
+            .filter(|entry| entry.machine == machine && entry.kind == Kind::Event)
+            .map(|entry| entry.at.0)
+            .collect();
+        assert!(times.into_iter().eq(0..5_000), "the events of the {machine} are not in order");
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_job() {
+    // The header gets in; then there is no room any more.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    assert!(TraceWriter::start(full.try_clone().unwrap(), &Header::new("test", "job")).is_err());
+    let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max: 1 << 20 });
+    let mut recorder = MachineRecorder { shared: Arc::clone(&shared), machine: "head" };
+    tell(&mut recorder, 10);
+    let thread = std::thread::spawn({
+        let shared = Arc::clone(&shared);
+        move || write_all(&shared, full, 100)
+    });
+    while shared.lock().stopped.is_none() {
+        std::thread::yield_now();
+    }
+    tell(&mut recorder, 10);
+    shared.lock().closing = true;
+    shared.closing.notify_all();
+    let recorded = thread.join().unwrap();
+    assert_eq!(recorded, Recorded { end: End { entries: 0, dropped: 40 }, bytes: 100 });
+}
+
+/// A pipe that nobody reads is the slowest disk there is.
+#[test]
+fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
+    let (mut reader, pipe) = std::io::pipe().unwrap();
+    let file = File::from(OwnedFd::from(pipe));
+    let writer = TraceWriter::start_within(file, &Header::new("test", "job"), 100_000).unwrap();
+    let mut recorder = writer.recorder("head");
+    // A pipe holds 64 KiB; what waits is 100 kB, and as much may be on its way.
+    tell(&mut recorder, 5_000);
+    assert!(writer.shared.lock().stopped.as_ref().is_some_and(|why| why.contains("slower than the job")));
+    let read = std::thread::spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        text
+    });
+    let recorded = writer.finish(LIMIT).expect("it is read now");
+    let entries = entries(&read.join().unwrap());
+    assert_eq!(end(&entries), recorded.end);
+    assert_eq!(entries.len() as u64, recorded.end.entries + 1);
+    assert_eq!(recorded.end.entries + recorded.end.dropped, 10_000);
+    assert!(recorded.end.dropped > 0 && recorded.end.entries > 0, "{recorded:?}");
+}
+
+#[test]
+fn a_file_that_is_never_written_is_not_waited_for() {
+    let (_reader, pipe) = std::io::pipe().unwrap();
+    let writer =
+        TraceWriter::start_within(File::from(OwnedFd::from(pipe)), &Header::new("test", "job"), 1 << 20)
+            .unwrap();
+    // More than the pipe holds.
+    tell(&mut writer.recorder("head"), 2_000);
+    assert_eq!(writer.finish(Duration::from_millis(50)), None);
+}

@@ -1,0 +1,217 @@
+//! Random worlds: a job of any kind, in which everything goes wrong for a while and then nothing any more. While it does, all
+//! invariants must hold after every event; afterwards the job must end.
+//!
+//! A [`Case`] is a function of its seed, and what happens in it is a function of the case. So a seed is all that a failure
+//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for.
+//!
+//! Source: deterministic simulation with a safety and then a liveness phase, as in `TigerBeetle`'s VOPR: our design after its
+//! documents.
+
+use std::fmt;
+use std::time::Duration;
+
+use antdt_controller::policy::by_name;
+use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed, SyncMode};
+
+use crate::happening::Observer;
+use crate::invariant::{self, Checkers};
+use crate::journal::Outcome;
+use crate::model::Fault;
+use crate::model::faults::Listed;
+use crate::world::World;
+use crate::{Models, Setup, Violation};
+
+mod rough;
+mod story;
+#[cfg(test)]
+mod tests;
+
+pub use self::rough::Rough;
+pub use self::story::Story;
+
+/// Virtual time after which a job is not waited for any more: longer than [`EpochEnds`](invariant::EpochEnds) waits.
+const LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Events after which a case counts as one that never ends. The longest of 100,000 had a tenth of it.
+const EVENTS_MAX: u64 = 5_000_000;
+
+/// Most faults of a case.
+const FAULTS_MAX: u64 = 12;
+
+/// A random world.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// The job.
+    pub setup: Setup,
+    /// The name of the policy.
+    pub policy: &'static str,
+    /// How fast workers and messages are, and how unreliably.
+    pub rough: Rough,
+    /// What goes wrong, in order of time.
+    pub faults: Vec<(JobTime, Fault)>,
+}
+
+/// How a case failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaseError {
+    /// The case is none.
+    #[error(transparent)]
+    Invalid(#[from] InvalidValue),
+    /// An invariant does not hold.
+    #[error(transparent)]
+    Violated(#[from] Violation),
+}
+
+/// The random world that belongs to a seed.
+pub fn case(seed: u64) -> Case {
+    let rng = &mut Seed(seed).derive("chaos").rng();
+    let setup = setup(seed, rng);
+    let rough = Rough::draw(&setup, rng);
+    // Faults go on for about as long as the job would take without them.
+    let busy = rough.duration(&setup) + Duration::from_secs(2);
+    let mut times: Vec<JobTime> =
+        (0..rng.below(FAULTS_MAX + 1)).map(|_| JobTime::ZERO + up_to(rng, busy * 3 / 2)).collect();
+    times.sort_unstable();
+    let faults: Vec<(JobTime, Fault)> = times.into_iter().map(|at| (at, fault(&setup, rng))).collect();
+    let policy = if rng.below(2) == 0 { "none" } else { "nd" };
+    let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
+    Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
+}
+
+fn setup(seed: u64, rng: &mut DetRng) -> Setup {
+    let sync = [SyncMode::AllReduce, SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp][index(rng, 4)];
+    let workers = 1 + below(rng, 6);
+    let heartbeat = Duration::from_millis(50 + rng.below(450));
+    Setup {
+        sync,
+        workers,
+        servers: if sync.has_servers() { 1 + below(rng, 2) } else { 0 },
+        global_batch_size: workers * (1 + below(rng, 12)) + below(rng, workers),
+        samples: 20 + rng.below(580),
+        epochs: 1 + below(rng, 3),
+        shard_len: (rng.below(4) > 0).then(|| 1 + rng.below(40)),
+        static_sharding: rng.below(8) == 0,
+        workers_per_host: 1 + below(rng, 3),
+        gradient_bytes: 1 << rng.below(20),
+        max_restarts: [0, 1, 3, 50, 50, 50][index(rng, 6)],
+        control_tick: Duration::from_millis(50 + rng.below(450)),
+        heartbeat,
+        silence_limit: heartbeat * 3 + up_to(rng, Duration::from_secs(8)),
+        collective_timeout: Duration::from_millis(500 + rng.below(10_000)),
+        seed: Seed(seed),
+    }
+}
+
+fn fault(setup: &Setup, rng: &mut DetRng) -> Fault {
+    let worker = NodeId::worker(below(rng, setup.workers));
+    // The loss of a server ends the job: rarely, or nothing else would be seen.
+    let node = if setup.servers > 0 && rng.below(10) == 0 {
+        NodeId::server(below(rng, setup.servers))
+    } else {
+        worker
+    };
+    match rng.below(16) {
+        0..=4 => Fault::Crash(if rng.below(8) == 0 { node } else { worker }),
+        5 => Fault::Exit(worker, [Exit::CODE_RETRY, Exit::CODE_RETRY, 1, Exit::CODE_NEVER][index(rng, 4)]),
+        6..=8 => Fault::Pause(node, pause(rng)),
+        9..=11 => Fault::Cut(node, pause(rng)),
+        12 => Fault::PauseMaster(pause(rng)),
+        _ => Fault::RestartLedger,
+    }
+}
+
+/// From 10 ms to 60 s, short and long ones alike.
+fn pause(rng: &mut DetRng) -> Duration {
+    Duration::from_millis(10).mul_f64(6_000_f64.powf(rng.unit()))
+}
+
+fn up_to(rng: &mut DetRng, most: Duration) -> Duration {
+    most.mul_f64(rng.unit())
+}
+
+fn below(rng: &mut DetRng, bound: u32) -> u32 {
+    u32::try_from(rng.below(bound.into())).expect("below a u32")
+}
+
+fn index(rng: &mut DetRng, len: usize) -> usize {
+    usize::try_from(rng.below(len as u64)).expect("below a usize")
+}
+
+impl Case {
+    /// Runs it under all invariants.
+    ///
+    /// # Errors
+    /// If one of them does not hold.
+    pub fn run(&self) -> Result<Outcome, CaseError> {
+        self.run_watched(|_, _| ())
+    }
+
+    /// The same; `and` sees everything that the invariants see, before they do.
+    fn run_watched(
+        &self,
+        and: impl FnMut(JobTime, &crate::Happening<'_>) + 'static,
+    ) -> Result<Outcome, CaseError> {
+        let policy = by_name(self.policy)
+            .map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))?;
+        let models = Models {
+            compute: Box::new(self.rough.clone()),
+            network: Box::new(self.rough.clone()),
+            scheduler: Box::new(self.rough.clone()),
+            faults: Box::new(Listed::new(self.faults.iter().copied())),
+        };
+        let watched = Watched { checkers: Checkers::new(invariant::all(&self.setup)?), and };
+        let world = World::watched(self.setup.clone(), policy, models, watched)?.at_most(EVENTS_MAX);
+        let (outcome, mut watched) =
+            world.run(JobTime::ZERO + LIMIT).map_err(|(violation, _)| CaseError::Violated(violation))?;
+        watched.checkers.finish()?;
+        Ok(outcome)
+    }
+
+    /// Runs it again, and tells what happened to those that the failure is about.
+    pub fn story(&self) -> Story {
+        let lines = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let told = std::rc::Rc::clone(&lines);
+        let result = self.run_watched(move |at, what| {
+            if let Some(line) = story::line(what) {
+                told.borrow_mut().push((at, line));
+            }
+        });
+        Story::new(lines.take(), result.err())
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setup { sync, workers, servers, samples, epochs, global_batch_size, shard_len, .. } = &self.setup;
+        write!(f, "{}, {workers} workers", sync.name())?;
+        if *servers > 0 {
+            write!(f, ", {servers} servers")?;
+        }
+        write!(f, ", {samples} samples, {epochs} epochs, batches of {global_batch_size}")?;
+        if let Some(len) = shard_len {
+            write!(f, ", shards of {len}")?;
+        }
+        if self.setup.static_sharding {
+            f.write_str(", static")?;
+        }
+        write!(f, ", policy {}", self.policy)?;
+        for (at, fault) in &self.faults {
+            write!(f, "\n  {at} {fault:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The invariants, and somebody who looks over their shoulders.
+struct Watched<F> {
+    checkers: Checkers,
+    and: F,
+}
+
+impl<F: FnMut(JobTime, &crate::Happening<'_>)> Observer for Watched<F> {
+    fn saw(&mut self, at: JobTime, what: &crate::Happening<'_>) -> Result<(), Violation> {
+        (self.and)(at, what);
+        self.checkers.saw(at, what)
+    }
+}

@@ -1,0 +1,74 @@
+//! What happens in a simulated job, as the checkers and the trace see it.
+
+use antdt_agent::AgentSession;
+use antdt_core::{Holder, JobTime};
+use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
+use antdt_shard::ledger::{Answer, Event, Record};
+
+use crate::model::Fault;
+
+/// One thing that happened.
+#[derive(Debug, Clone, Copy)]
+pub enum Happening<'a> {
+    /// The ledger answered.
+    Ledger(&'a Event, &'a Answer),
+    /// The ledger wrote this down before it answered.
+    Record(&'a Record),
+    /// The head answered.
+    Head(&'a HeadEvent, &'a HeadAnswer),
+    /// A deadline of the head passed.
+    HeadDeadline,
+    /// The head wants this done.
+    Effect(&'a HeadEffect),
+    /// A life of a worker got a reply and made its next call.
+    Worker(Holder, &'a Reply, &'a Call),
+    /// The master's answer to a heartbeat reached a life.
+    Beat(Holder, &'a AgentSession),
+    /// A process began to run.
+    Born(Holder),
+    /// A process ended.
+    Died(Holder),
+    /// Something went wrong.
+    Fault(Fault),
+    /// From now on nothing goes wrong any more.
+    Calm,
+    /// The job ended: everything is committed, or why not.
+    Ended(&'a Result<(), String>),
+}
+
+/// Something that looks on.
+pub trait Observer {
+    /// Whether it looks at all. If not, nothing is copied for it.
+    fn watches(&self) -> bool {
+        true
+    }
+
+    /// This happened at `at`. An error ends the simulation.
+    ///
+    /// # Errors
+    /// If it must not have happened.
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), crate::Violation>;
+}
+
+/// Both look on: the first one sees everything before the second one does.
+impl<A: Observer, B: Observer> Observer for (A, B) {
+    fn watches(&self) -> bool {
+        self.0.watches() || self.1.watches()
+    }
+
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), crate::Violation> {
+        self.0.saw(at, what)?;
+        self.1.saw(at, what)
+    }
+}
+
+/// Looks on if there is somebody.
+impl<O: Observer> Observer for Option<O> {
+    fn watches(&self) -> bool {
+        self.as_ref().is_some_and(Observer::watches)
+    }
+
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), crate::Violation> {
+        self.as_mut().map_or(Ok(()), |observer| observer.saw(at, what))
+    }
+}

@@ -1,0 +1,298 @@
+//! In synchronous training the batches of one step add up to the global batch, whatever the plans are; fewer samples only where
+//! somebody was told that there are none for him now, as at the data's end, or while a lost worker's part is not yet shared
+//! out among the others. More never.
+//!
+//! Source: `AntDT` changes the batch sizes of workers such that their sum, and with it the meaning of the learning rate, stays.
+
+use std::collections::BTreeMap;
+
+use antdt_core::{FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit, SyncMode};
+use antdt_job::{Call, HeadEffect, HeadEvent, Note, Reply};
+
+use super::Invariant;
+use super::seats::Seats;
+use crate::happening::Happening;
+use crate::setup::Setup;
+
+/// What a worker brings to its next step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Loaded {
+    samples: u64,
+    /// What its plan says.
+    size: u64,
+    /// It was told that there is nothing for it now.
+    short: bool,
+}
+
+/// A step of a group as far as its members have come to it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    came: usize,
+    sum: u64,
+    short: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct BatchSizeConserved {
+    sync: SyncMode,
+    global: u64,
+    seats: Seats,
+    loaded: BTreeMap<Holder, Loaded>,
+    /// Who was told so since its last batch; of those at the data's end, for ever.
+    told: BTreeMap<Holder, bool>,
+    /// The group in force, its size, and its open step.
+    group: (MembershipVersion, usize),
+    open: BTreeMap<(MembershipVersion, u64), Step>,
+    /// With servers: who is ready for which step.
+    ready: BTreeMap<Holder, (u64, Loaded)>,
+    committed: Option<u64>,
+}
+
+impl BatchSizeConserved {
+    /// Of this job.
+    pub fn new(setup: &Setup) -> Self {
+        Self {
+            sync: setup.sync,
+            global: setup.global_batch_size.into(),
+            seats: Seats::default(),
+            loaded: BTreeMap::new(),
+            told: BTreeMap::new(),
+            group: (MembershipVersion(0), 0),
+            open: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            committed: None,
+        }
+    }
+
+    fn replied(&mut self, holder: Holder, reply: &Reply) {
+        match reply {
+            Reply::Exchanged(exchanged) => match exchanged.fetched {
+                Some(FetchOutcome::Wait { .. } | FetchOutcome::AtLimit) => {
+                    self.told.entry(holder).or_default();
+                }
+                Some(FetchOutcome::EndOfData) => {
+                    self.told.insert(holder, true);
+                }
+                Some(FetchOutcome::Granted(_)) | None => {}
+            },
+            // An empty batch takes its place.
+            Reply::Unreadable { .. } => {
+                self.loaded.insert(holder, Loaded { short: true, ..Loaded::default() });
+            }
+            Reply::Joined(joined) if self.sync == SyncMode::AllReduce && joined.membership > self.group.0 => {
+                self.group = (joined.membership, joined.members.len());
+                self.open.retain(|(membership, _), _| *membership >= joined.membership);
+            }
+            _ => {}
+        }
+    }
+
+    fn called(&mut self, holder: Holder, call: &Call) -> Result<(), String> {
+        let Some(seat) = self.seats.get(holder) else { return Ok(()) };
+        match call {
+            // Others are idle, and it gives back what it has not begun.
+            Call::Release(_) => {
+                self.told.entry(holder).or_default();
+            }
+            Call::Load(batch) => {
+                let samples = batch.fragments.iter().map(Fragment::len).sum();
+                let (size, end) = (u64::from(seat.size), self.told.get(&holder) == Some(&true));
+                let short = end || self.told.remove(&holder).is_some();
+                if samples > size || (samples < size && !short) {
+                    return Err(format!(
+                        "{holder} takes a batch of {samples} samples; plan {} says {size}",
+                        seat.applied
+                    ));
+                }
+                self.loaded.insert(holder, Loaded { samples, size, short: samples < size });
+            }
+            Call::Combine { step, samples, .. } => {
+                let loaded = self.loaded.get(&holder).copied().unwrap_or_default();
+                if *samples != loaded.samples {
+                    return Err(format!(
+                        "{holder} has a batch of {} samples and gives {samples} to step {step}",
+                        loaded.samples
+                    ));
+                }
+                if seat.membership != self.group.0 {
+                    return Ok(()); // A group that is gone: the step ends nowhere.
+                }
+                let open = self.open.entry((seat.membership, *step)).or_default();
+                open.came += 1;
+                open.sum += samples;
+                open.short |= loaded.short;
+                if open.came == self.group.1 {
+                    let Step { sum, short, .. } = *open;
+                    self.open.remove(&(seat.membership, *step));
+                    return self.check(*step, sum, self.global, short);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check(&self, step: u64, sum: u64, expected: u64, short: bool) -> Result<(), String> {
+        if sum > self.global || sum > expected || (sum < expected && !short) {
+            let global = self.global;
+            return Err(format!(
+                "the batches of step {step} add up to {sum}; {expected} by the plan, the global batch is {global}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// With servers: what a step is made of.
+    fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
+        if self.committed >= Some(commit.step) {
+            return Ok(()); // Everybody is told.
+        }
+        self.committed = Some(commit.step);
+        let ready = std::mem::take(&mut self.ready);
+        let ready = ready.iter().filter(|(holder, (step, loaded))| {
+            *step == commit.step && (loaded.samples == 0 || commit.contributors.contains_key(holder))
+        });
+        let (mut expected, mut short, mut members, mut plan) = (0, false, 0, None);
+        for (holder, (_, loaded)) in ready {
+            expected += loaded.size;
+            short |= loaded.short;
+            members += usize::from(loaded.size > 0);
+            plan = plan.max(self.seats.get(*holder).map(|seat| seat.applied));
+        }
+        let plan = plan.and_then(|version| self.seats.plan(version));
+        if plan.is_some_and(|plan| plan.batch_sizes.len() == members) {
+            // Everybody that the plan names took part.
+            expected = self.global;
+        }
+        self.check(commit.step, commit.samples, expected, short)
+    }
+}
+
+impl Invariant for BatchSizeConserved {
+    fn name(&self) -> &'static str {
+        "batch_size_conserved"
+    }
+
+    fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        if !self.sync.is_synchronous() {
+            return Ok(());
+        }
+        // The reply first: it may put a plan in force, which the call follows.
+        self.seats.saw(what);
+        match what {
+            Happening::Effect(HeadEffect::Note { note: Note::Published(plan), .. }) => {
+                let sum: u64 = plan.batch_sizes.values().map(|size| u64::from(*size)).sum();
+                if sum != self.global {
+                    let (version, global) = (plan.version, self.global);
+                    return Err(format!("plan {version} adds up to {sum}, the global batch is {global}"));
+                }
+            }
+            Happening::Worker(holder, reply, call) => {
+                self.replied(*holder, reply);
+                return self.called(*holder, call);
+            }
+            Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
+                let mut loaded = self.loaded.get(holder).copied().unwrap_or_default();
+                loaded.samples = readiness.samples;
+                self.ready.insert(*holder, (*step, loaded));
+            }
+            Happening::Effect(HeadEffect::Committed(_, commit)) => return self.committed(commit),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_agent::Batch;
+    use antdt_core::{Exchanged, PlanVersion, Readiness};
+    use antdt_job::HeadAnswer;
+
+    use super::super::testing::{History, IDLE, holder, joined, plan};
+    use super::*;
+
+    fn setup(sync: SyncMode) -> Setup {
+        Setup { sync, global_batch_size: 12, workers: 2, ..Setup::default() }
+    }
+
+    fn combine(samples: u64) -> Call {
+        Call::Combine { step: 0, samples, acks: vec![] }
+    }
+
+    fn in_a_group() -> History<BatchSizeConserved> {
+        let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::AllReduce)));
+        let reply = Reply::Joined(Box::new(joined(1, &[holder(0), holder(1)], plan(1, &[8, 4]), 0)));
+        history.worker(holder(0), &reply, &IDLE).worker(holder(1), &reply, &IDLE);
+        history
+    }
+
+    fn batch(len: u64) -> Call {
+        Call::Load(super::super::testing::batch(len))
+    }
+
+    #[test]
+    fn a_step_adds_up_unless_somebody_has_nothing() {
+        let mut history = in_a_group();
+        history.worker(holder(0), &Reply::Slept, &batch(8)).worker(holder(1), &Reply::Slept, &batch(4));
+        history.worker(holder(0), &Reply::Slept, &combine(8));
+        history.worker(holder(1), &Reply::Slept, &combine(4)).holds();
+        let wait = FetchOutcome::Wait { retry_after: std::time::Duration::ZERO };
+        let told = Reply::Exchanged(Exchanged { fetched: Some(wait), ..Exchanged::default() });
+        history.worker(holder(1), &told, &batch(3)).holds();
+        history.worker(holder(1), &Reply::Slept, &batch(3)).fails("a batch of 3 samples; plan 1 says 4");
+    }
+
+    #[test]
+    fn nobody_gives_more_or_less_than_his_batch() {
+        let mut history = in_a_group();
+        history.worker(holder(0), &Reply::Slept, &batch(9)).fails("a batch of 9 samples; plan 1 says 8");
+        let mut history = in_a_group();
+        history.worker(holder(0), &Reply::Slept, &batch(8)).holds();
+        history.worker(holder(0), &Reply::Slept, &combine(7)).fails("gives 7 to step 0");
+    }
+
+    #[test]
+    fn a_plan_adds_up() {
+        let publish =
+            |sizes: &[u32]| HeadEffect::Note { at: JobTime::ZERO, note: Note::Published(plan(1, sizes)) };
+        let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+        history.effect(&publish(&[6, 6])).holds();
+        history.effect(&publish(&[7, 6])).fails("plan 1 adds up to 13");
+    }
+
+    #[test]
+    fn with_servers_too_a_step_adds_up() {
+        let run = |second: Option<u64>, sum: u64| {
+            let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+            let note = Note::Published(plan(1, &[8, 4]));
+            history.effect(&HeadEffect::Note { at: JobTime::ZERO, note });
+            let reply = Reply::Joined(Box::new(joined(1, &[], plan(1, &[8, 4]), 0)));
+            let mut contributors = BTreeMap::new();
+            for (who, samples) in [(holder(0), Some(8)), (holder(1), second)] {
+                let Some(samples) = samples else { continue };
+                history.worker(who, &reply, &batch(samples));
+                let plan = PlanVersion(1);
+                let readiness = Readiness { samples, end_of_data: false, plan, acks: vec![] };
+                let event = HeadEvent::Ready { holder: who, step: 0, readiness };
+                history.head(&event, &HeadAnswer::Parked);
+                contributors.insert(who, vec![]);
+            }
+            let contributors = contributors.into();
+            let commit = StepCommit { step: 0, contributors, samples: sum, apply: None, end: false };
+            history.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
+            history
+        };
+        run(Some(4), 12).holds();
+        run(None, 8).holds();
+        run(Some(4), 8).fails("add up to 8; 12 by the plan");
+        run(Some(4), 13).fails("add up to 13");
+    }
+
+    #[test]
+    fn an_empty_batch_is_no_batch_of_a_plan() {
+        let mut history = in_a_group();
+        history.worker(holder(0), &Reply::Slept, &Call::Load(Batch::default())).fails("a batch of 0 samples");
+    }
+}

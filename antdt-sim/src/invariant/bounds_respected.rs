@@ -1,0 +1,84 @@
+//! No worker is given, or takes, a smaller or larger batch than it said it can.
+//!
+//! Source: our design; a batch that does not fit the memory of a device ends the job.
+
+use std::collections::BTreeMap;
+
+use antdt_core::{Fragment, JobTime, NodeId};
+use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note};
+
+use super::Invariant;
+use crate::happening::Happening;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct BoundsRespected {
+    bounds: BTreeMap<NodeId, (u32, u32)>,
+}
+
+impl Invariant for BoundsRespected {
+    fn name(&self) -> &'static str {
+        "bounds_respected"
+    }
+
+    fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        match what {
+            Happening::Head(HeadEvent::Register(registration), HeadAnswer::Registered { .. }) => {
+                let info = &registration.info;
+                self.bounds.insert(info.holder.node, (info.batch_size_min, info.batch_size_max));
+            }
+            Happening::Effect(HeadEffect::Note { note: Note::Published(plan), .. }) => {
+                for (node, size) in plan.batch_sizes.iter() {
+                    let Some((min, max)) = self.bounds.get(node) else {
+                        return Err(format!("plan {} names {node}, which never registered", plan.version));
+                    };
+                    if size < min || size > max {
+                        let version = plan.version;
+                        return Err(format!(
+                            "plan {version} has {size} for {node}, which takes {min} to {max}"
+                        ));
+                    }
+                }
+            }
+            Happening::Worker(holder, _, Call::Load(batch)) => {
+                let samples: u64 = batch.fragments.iter().map(Fragment::len).sum();
+                if let Some((_, max)) = self.bounds.get(&holder.node)
+                    && samples > u64::from(*max)
+                {
+                    return Err(format!("{holder} takes a batch of {samples}, at most {max} fit"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{History, IDLE, batch, holder, plan, registered};
+    use super::*;
+    use antdt_job::Reply;
+
+    #[test]
+    fn a_plan_keeps_to_what_the_nodes_take() {
+        let publish =
+            |sizes: &[u32]| HeadEffect::Note { at: JobTime::ZERO, note: Note::Published(plan(3, sizes)) };
+        let mut history = History::new(BoundsRespected::default());
+        let (event, answer) = registered(holder(0), 2, 8);
+        history.head(&event, &answer).effect(&publish(&[8])).effect(&publish(&[2]));
+        history.worker(holder(0), &Reply::Slept, &Call::Load(batch(8)));
+        history.worker(holder(0), &Reply::Slept, &IDLE).holds();
+        history.effect(&publish(&[9])).fails("plan 3 has 9 for worker-0, which takes 2 to 8");
+        let mut history = History::new(BoundsRespected::default());
+        history.head(&event, &answer);
+        history.worker(holder(0), &Reply::Slept, &Call::Load(batch(9))).fails("at most 8 fit");
+    }
+
+    #[test]
+    fn a_plan_names_nobody_who_is_not_there() {
+        let mut history = History::new(BoundsRespected::default());
+        let note = Note::Published(plan(1, &[1]));
+        history.effect(&HeadEffect::Note { at: JobTime::ZERO, note }).fails("which never registered");
+    }
+}

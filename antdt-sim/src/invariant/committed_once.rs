@@ -1,0 +1,470 @@
+//! The model contains exactly what is acknowledged. Nothing is acknowledged before its gradient is part of a committed step;
+//! in synchronous training what is part of one is acknowledged before anybody else could train it again, whoever dies in
+//! between; and a step is committed once, by all who go on with the model, or by nobody.
+//!
+//! Two things may be trained twice, and are not found fault with: in asynchronous training, what was pushed and not yet
+//! acknowledged when its worker died; and what was committed while the shard service was away and was granted to somebody
+//! else before its holder could say so.
+//!
+//! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
+
+use std::collections::BTreeMap;
+
+use antdt_core::{
+    Ack, AckOutcome, Contribution, Fragment, Generation, Holder, JobTime, Joined, LeaseId, MembershipVersion,
+    ShardKey, Standing, StepCommit, StepResult, SyncMode,
+};
+use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
+use antdt_shard::DatasetSpec;
+use antdt_shard::ledger::{Answer, Event, Record};
+
+use super::Invariant;
+use super::leases::{Leases, Move, Progress, shard};
+use crate::happening::Happening;
+use crate::setup::Setup;
+
+/// Leases whose shard is remembered after their end: acks are for newer ones.
+const LEASES_MAX: usize = 1 << 16;
+
+/// Committed steps remembered: members of a group are at most one apart.
+const STEPS_MAX: usize = 16;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct CommittedOnce {
+    sync: SyncMode,
+    leases: Leases,
+    progress: Progress,
+    keys: BTreeMap<LeaseId, ShardKey>,
+    /// Samples in the model that are not acknowledged yet, by the end of them; and the life of the service that leased them.
+    in_model: BTreeMap<ShardKey, (u64, Generation)>,
+    /// The group of each worker, and the result that it has last, with the group that it is of.
+    groups: BTreeMap<Holder, MembershipVersion>,
+    combined: BTreeMap<Holder, (MembershipVersion, StepResult)>,
+    /// In which group a step was committed.
+    steps: BTreeMap<u64, MembershipVersion>,
+    /// The newest step in the model that a worker has; `None` for the one that all start from.
+    models: BTreeMap<Holder, Option<u64>>,
+    entering: BTreeMap<Holder, Option<u64>>,
+    /// What those said who wait for a group.
+    standings: BTreeMap<Holder, Standing>,
+    /// The step of which parts of the dead were settled, until the group hears of it.
+    decided: Option<u64>,
+    /// With servers: what each worker said is due with its step.
+    ready: BTreeMap<Holder, (u64, Vec<Ack>)>,
+    committed: Option<u64>,
+    /// Acks that are due for the loaded batch.
+    loaded: BTreeMap<Holder, Vec<Ack>>,
+}
+
+impl CommittedOnce {
+    /// Of this job, with a ledger of this data set.
+    pub fn new(setup: &Setup, spec: &DatasetSpec) -> Self {
+        Self {
+            sync: setup.sync,
+            leases: Leases::default(),
+            progress: Progress::new(spec),
+            keys: BTreeMap::new(),
+            in_model: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            combined: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            models: BTreeMap::new(),
+            entering: BTreeMap::new(),
+            standings: BTreeMap::new(),
+            decided: None,
+            ready: BTreeMap::new(),
+            committed: None,
+            loaded: BTreeMap::new(),
+        }
+    }
+
+    fn record(&mut self, record: &Record) -> Result<(), String> {
+        self.progress.saw(record)?;
+        if let Record::Acked { epoch, position, offset } = record
+            && let Some(key) = self.progress.key(*epoch, *position)
+        {
+            let in_model = self.in_model.get(&key).map_or(0, |(end, _)| *end);
+            if *offset > in_model {
+                return Err(format!(
+                    "{} is acknowledged up to {offset}, but only {in_model} are in the model",
+                    shard(key)
+                ));
+            }
+            if *offset == in_model {
+                self.in_model.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// These samples are part of the model from now on.
+    fn commit(&mut self, acks: &[Ack]) {
+        for ack in acks {
+            let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
+            if ack.offset > self.progress.offset(key) {
+                let in_model = self.in_model.entry(key).or_default();
+                if ack.offset > in_model.0 {
+                    *in_model = (ack.offset, ack.lease.generation);
+                }
+            }
+        }
+    }
+
+    /// A group commits a step.
+    fn applied(&mut self, holder: Holder) -> Result<(), String> {
+        let Some((group, result)) = self.combined.get(&holder).cloned() else {
+            return Err(format!("{holder} applies a step that it does not have"));
+        };
+        self.models.insert(holder, Some(result.step));
+        let known = *self.steps.entry(result.step).or_insert(group);
+        if known != group {
+            let step = result.step;
+            return Err(format!(
+                "step {step} of group {known} and that of group {group} are both in the model"
+            ));
+        }
+        for contribution in result.contributions.iter() {
+            self.commit(&contribution.acks);
+        }
+        while self.steps.len() > STEPS_MAX {
+            self.steps.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Everybody goes on from one model.
+    fn entered(&mut self, holder: Holder, joined: &Joined) -> Result<(), String> {
+        let from = joined.source.map(|rank| (rank, joined.next_step.checked_sub(1)));
+        let model = self.models.get(&holder).copied();
+        let step = |step: Option<u64>| step.map_or("none".to_owned(), |step| step.to_string());
+        match (from, model) {
+            (None, Some(Some(mine))) => {
+                return Err(format!("{holder} has step {mine}, and its group is to start anew"));
+            }
+            (Some((_, newest)), Some(mine)) if mine != newest => {
+                let (mine, newest) = (step(mine), step(newest));
+                return Err(format!("{holder} has step {mine}, and its group goes on from step {newest}"));
+            }
+            (Some((rank, newest)), None) => {
+                let source = joined.members.get(rank.0 as usize).map(|(member, _)| *member);
+                if source == Some(holder) {
+                    let newest = step(newest);
+                    return Err(format!("{holder} is to give the others step {newest} and has no model"));
+                }
+            }
+            _ => {}
+        }
+        self.entering.insert(holder, from.and_then(|(_, newest)| newest));
+        Ok(())
+    }
+
+    /// The master settles what somebody contributed.
+    fn settle(&mut self, contribution: &Contribution) -> Result<(), String> {
+        let Contribution { holder, acks } = contribution;
+        if self.sync == SyncMode::AllReduce {
+            let results = self.standings.values().flat_map(|s| s.applied.iter().chain(&s.prepared));
+            let mut of = results.filter(|result| result.contributions.contains(contribution));
+            let step = of.next().map(|result| result.step);
+            let Some(step) = step else {
+                return Err(format!("{holder} is settled for what no survivor knows of"));
+            };
+            if let Some(other) = self.decided.replace(step).filter(|other| *other != step) {
+                return Err(format!("{holder} is settled for step {step}, others for step {other}"));
+            }
+        } else if self.ready.get(holder).is_none_or(|(_, due)| due != acks) {
+            return Err(format!("{holder} is settled for {acks:?}, which it did not say"));
+        }
+        self.commit(acks);
+        Ok(())
+    }
+
+    fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
+        if self.committed >= Some(commit.step) {
+            return Ok(()); // Everybody is told.
+        }
+        self.committed = Some(commit.step);
+        for (holder, acks) in commit.contributors.iter() {
+            let said = self.ready.remove(holder);
+            if said.as_ref().is_none_or(|(step, due)| *step != commit.step || due != acks) {
+                return Err(format!(
+                    "step {} contains {acks:?} of {holder}, which it did not say",
+                    commit.step
+                ));
+            }
+            for ack in acks {
+                let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
+                let settled = self.in_model.get(&key).map_or(0, |(end, _)| *end);
+                if settled.max(self.progress.offset(key)) < ack.offset {
+                    let (step, shard) = (commit.step, shard(key));
+                    return Err(format!("step {step} contains {shard} up to {}, not settled", ack.offset));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn worker(&mut self, holder: Holder, reply: &Reply, call: &Call) -> Result<(), String> {
+        match reply {
+            Reply::Joined(joined) => {
+                self.groups.insert(holder, joined.membership);
+            }
+            Reply::Combined(result) => {
+                let group = self.groups.get(&holder).copied().unwrap_or_default();
+                self.combined.insert(holder, (group, result.clone()));
+            }
+            Reply::Entered => {
+                if let Some(step) = self.entering.remove(&holder) {
+                    self.models.insert(holder, step);
+                }
+            }
+            Reply::Pushed if self.sync == SyncMode::PsAsp => {
+                let acks = self.loaded.remove(&holder).unwrap_or_default();
+                self.commit(&acks);
+            }
+            _ => {}
+        }
+        match call {
+            Call::Load(batch) if self.sync == SyncMode::PsAsp => {
+                self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
+                Ok(())
+            }
+            Call::Apply => self.applied(holder),
+            Call::Enter(joined) => self.entered(holder, joined),
+            _ => Ok(()),
+        }
+    }
+
+    fn granted(&mut self, what: &Happening<'_>) -> Result<(), String> {
+        for moved in self.leases.saw(what) {
+            let Move::Granted(holder, grant) = moved else { continue };
+            self.keys.insert(grant.lease, grant.key);
+            if self.keys.len() > LEASES_MAX {
+                self.keys.pop_first();
+            }
+            let Some((end, generation)) = self.in_model.get(&grant.key) else { continue };
+            let excused = self.sync == SyncMode::PsAsp || *generation != self.progress.generation;
+            if grant.resume_at < *end && !excused {
+                let (shard, at) = (shard(grant.key), grant.resume_at);
+                return Err(format!("{holder} is to begin {shard} at {at}; the model has {end} of it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Invariant for CommittedOnce {
+    fn name(&self) -> &'static str {
+        "committed_once"
+    }
+
+    fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        self.granted(what)?;
+        match what {
+            Happening::Record(record) => self.record(record),
+            Happening::Ledger(Event::Settle { holder, acks }, Answer::Ack(answer)) => {
+                let now = self.progress.generation;
+                let lost = match answer {
+                    Ok(outcomes) => acks.iter().zip(outcomes).find(|(ack, outcome)| {
+                        **outcome == AckOutcome::StaleLease && ack.lease.generation == now
+                    }),
+                    Err(error) => return Err(format!("{holder} cannot be settled: {error}")),
+                };
+                match lost {
+                    Some((ack, _)) => {
+                        Err(format!("lease {} of {holder} ended before it was settled", ack.lease))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Happening::Worker(holder, reply, call) => self.worker(*holder, reply, call),
+            Happening::Head(HeadEvent::Join { holder, standing }, _) => {
+                self.standings.insert(*holder, standing.clone());
+                Ok(())
+            }
+            Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
+                self.ready.insert(*holder, (*step, readiness.acks.clone()));
+                Ok(())
+            }
+            Happening::Effect(HeadEffect::Settle(contribution)) => self.settle(contribution),
+            Happening::Effect(HeadEffect::Committed(_, commit)) => self.committed(commit),
+            Happening::Effect(HeadEffect::Joined(holder, joined)) => {
+                self.standings.remove(holder);
+                match self.decided.take() {
+                    Some(step) if joined.next_step != step + 1 => {
+                        let next = joined.next_step;
+                        Err(format!("step {step} was settled, and the group goes on with step {next}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Happening::Died(holder) => {
+                self.models.remove(holder);
+                self.entering.remove(holder);
+                self.combined.remove(holder);
+                self.loaded.remove(holder);
+                Ok(())
+            }
+            // Until the master hears of its end, what it said counts.
+            Happening::Head(HeadEvent::Exited(holder, ..), _) => {
+                self.standings.remove(holder);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{PlanVersion, Rank, Readiness};
+    use antdt_job::HeadAnswer;
+
+    use super::super::testing::{History, IDLE, ack, grant, holder, joined, plan, result, spec};
+    use super::*;
+
+    fn setup(sync: SyncMode) -> Setup {
+        Setup { sync, ..Setup::default() }
+    }
+
+    /// Two workers with a shard each have combined step 0.
+    fn combined() -> History<CommittedOnce> {
+        let mut history = History::new(CommittedOnce::new(&setup(SyncMode::AllReduce), &spec()));
+        let members = [holder(0), holder(1)];
+        let reply = Reply::Joined(Box::new(joined(1, &members, plan(1, &[4, 4]), 0)));
+        let enter = Call::Enter(Box::new(joined(1, &members, plan(1, &[4, 4]), 0)));
+        history.generation(1);
+        for (who, shard) in members.into_iter().zip([0, 1]) {
+            history.granted(who, 1, &[grant(shard + 1, shard, 0)]);
+            history.worker(who, &reply, &enter).worker(who, &Reply::Entered, &IDLE);
+            history.worker(who, &Reply::Combined(step(0)), &IDLE);
+        }
+        history
+    }
+
+    fn step(step: u64) -> StepResult {
+        result(step, &[(holder(0), ack(1, 4)), (holder(1), ack(2, 4))])
+    }
+
+    fn again(source: Option<Rank>, next_step: u64, member: u32) -> Joined {
+        Joined { source, ..joined(2, &[holder(member)], plan(2, &[8]), next_step) }
+    }
+
+    fn join(history: &mut History<CommittedOnce>, prepared: bool) {
+        let (applied, prepared) = if prepared { (None, Some(step(0))) } else { (Some(step(0)), None) };
+        let standing = Standing { applied, prepared };
+        history.head(&HeadEvent::Join { holder: holder(0), standing }, &HeadAnswer::Parked);
+    }
+
+    #[test]
+    fn an_ack_follows_its_step() {
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).recorded_ack(0, 4).recorded_ack(1, 4).holds();
+        combined().recorded_ack(0, 4).fails("only 0 are in the model");
+        let mut history = combined();
+        history
+            .worker(holder(0), &IDLE_REPLY, &Call::Apply)
+            .recorded_ack(0, 5)
+            .fails("only 4 are in the model");
+    }
+
+    const IDLE_REPLY: Reply = Reply::Slept;
+
+    #[test]
+    fn what_is_in_the_model_is_not_trained_again() {
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
+        history.lost(holder(1)).granted(holder(0), 2, &[grant(3, 1, 0)]).fails("the model has 4 of it");
+        // Settled first, it is not.
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
+        join(&mut history, false);
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)] };
+        history.effect(&HeadEffect::Settle(dead)).recorded_ack(1, 4);
+        history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::Accepted]);
+        history.effect(&HeadEffect::LedgerLost(holder(1))).lost(holder(1));
+        history.effect(&HeadEffect::Joined(holder(0), Box::new(again(Some(Rank(0)), 1, 0))));
+        history.granted(holder(0), 2, &[grant(3, 1, 4)]).holds();
+        // A service that came back without its leases excuses it.
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).generation(2);
+        history.granted(holder(0), 2, &[grant(3, 1, 0)]).holds();
+    }
+
+    #[test]
+    fn a_settlement_comes_in_time_and_says_what_was_contributed() {
+        let mut history = combined();
+        history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::StaleLease]).fails("before it was settled");
+        let mut history = combined();
+        join(&mut history, true);
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 9)] };
+        history.effect(&HeadEffect::Settle(dead)).fails("what no survivor knows of");
+        let mut history = combined();
+        join(&mut history, true);
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)] };
+        history.effect(&HeadEffect::Settle(dead)).holds();
+        let rejoined = again(None, 0, 0);
+        history.effect(&HeadEffect::Joined(holder(0), Box::new(rejoined))).fails("goes on with step 0");
+    }
+
+    #[test]
+    fn a_step_is_committed_in_one_group() {
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
+        let reply = Reply::Joined(Box::new(again(None, 0, 1)));
+        history.worker(holder(1), &reply, &Call::Enter(Box::new(again(None, 0, 1))));
+        history.worker(holder(1), &Reply::Entered, &IDLE);
+        history
+            .worker(holder(1), &Reply::Combined(result(0, &[])), &Call::Apply)
+            .fails("are both in the model");
+    }
+
+    #[test]
+    fn all_go_on_from_one_model() {
+        let enter = |joined: Joined| (Reply::Joined(Box::new(joined.clone())), Call::Enter(Box::new(joined)));
+        let (reply, call) = enter(again(Some(Rank(0)), 1, 0));
+        combined().worker(holder(0), &reply, &call).fails("has step none, and its group goes on from step 0");
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).worker(holder(0), &reply, &call).holds();
+        let (reply, call) = enter(again(None, 0, 0));
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
+        history.worker(holder(0), &reply, &call).fails("is to start anew");
+        let (reply, call) = enter(again(Some(Rank(0)), 1, 7));
+        combined().worker(holder(7), &reply, &call).fails("has no model");
+    }
+
+    #[test]
+    fn with_servers_a_commit_settles_what_was_said() {
+        let acks = vec![ack(1, 4)];
+        let readiness =
+            Readiness { samples: 4, end_of_data: false, plan: PlanVersion(1), acks: acks.clone() };
+        let ready = HeadEvent::Ready { holder: holder(0), step: 0, readiness };
+        let commit = |acks: Vec<Ack>| {
+            let contributors = BTreeMap::from([(holder(0), acks)]).into();
+            let commit = StepCommit { step: 0, contributors, samples: 4, apply: None, end: false };
+            HeadEffect::Committed(holder(0), Box::new(commit))
+        };
+        let new = || {
+            let mut history = History::new(CommittedOnce::new(&setup(SyncMode::PsBsp), &spec()));
+            history.granted(holder(0), 1, &[grant(1, 0, 0)]).head(&ready, &HeadAnswer::Parked);
+            history
+        };
+        let settle = HeadEffect::Settle(Contribution { holder: holder(0), acks: acks.clone() });
+        new().effect(&settle).recorded_ack(0, 4).effect(&commit(acks.clone())).holds();
+        new().effect(&commit(acks)).fails("not settled");
+        new().effect(&settle).effect(&commit(vec![ack(1, 5)])).fails("which it did not say");
+    }
+
+    #[test]
+    fn a_worker_at_its_own_pace_acknowledges_what_it_has_pushed() {
+        let new = || {
+            let mut history = History::new(CommittedOnce::new(&setup(SyncMode::PsAsp), &spec()));
+            history.granted(holder(0), 1, &[grant(1, 0, 0)]);
+            history.worker(holder(0), &Reply::Slept, &Call::Load(super::super::testing::batch(4)));
+            history
+        };
+        new().worker(holder(0), &Reply::Pushed, &IDLE).recorded_ack(0, 4).holds();
+        new().recorded_ack(0, 4).fails("only 0 are in the model");
+    }
+}

@@ -1,0 +1,94 @@
+//! Nobody is told that the data have ended while a sample waits or is leased; after the first who was told so, nothing is
+//! granted any more; and the job does not count as complete before.
+//!
+//! Source: our design, against a defect of `DLRover`'s data sharding service, whose workers are told "end" while an epoch is out.
+
+use antdt_core::{FetchOutcome, Generation, JobTime};
+use antdt_job::{HeadEffect, HeadEvent, Note};
+use antdt_shard::DatasetSpec;
+use antdt_shard::ledger::Answer;
+
+use super::Invariant;
+use super::leases::Progress;
+use crate::happening::Happening;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct NoEarlyEnd {
+    progress: Progress,
+    /// The life of the service that has said so.
+    said: Option<Generation>,
+}
+
+impl NoEarlyEnd {
+    /// Of a ledger of this data set.
+    pub fn new(spec: &DatasetSpec) -> Self {
+        Self { progress: Progress::new(spec), said: None }
+    }
+
+    fn must_be_finished(&self, what: &str) -> Result<(), String> {
+        if self.progress.is_finished() {
+            return Ok(());
+        }
+        let Progress { acked, quarantined, .. } = self.progress;
+        let total = self.progress.total().unwrap_or(u64::MAX);
+        Err(format!("{what} with {acked} samples acknowledged and {quarantined} given up of {total}"))
+    }
+}
+
+impl Invariant for NoEarlyEnd {
+    fn name(&self) -> &'static str {
+        "no_early_end"
+    }
+
+    fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        match what {
+            Happening::Record(record) => self.progress.saw(record),
+            Happening::Ledger(_, Answer::Exchange(Ok(exchanged))) => match exchanged.fetched {
+                Some(FetchOutcome::EndOfData) => {
+                    self.said = Some(self.progress.generation);
+                    self.must_be_finished("the end of the data is announced")
+                }
+                // The repetition of an old answer aside, which nobody asks for who was told of the end.
+                Some(FetchOutcome::Granted(grant)) if self.said == Some(grant.lease.generation) => {
+                    Err(format!("lease {} is granted after the end of the data", grant.lease))
+                }
+                _ => Ok(()),
+            },
+            Happening::Head(HeadEvent::Leave { holder, end_of_data: true, .. }, _) => {
+                self.must_be_finished(&format!("{holder} leaves at the end of the data"))
+            }
+            Happening::Effect(HeadEffect::Note { note: Note::Completed, .. }) => {
+                self.must_be_finished("the job counts as complete")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{History, grant, holder, spec};
+    use super::*;
+
+    #[test]
+    fn the_end_is_announced_when_all_is_acknowledged() {
+        let mut history = History::new(NoEarlyEnd::new(&spec()));
+        history.generation(1);
+        history.recorded_ack(0, 10).recorded_ack(1, 10);
+        history.granted(holder(0), 1, &[grant(3, 2, 0)]);
+        history.recorded_ack(2, 10);
+        history.fetched(holder(0), 2, FetchOutcome::EndOfData).holds();
+        history.granted(holder(1), 1, &[grant(4, 2, 0)]).fails("after the end of the data");
+    }
+
+    #[test]
+    fn one_shard_early_is_too_early() {
+        let mut history = History::new(NoEarlyEnd::new(&spec()));
+        history.recorded_ack(0, 10).recorded_ack(1, 10).recorded_ack(2, 9);
+        history.fetched(holder(0), 2, FetchOutcome::EndOfData).fails("29 samples acknowledged");
+        let note = HeadEffect::Note { at: JobTime::ZERO, note: Note::Completed };
+        let mut history = History::new(NoEarlyEnd::new(&spec()));
+        history.effect(&note).fails("counts as complete with 0 samples");
+    }
+}

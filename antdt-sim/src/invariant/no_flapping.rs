@@ -1,0 +1,65 @@
+//! A node that was restarted for slowness is left alone for ten times as long as that took, so that no node spends more than a
+//! tenth of its time on restarts.
+//!
+//! Source: our design; a cool-down relative to the restart suits nodes that start in a second or in ten minutes.
+
+use std::collections::BTreeMap;
+
+use antdt_controller::BudgetConfig;
+use antdt_core::{JobTime, NodeId};
+use antdt_job::{HeadEffect, Note};
+
+use super::Invariant;
+use crate::happening::Happening;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct NoFlapping {
+    begun: BTreeMap<NodeId, JobTime>,
+    not_before: BTreeMap<NodeId, JobTime>,
+}
+
+impl Invariant for NoFlapping {
+    fn name(&self) -> &'static str {
+        "no_flapping"
+    }
+
+    fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        let Happening::Effect(HeadEffect::Note { at, note }) = what else { return Ok(()) };
+        match note {
+            Note::Action { kind: "KILL_RESTART", target, .. } => {
+                let node = target.parse::<NodeId>().map_err(|error| error.to_string())?;
+                if let Some(until) = self.not_before.get(&node).filter(|until| *at < **until) {
+                    return Err(format!("{node} is restarted at {at}; it is to be left alone until {until}"));
+                }
+                self.begun.insert(node, *at);
+            }
+            Note::Event { node: Some(node), kind: "restart", .. } => {
+                if let Some(begun) = self.begun.remove(node) {
+                    let rest = at.since(begun).saturating_mul(BudgetConfig::default().cool_down_factor);
+                    self.not_before.insert(*node, *at + rest);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{History, action, event};
+    use super::*;
+
+    #[test]
+    fn a_restarted_node_is_left_alone_for_a_while() {
+        let mut history = History::new(NoFlapping::default());
+        history.effect(&action(10, "KILL_RESTART", "worker-1")).effect(&event(15, "worker-1", "restart"));
+        history.effect(&action(16, "KILL_RESTART", "worker-2")).holds();
+        history
+            .effect(&action(65, "KILL_RESTART", "worker-1"))
+            .effect(&event(70, "worker-1", "restart"))
+            .holds();
+        history.effect(&action(119, "KILL_RESTART", "worker-1")).fails("left alone until 120.000s");
+    }
+}

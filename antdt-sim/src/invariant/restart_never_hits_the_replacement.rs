@@ -1,0 +1,188 @@
+//! Who is killed or given up was meant: by an order that judged this very life, because it was silent, or because it never
+//! registered. And a new life is launched once, when the one before it has ended.
+//!
+//! Source: our design; actions name the life they judged, so that a late or repeated one cannot hit its replacement.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_controller::RestartConfig;
+use antdt_core::{Holder, Incarnation, JobTime, NodeId};
+use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
+
+use super::Invariant;
+use crate::happening::Happening;
+use crate::setup::Setup;
+
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    incarnation: Incarnation,
+    launched: JobTime,
+    /// When it was last heard of; `None` before it registered.
+    heard: Option<JobTime>,
+    /// An order to restart it stands.
+    ordered: bool,
+    /// It left without the end of the data, or its end is known.
+    over: bool,
+    /// Its process has ended, or it never was one.
+    ended: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct RestartNeverHitsTheReplacement {
+    silence: Duration,
+    lives: BTreeMap<NodeId, Life>,
+}
+
+impl RestartNeverHitsTheReplacement {
+    /// Of this job.
+    pub fn new(setup: &Setup) -> Self {
+        Self { silence: setup.silence_limit, lives: BTreeMap::new() }
+    }
+
+    fn life(&mut self, holder: Holder) -> Option<&mut Life> {
+        self.lives.get_mut(&holder.node).filter(|life| life.incarnation == holder.incarnation)
+    }
+
+    fn launched(&mut self, at: JobTime, holder: Holder) -> Result<(), String> {
+        match self.lives.get(&holder.node) {
+            None if holder.incarnation == Incarnation(0) => {}
+            Some(life) if life.incarnation.next() == holder.incarnation && life.ended => {}
+            None => return Err(format!("{holder} is launched, the first life is 0")),
+            Some(life) => {
+                let (before, ended) = (life.incarnation, if life.ended { "has" } else { "has not" });
+                return Err(format!("{holder} is launched after life {before}, which {ended} ended"));
+            }
+        }
+        let life = Life {
+            incarnation: holder.incarnation,
+            launched: at,
+            heard: None,
+            ordered: false,
+            over: false,
+            ended: false,
+        };
+        self.lives.insert(holder.node, life);
+        Ok(())
+    }
+
+    /// Why a life may be ended, if there is a reason.
+    fn is_meant(&self, at: JobTime, holder: Holder) -> bool {
+        let Some(life) = self.lives.get(&holder.node) else { return false };
+        if holder.incarnation < life.incarnation {
+            return true; // It has ended already.
+        }
+        let silent = match life.heard {
+            Some(heard) => at.since(heard) >= self.silence,
+            None => at.since(life.launched) >= RestartConfig::default().starting_limit,
+        };
+        holder.incarnation == life.incarnation && (life.ordered || life.over || silent)
+    }
+
+    fn heard(&mut self, at: JobTime, event: &HeadEvent, answer: &HeadAnswer) {
+        match event {
+            HeadEvent::Register(registration) if matches!(answer, HeadAnswer::Registered { .. }) => {
+                if let Some(life) = self.life(registration.info.holder) {
+                    life.heard = Some(at);
+                }
+            }
+            HeadEvent::Heartbeat { holder, .. } if matches!(answer, HeadAnswer::Beat(_)) => {
+                if let Some(life) = self.life(*holder) {
+                    life.heard = Some(at);
+                }
+            }
+            HeadEvent::Leave { holder, end_of_data, .. } => {
+                if let Some(life) = self.life(*holder) {
+                    life.over |= !end_of_data;
+                }
+            }
+            HeadEvent::Exited(holder, ..) | HeadEvent::LaunchFailed(holder, _) => {
+                if let Some(life) = self.life(*holder) {
+                    (life.over, life.ended) = (true, true);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Invariant for RestartNeverHitsTheReplacement {
+    fn name(&self) -> &'static str {
+        "restart_never_hits_the_replacement"
+    }
+
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
+        match what {
+            Happening::Head(event, answer) => self.heard(at, event, answer),
+            Happening::Effect(HeadEffect::Launch(holder)) => return self.launched(at, *holder),
+            Happening::Effect(HeadEffect::Note {
+                note: Note::Action { kind: "KILL_RESTART", target, .. },
+                ..
+            }) => {
+                let node = target.parse::<NodeId>().map_err(|error| error.to_string())?;
+                if let Some(life) = self.lives.get_mut(&node) {
+                    life.ordered = true;
+                }
+            }
+            Happening::Effect(HeadEffect::Kill(holder)) if !self.is_meant(at, *holder) => {
+                return Err(format!(
+                    "{holder} is killed without an order, a long silence, or a missing start"
+                ));
+            }
+            Happening::Effect(HeadEffect::LedgerLost(holder)) if !self.is_meant(at, *holder) => {
+                return Err(format!("{holder} is given up at the ledger while it lives"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Exit;
+
+    use super::super::testing::{History, action, holder, life, registered};
+    use super::*;
+
+    fn history() -> History<RestartNeverHitsTheReplacement> {
+        let mut history = History::new(RestartNeverHitsTheReplacement::new(&Setup::default()));
+        history.effect(&HeadEffect::Launch(holder(1)));
+        let (event, answer) = registered(holder(1), 1, 8);
+        history.at(1).head(&event, &answer);
+        history
+    }
+
+    /// It is ordered to be restarted, killed, and its replacement is there.
+    fn replaced() -> History<RestartNeverHitsTheReplacement> {
+        let mut history = history();
+        history.effect(&action(2, "KILL_RESTART", "worker-1"));
+        history.effect(&HeadEffect::LedgerLost(holder(1))).effect(&HeadEffect::Kill(holder(1)));
+        let exited = HeadEvent::Exited(holder(1), Exit::Killed { signal: 9 }, vec![]);
+        history.at(3).head(&exited, &HeadAnswer::Noted);
+        history.effect(&HeadEffect::Launch(life(1, 1)));
+        let (event, answer) = registered(life(1, 1), 1, 8);
+        history.at(4).head(&event, &answer);
+        history
+    }
+
+    #[test]
+    fn an_order_ends_the_life_that_it_judged_and_no_other() {
+        replaced().effect(&HeadEffect::Kill(holder(1))).holds();
+        replaced().effect(&HeadEffect::Kill(life(1, 1))).fails("worker-1#1 is killed without an order");
+        replaced().effect(&HeadEffect::LedgerLost(life(1, 1))).fails("given up at the ledger while it lives");
+    }
+
+    #[test]
+    fn a_life_that_is_silent_may_be_killed() {
+        history().at(10).effect(&HeadEffect::Kill(holder(1))).fails("is killed without an order");
+        history().at(11).effect(&HeadEffect::Kill(holder(1))).holds();
+    }
+
+    #[test]
+    fn a_node_has_one_life_at_a_time() {
+        history().effect(&HeadEffect::Launch(life(1, 1))).fails("after life 0, which has not ended");
+        replaced().effect(&HeadEffect::Launch(life(1, 1))).fails("worker-1#1 is launched after life 1");
+    }
+}

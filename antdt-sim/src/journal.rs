@@ -1,0 +1,271 @@
+//! What came of a simulated job: what people and charts want to know.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::{Counts, Exit, Holder, JobTime, NodeId, PlanVersion};
+use antdt_job::Note;
+
+use crate::Setup;
+
+/// Events kept at most; a chart shows no more.
+const EVENTS_MAX: usize = 10_000;
+
+/// Points of a series at most.
+const POINTS_MAX: usize = 400;
+
+/// Something that a policy did, or that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// When.
+    pub at: JobTime,
+    /// The newest step by then.
+    pub step: u64,
+    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    pub kind: &'static str,
+    /// A node, or `all`.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: JobTime,
+    /// To whom; `None` if to the job.
+    pub node: Option<NodeId>,
+    /// In one word.
+    pub kind: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// What became of the time of one life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Which.
+    pub holder: Holder,
+    /// From its launch to its end.
+    pub alive: Duration,
+    /// Spent on gradients.
+    pub busy: Duration,
+}
+
+/// Batches of one worker around one time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// When the last of them was reported.
+    pub at: JobTime,
+    /// How many.
+    pub batches: u32,
+    /// Samples in all of them.
+    pub samples: u64,
+    /// Time spent on their gradients.
+    pub compute: Duration,
+    /// Time of the whole batches.
+    pub wall: Duration,
+}
+
+/// How a simulated job ended, and what happened in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Everything is committed, or why not.
+    pub result: Result<(), String>,
+    /// When everything was committed: the job completion time. The end of the simulation if it never was.
+    pub completed: JobTime,
+    /// Steps taken.
+    pub steps: u64,
+    /// What became of the samples.
+    pub counts: Counts,
+    /// What was done, in order.
+    pub actions: Vec<Action>,
+    /// What happened, in order; the first ones if there were very many.
+    pub events: Vec<Event>,
+    /// When each plan was in force everywhere.
+    pub switches: Vec<(JobTime, PlanVersion)>,
+    /// How processes ended.
+    pub exits: Vec<(JobTime, Holder, Exit)>,
+    /// What became of the time of each life, by order of launch.
+    pub usage: Vec<Usage>,
+    /// Batches over time, by worker; neighbours are merged where there are many.
+    pub series: BTreeMap<NodeId, Vec<Point>>,
+    /// Events of the virtual clock.
+    pub simulated: u64,
+}
+
+impl Outcome {
+    /// Committed samples per second.
+    pub fn goodput(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "a rate")]
+        let acked = self.counts.acked as f64;
+        acked / self.completed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Share of the workers' time in which they did not compute, 0 to 1.
+    pub fn idle_share(&self) -> f64 {
+        let workers = self.usage.iter().filter(|usage| usage.holder.node.role == antdt_core::Role::Worker);
+        let (mut alive, mut busy) = (0.0, 0.0);
+        for usage in workers {
+            alive += usage.alive.as_secs_f64();
+            busy += usage.busy.as_secs_f64();
+        }
+        if alive > 0.0 { (1.0 - busy / alive).clamp(0.0, 1.0) } else { 0.0 }
+    }
+}
+
+/// Writes down what becomes the [`Outcome`].
+#[derive(Debug)]
+pub(crate) struct Journal {
+    steps: u64,
+    committed: Option<u64>,
+    completed: Option<JobTime>,
+    actions: Vec<Action>,
+    events: Vec<Event>,
+    switches: BTreeMap<PlanVersion, JobTime>,
+    exits: Vec<(JobTime, Holder, Exit)>,
+    series: BTreeMap<NodeId, Series>,
+    /// With very many workers a chart of each shows nothing.
+    with_series: bool,
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    points: Vec<Point>,
+    /// Batches in a full point.
+    grain: u32,
+}
+
+/// Workers of whom a series is kept.
+const SERIES_WORKERS: u32 = 256;
+
+impl Journal {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        Self {
+            steps: 0,
+            committed: None,
+            completed: None,
+            actions: Vec::new(),
+            events: Vec::new(),
+            switches: BTreeMap::new(),
+            exits: Vec::new(),
+            series: BTreeMap::new(),
+            with_series: setup.workers <= SERIES_WORKERS,
+        }
+    }
+
+    /// All-reduce: a step was agreed on.
+    pub(crate) const fn step(&mut self, samples: u64) {
+        if samples > 0 {
+            self.steps += 1;
+        }
+    }
+
+    /// Servers in step: a step was committed. Everybody is told, so it comes more than once.
+    pub(crate) fn committed(&mut self, step: u64, samples: u64) {
+        if self.committed.is_none_or(|last| last < step) {
+            self.committed = Some(step);
+            self.steps += u64::from(samples > 0);
+        }
+    }
+
+    /// Servers, each at its own pace: a push was applied.
+    pub(crate) const fn pushed(&mut self) {
+        self.steps += 1;
+    }
+
+    pub(crate) fn exited(&mut self, at: JobTime, holder: Holder, exit: Exit) {
+        self.exits.push((at, holder, exit));
+    }
+
+    pub(crate) fn note(&mut self, at: JobTime, note: Note) {
+        match note {
+            Note::Action { kind, target, reason } => {
+                self.actions.push(Action { at, step: self.steps, kind, target, reason });
+            }
+            Note::Event { node, kind, text } => {
+                if self.events.len() < EVENTS_MAX {
+                    self.events.push(Event { at, node, kind, text });
+                }
+            }
+            Note::Applied(_, version) => {
+                self.switches.insert(version, at);
+            }
+            Note::Batches(reports) if self.with_series => {
+                for (report, _) in reports.iter().filter(|(report, _)| report.samples > 0) {
+                    let wall = report.data_wait + report.compute + report.communicate + report.barrier_wait;
+                    let point =
+                        Point { at, batches: 1, samples: report.samples, compute: report.compute, wall };
+                    self.series.entry(report.holder.node).or_default().push(point);
+                }
+            }
+            Note::Completed => {
+                self.completed.get_or_insert(at);
+            }
+            Note::Batches(_)
+            | Note::Launched(_)
+            | Note::Published(_)
+            | Note::Died(..)
+            | Note::Evaluated { .. } => {}
+        }
+    }
+
+    pub(crate) fn finish(
+        self,
+        result: Result<(), String>,
+        now: JobTime,
+        simulated: u64,
+        counts: Counts,
+        usage: impl Iterator<Item = Usage>,
+    ) -> Outcome {
+        Outcome {
+            result,
+            completed: self.completed.unwrap_or(now),
+            steps: self.steps,
+            counts,
+            actions: self.actions,
+            events: self.events,
+            switches: self.switches.into_iter().map(|(version, at)| (at, version)).collect(),
+            exits: self.exits,
+            usage: usage.collect(),
+            series: self.series.into_iter().map(|(node, series)| (node, series.points)).collect(),
+            simulated,
+        }
+    }
+}
+
+/// Points of which neighbours are merged where there are many.
+pub(crate) fn merged(points: impl Iterator<Item = Point>) -> Vec<Point> {
+    let mut series = Series::default();
+    points.for_each(|point| series.push(point));
+    series.points
+}
+
+impl Series {
+    fn push(&mut self, point: Point) {
+        self.grain = self.grain.max(1);
+        if let Some(last) = self.points.last_mut().filter(|last| last.batches < self.grain) {
+            *last = last.with(&point);
+            return;
+        }
+        if self.points.len() >= POINTS_MAX {
+            self.points =
+                self.points.chunks(2).map(|pair| pair[1..].iter().fold(pair[0], |a, b| a.with(b))).collect();
+            self.grain *= 2;
+        }
+        self.points.push(point);
+    }
+}
+
+impl Point {
+    fn with(&self, later: &Self) -> Self {
+        Self {
+            at: later.at,
+            batches: self.batches + later.batches,
+            samples: self.samples + later.samples,
+            compute: self.compute + later.compute,
+            wall: self.wall + later.wall,
+        }
+    }
+}

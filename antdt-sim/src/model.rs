@@ -1,0 +1,155 @@
+//! How fast and how reliable things are: small traits, each with several implementations.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use antdt_core::{DetRng, Holder, InvalidValue, JobTime, NodeId};
+
+pub mod host;
+
+pub mod compute;
+pub mod network;
+
+pub mod faults;
+pub mod scheduler;
+
+pub use host::{Host, Hosts};
+
+/// Who sends or receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Site {
+    /// The process of the master, which is alone on its host.
+    Master,
+    /// A worker or a server.
+    Node(NodeId),
+}
+
+/// How long a gradient takes.
+pub trait Compute: Debug + Send {
+    /// Time from "batch in memory" to "gradient ready" of a batch of `samples`, at least 1, that `holder` begins at `at`.
+    /// Calls of one holder come in order of time; `rng` is the holder's own.
+    ///
+    /// A server's holder asks how long its process is busy with one request that stands for `samples`: a pushed gradient
+    /// of so many, or parameters for so many.
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration;
+}
+
+impl<C: Compute + ?Sized> Compute for Box<C> {
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
+        (**self).time(at, holder, samples, rng)
+    }
+}
+
+/// An operation that all members of a group take part in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Collective {
+    /// The sum of a buffer of this many bytes, for all.
+    AllReduce(u64),
+    /// Everybody's buffer, this many bytes in all, for all.
+    AllGather(u64),
+    /// One member's buffer of this many bytes, for all.
+    Broadcast(u64),
+}
+
+/// How messages travel.
+pub trait Network: Debug + Send {
+    /// When a message of `bytes` sent at `at` arrives; `None` if it is lost. Calls come in order of `at`.
+    fn message(&mut self, at: JobTime, from: Site, to: Site, bytes: u64, rng: &mut DetRng)
+    -> Option<JobTime>;
+
+    /// How long `operation` takes among `world` members, once the last one has begun at `at`.
+    fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration;
+}
+
+impl<N: Network + ?Sized> Network for Box<N> {
+    fn message(
+        &mut self,
+        at: JobTime,
+        from: Site,
+        to: Site,
+        bytes: u64,
+        rng: &mut DetRng,
+    ) -> Option<JobTime> {
+        (**self).message(at, from, to, bytes, rng)
+    }
+
+    fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
+        (**self).collective(at, operation, world, rng)
+    }
+}
+
+/// The cluster's scheduler: how long until a process runs.
+pub trait Scheduler: Debug + Send {
+    /// Time from the order to start this life until its process has read its data and registers; `None` if it never does.
+    fn start(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Option<Duration>;
+}
+
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn start(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Option<Duration> {
+        (**self).start(at, life, rng)
+    }
+}
+
+/// Something that goes wrong. One that names a node does nothing if that node does not run at the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The process ends at once, as by `kill -9`.
+    Crash(NodeId),
+    /// The process ends with this exit code.
+    Exit(NodeId, i32),
+    /// The process stands still for this long, and then goes on as if nothing had happened: longer than the silence limit, it
+    /// is a zombie.
+    Pause(NodeId, Duration),
+    /// The master's process stands still for this long.
+    PauseMaster(Duration),
+    /// Nothing gets from the node to anybody, or from anybody to it, for this long.
+    Cut(NodeId, Duration),
+    /// The shard service is started again from its log.
+    RestartLedger,
+}
+
+/// What goes wrong, and when.
+pub trait Faults: Debug + Send {
+    /// The next fault, in order of time; `None` if there is none any more.
+    fn next(&mut self, rng: &mut DetRng) -> Option<(JobTime, Fault)>;
+}
+
+impl<F: Faults + ?Sized> Faults for Box<F> {
+    fn next(&mut self, rng: &mut DetRng) -> Option<(JobTime, Fault)> {
+        (**self).next(rng)
+    }
+}
+
+/// Everything that a simulated job meets.
+#[derive(Debug)]
+pub struct Models {
+    /// How long gradients take.
+    pub compute: Box<dyn Compute>,
+    /// How messages travel.
+    pub network: Box<dyn Network>,
+    /// How long starts take.
+    pub scheduler: Box<dyn Scheduler>,
+    /// What goes wrong.
+    pub faults: Box<dyn Faults>,
+}
+
+/// `duration` times `factor`, to the nearest nanosecond; what no duration can say is for ever, what is no number is zero.
+fn scaled(duration: Duration, factor: f64) -> Duration {
+    // A cast from a float saturates. 2^53 ns are 104 days: beyond, the last digits are lost.
+    Duration::from_nanos((duration.as_nanos() as f64 * factor).round() as u64)
+}
+
+/// `seconds` as a duration, by the rules of [`scaled`].
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_nanos((seconds * 1e9).round() as u64)
+}
+
+/// A number from the exponential distribution of mean 1.
+fn exponential(rng: &mut DetRng) -> f64 {
+    -(1.0 - rng.unit()).ln()
+}
+
+/// Refuses what is not a finite number of at least `least`.
+fn at_least(field: &str, value: f64, least: f64, remedy: &str) -> Result<f64, InvalidValue> {
+    if value.is_finite() && value >= least { Ok(value) } else { Err(InvalidValue::new(field, value, remedy)) }
+}

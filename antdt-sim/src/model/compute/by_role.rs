@@ -1,0 +1,42 @@
+//! Workers by one model, servers by another.
+
+use std::time::Duration;
+
+use antdt_core::{DetRng, Holder, JobTime, Role};
+
+use crate::model::Compute;
+
+/// How long workers take, and how long servers are busy with one request.
+#[derive(Debug, Clone)]
+pub struct ByRole<W, S> {
+    /// A worker's gradient.
+    pub workers: W,
+    /// A server's request: a push of a gradient, or a pull of parameters.
+    pub servers: S,
+}
+
+impl<W: Compute, S: Compute> Compute for ByRole<W, S> {
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
+        match holder.node.role {
+            Role::Worker => self.workers.time(at, holder, samples, rng),
+            Role::Server => self.servers.time(at, holder, samples, rng),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::NodeId;
+
+    use super::*;
+    use crate::model::compute::Constant;
+    use crate::model::compute::testing::{SECOND, time_of, worker};
+
+    #[test]
+    fn each_role_has_its_own_model() {
+        let mut compute = ByRole { workers: SECOND, servers: Constant::default() };
+        let server = Holder { node: NodeId::server(0), ..worker(0, 0) };
+        assert_eq!(time_of(&mut compute, worker(0, 0), 0, 5), Duration::from_secs(1));
+        assert_eq!(time_of(&mut compute, server, 0, 5), Duration::ZERO);
+    }
+}

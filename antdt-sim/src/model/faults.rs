@@ -1,0 +1,13 @@
+//! What goes wrong, and when.
+
+mod listed;
+mod poisson;
+
+mod chaos;
+
+mod merged;
+
+pub use chaos::Chaos;
+pub use listed::Listed;
+pub use merged::Merged;
+pub use poisson::{Poisson, Rate};

@@ -1,0 +1,118 @@
+//! A random mix of all faults there are, until it is calm.
+
+use std::time::Duration;
+
+use antdt_core::{DetRng, InvalidValue, JobTime, NodeId};
+
+use super::Listed;
+use crate::model::{Fault, scaled};
+
+/// What random faults may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chaos {
+    /// To whom.
+    pub nodes: Vec<NodeId>,
+    /// At most so many faults.
+    pub faults_max: u32,
+    /// Calm from here on.
+    pub until: JobTime,
+    /// Longest time that something stands still or is cut off; the shortest is a thousandth of it, and each order of
+    /// magnitude between is as likely. Longer than the silence limit makes zombies.
+    pub longest: Duration,
+}
+
+impl Chaos {
+    /// A list of faults: how many, when, which and to whom is drawn from `rng`. One in four comes at the very moment of
+    /// the one before, since double failures are where recoveries go wrong.
+    ///
+    /// # Errors
+    /// If there are no nodes.
+    pub fn draw(&self, rng: &mut DetRng) -> Result<Listed, InvalidValue> {
+        if self.nodes.is_empty() {
+            return Err(InvalidValue::new("chaos.nodes", "(nothing)", "at least one node"));
+        }
+        let count = rng.below(u64::from(self.faults_max) + 1);
+        let mut before = JobTime(rng.below(self.until.0));
+        let faults = (0..count).map(|_| {
+            let again = rng.below(4) == 0;
+            let at = if again { before } else { JobTime(rng.below(self.until.0)) };
+            before = at;
+            (at, self.fault(rng))
+        });
+        Ok(Listed::new(faults.collect::<Vec<_>>()))
+    }
+
+    fn fault(&self, rng: &mut DetRng) -> Fault {
+        let node = self.nodes[rng.below(self.nodes.len() as u64) as usize];
+        let length = scaled(self.longest, 10_f64.powf(-3.0 * rng.unit()));
+        // Exit codes: failed, to be tried again, out of memory. A code that must not be tried again ends the job.
+        let code = [1, 75, 137][rng.below(3) as usize];
+        match rng.below(10) {
+            0..=2 => Fault::Crash(node),
+            3 => Fault::Exit(node, code),
+            4..=5 => Fault::Pause(node, length),
+            6 => Fault::PauseMaster(length),
+            7..=8 => Fault::Cut(node, length),
+            _ => Fault::RestartLedger,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use antdt_core::Seed;
+
+    use super::*;
+
+    fn chaos() -> Chaos {
+        Chaos {
+            nodes: vec![NodeId::worker(0), NodeId::worker(1), NodeId::server(0)],
+            faults_max: 8,
+            until: JobTime(1_000_000),
+            longest: Duration::from_secs(20),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_fault_is_drawn_before_the_calm_and_within_the_limits() {
+        let mut kinds = BTreeSet::new();
+        let (mut together, mut most) = (0, 0);
+        for seed in 0..500 {
+            let list: Vec<_> = chaos().draw(&mut Seed(seed).rng()).unwrap().left().copied().collect();
+            most = most.max(list.len());
+            together += list.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
+            for (at, fault) in list {
+                assert!(at < JobTime(1_000_000));
+                let (kind, length) = match fault {
+                    Fault::Crash(_) => (0, None),
+                    Fault::Exit(..) => (1, None),
+                    Fault::Pause(_, length) => (2, Some(length)),
+                    Fault::PauseMaster(length) => (3, Some(length)),
+                    Fault::Cut(_, length) => (4, Some(length)),
+                    Fault::RestartLedger => (5, None),
+                };
+                kinds.insert(kind);
+                let bounds = Duration::from_millis(20)..=Duration::from_secs(20);
+                assert!(length.is_none_or(|length| bounds.contains(&length)), "{length:?}");
+            }
+        }
+        assert_eq!((kinds.len(), most), (6, 8));
+        assert!(together > 200, "{together}");
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_faults_again() {
+        let draw = |seed| chaos().draw(&mut Seed(seed).rng()).unwrap();
+        assert_eq!(draw(3), draw(3));
+        assert_ne!(draw(3), draw(4));
+    }
+
+    #[test]
+    fn chaos_without_nodes_is_refused_and_without_time_is_at_the_start() {
+        assert!(Chaos { nodes: vec![], ..chaos() }.draw(&mut Seed(0).rng()).is_err());
+        let list = Chaos { until: JobTime::ZERO, ..chaos() }.draw(&mut Seed(0).rng()).unwrap();
+        assert!(list.left().all(|(at, _)| *at == JobTime::ZERO));
+    }
+}

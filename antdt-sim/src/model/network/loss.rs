@@ -1,0 +1,72 @@
+//! Messages that never arrive.
+
+use std::time::Duration;
+
+use antdt_core::{DetRng, InvalidValue, JobTime};
+
+use crate::model::{Collective, Network, Site};
+
+/// Another network that loses messages.
+///
+/// Who asks again, and when, is a matter of those who sent; below a connection that repeats what was lost, a loss is a
+/// delay. Collectives run over such connections and lose nothing.
+#[derive(Debug, Clone)]
+pub struct Loss<N> {
+    network: N,
+    share: f64,
+}
+
+impl<N: Network> Loss<N> {
+    /// `network`, with this share of all messages lost.
+    ///
+    /// # Errors
+    /// If the share is not between 0 and 1.
+    pub fn new(network: N, share: f64) -> Result<Self, InvalidValue> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(InvalidValue::new("loss", share, "a share between 0 and 1, such as 0.01"));
+        }
+        Ok(Self { network, share })
+    }
+}
+
+impl<N: Network> Network for Loss<N> {
+    fn message(
+        &mut self,
+        at: JobTime,
+        from: Site,
+        to: Site,
+        bytes: u64,
+        rng: &mut DetRng,
+    ) -> Option<JobTime> {
+        // It uses the network all the same.
+        let arrival = self.network.message(at, from, to, bytes, rng);
+        if rng.unit() < self.share { None } else { arrival }
+    }
+
+    fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
+        self.network.collective(at, operation, world, rng)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Seed;
+
+    use super::*;
+    use crate::model::network::AlphaBeta;
+
+    #[test]
+    fn the_share_asked_for_is_lost() {
+        let mut rng = Seed(5).rng();
+        for (share, least, most) in [(0.0, 0, 0), (0.1, 900, 1_100), (1.0, 10_000, 10_000)] {
+            let mut network = Loss::new(AlphaBeta::default(), share).unwrap();
+            let lost = (0..10_000)
+                .filter(|_| network.message(JobTime::ZERO, Site::Master, Site::Master, 8, &mut rng).is_none())
+                .count();
+            assert!((least..=most).contains(&lost), "{lost} of {share}");
+        }
+        for share in [-0.1, 1.1, f64::NAN] {
+            assert!(Loss::new(AlphaBeta::default(), share).unwrap_err().to_string().starts_with("loss = "));
+        }
+    }
+}

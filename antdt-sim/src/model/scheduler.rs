@@ -1,0 +1,15 @@
+//! How long starts take.
+
+mod constant;
+mod quantiles;
+
+mod by_life;
+mod refusing;
+
+mod spot;
+
+pub use by_life::ByLife;
+pub use constant::Constant;
+pub use quantiles::Quantiles;
+pub use refusing::Refusing;
+pub use spot::{Market, MarketEvent, Spot, SpotError};

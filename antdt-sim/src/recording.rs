@@ -1,0 +1,265 @@
+//! A recorded job (`antdt run --record FILE`): read, replayed, compared, and taken as a model of the world.
+//!
+//! A recording is read from front to back, entry by entry, as often as it is needed; it is never in memory as a whole.
+//! The end of a file may be torn, because the process was killed while it wrote: that is no error, and
+//! [`Entries::torn`] tells. Anything else that is no entry is an error that names the line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use antdt_controller::policy::UnknownPolicy;
+use antdt_core::trace::{End, Entry, Header, Kind, LineError};
+use antdt_job::HeadSettings;
+use antdt_shard::DatasetSpec;
+
+pub mod diff;
+pub mod facts;
+pub mod models;
+pub mod replay;
+
+#[cfg(test)]
+mod tests;
+
+pub use diff::{Difference, diff};
+pub use facts::{ActionFact, Batch, EndFact, Facts, StartFact};
+pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
+pub use replay::{Parting, Replayed};
+
+/// Why a recording cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file cannot be read.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line is not what it should be, and it is not the torn end of the file.
+    #[error("{}, line {line}: {source}", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// Which, from 1.
+        line: u64,
+        /// Why.
+        source: LineError,
+    },
+    /// A line is an entry, but its value is none of the machine's.
+    #[error("{}, line {line}: the {what} cannot be read: {source}; read it with the release that wrote it", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// Which, from 1.
+        line: u64,
+        /// What stands there.
+        what: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The header does not say what a machine was made from.
+    #[error("{}: the header has no {machine}; record the job again", file.display())]
+    NoMachine {
+        /// The file.
+        file: PathBuf,
+        /// Which machine.
+        machine: &'static str,
+    },
+    /// An entry is of a machine that is not known.
+    #[error("{}, line {line}: {machine:?} is no machine of a job", file.display())]
+    UnknownMachine {
+        /// The file.
+        file: PathBuf,
+        /// Which line, from 1.
+        line: u64,
+        /// What it says.
+        machine: String,
+    },
+    /// The job was recorded under a policy of somebody's own.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// A machine cannot be made from what the header says.
+    #[error("{}: the {machine} cannot be made from the header: {why}", file.display())]
+    Machine {
+        /// The file.
+        file: PathBuf,
+        /// Which machine.
+        machine: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The machines of this release do something else than the recorded ones did.
+    #[error("{}: {parting}", file.display())]
+    Parted {
+        /// The file.
+        file: PathBuf,
+        /// Where, and what.
+        parting: Box<Parting>,
+    },
+}
+
+/// A recorded job. Only its header is in memory.
+///
+/// ```no_run
+/// use antdt_sim::recording::Recording;
+///
+/// let recording = Recording::read("night.trace")?;
+/// // The machines of this release decide as those of that night did.
+/// recording.replay()?;
+/// let facts = recording.facts()?;
+/// println!("{:?} after {:?}", facts.outcome, facts.completed);
+/// # Ok::<(), antdt_sim::recording::RecordingError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    path: PathBuf,
+    header: Header,
+}
+
+impl Recording {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is no recording of a known version.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
+        let path = path.as_ref().to_owned();
+        let (header, _) = begin(&path)?;
+        Ok(Self { path, header })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was recorded, and from what its machines were made.
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The settings of the master's head.
+    ///
+    /// # Errors
+    /// If the header has none that can be read.
+    pub fn head(&self) -> Result<HeadSettings, RecordingError> {
+        self.machine("head")?
+            .ok_or_else(|| RecordingError::NoMachine { file: self.path.clone(), machine: "head" })
+    }
+
+    /// The data set of the ledger; `None` if the job had none.
+    ///
+    /// # Errors
+    /// If the header has one that cannot be read.
+    pub fn dataset(&self) -> Result<Option<DatasetSpec>, RecordingError> {
+        self.machine("ledger")
+    }
+
+    fn machine<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RecordingError> {
+        let value = self.header.machines.get(name).cloned();
+        value.map(serde_json::from_value).transpose().map_err(|source| RecordingError::Value {
+            file: self.path.clone(),
+            line: 1,
+            what: format!("header of the {name}"),
+            source,
+        })
+    }
+
+    /// Reads the entries from the first one on.
+    ///
+    /// # Errors
+    /// If the file cannot be opened any more.
+    pub fn entries(&self) -> Result<Entries, RecordingError> {
+        let (_, reader) = begin(&self.path)?;
+        Ok(Entries { file: self.path.clone(), reader, line: 1, buffer: Vec::new(), end: None, torn: None })
+    }
+
+    fn value_error(&self, line: u64, entry: &Entry, source: serde_json::Error) -> RecordingError {
+        let what = format!("{} of the {}", entry.kind.name(), entry.machine);
+        RecordingError::Value { file: self.path.clone(), line, what, source }
+    }
+}
+
+/// Opens a file and reads its first line.
+fn begin(path: &Path) -> Result<(Header, BufReader<File>), RecordingError> {
+    let failed = |source| RecordingError::Io { file: path.to_owned(), source };
+    let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+    let mut line = Vec::new();
+    // A file without lines must not be read into memory to find that out.
+    std::io::Read::take(&mut reader, HEADER_MAX).read_until(b'\n', &mut line).map_err(failed)?;
+    let header = Header::parse(&String::from_utf8_lossy(&line));
+    let header = header.map_err(|source| RecordingError::Line { file: path.to_owned(), line: 1, source })?;
+    Ok((header, reader))
+}
+
+/// Longest first line that is read. One has a few thousand bytes.
+const HEADER_MAX: u64 = 1 << 20;
+
+/// The entries of a recording, in order. Made by [`Recording::entries`].
+#[derive(Debug)]
+pub struct Entries {
+    file: PathBuf,
+    reader: BufReader<File>,
+    line: u64,
+    buffer: Vec<u8>,
+    end: Option<End>,
+    torn: Option<u64>,
+}
+
+impl Entries {
+    /// Line of the entry that was given last; the header is line 1.
+    pub const fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// What the last entry says of the recording, once it was given. `None` after all entries: the recording was cut off.
+    pub const fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// After all entries: bytes of a last line that was only begun.
+    pub const fn torn(&self) -> Option<u64> {
+        self.torn
+    }
+
+    /// Whether everything is there that happened until the recording was closed.
+    pub fn is_whole(&self) -> bool {
+        self.end.is_some_and(|end| end.dropped == 0)
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.torn.is_some() {
+            return None;
+        }
+        self.buffer.clear();
+        match self.reader.read_until(b'\n', &mut self.buffer) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(source) => return Some(Err(RecordingError::Io { file: self.file.clone(), source })),
+        }
+        self.line += 1;
+        let whole = self.buffer.last() == Some(&b'\n');
+        let text = String::from_utf8_lossy(&self.buffer);
+        match Entry::parse(text.trim_end_matches('\n')) {
+            Ok(entry) => {
+                if entry.kind == Kind::End {
+                    self.end = entry.read().ok();
+                }
+                Some(Ok(entry))
+            }
+            Err(_) if !whole => {
+                self.torn = Some(self.buffer.len() as u64);
+                None
+            }
+            Err(source) => {
+                Some(Err(RecordingError::Line { file: self.file.clone(), line: self.line, source }))
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What happened in a recorded job, without the words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use antdt_core::trace::{End, Kind};
+use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Plan, Role};
+use antdt_job::{HeadEvent, HeadSettings};
+use antdt_shard::DatasetSpec;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{Recording, RecordingError};
+
+/// What is known of a recorded job. Some fifty bytes for each batch of a worker; everything else is small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// Settings of the master's head: how gradients are combined, how many workers, the policy.
+    pub head: HeadSettings,
+    /// The data set, if the ledger handed out shards.
+    pub dataset: Option<DatasetSpec>,
+    /// The other settings of the job by name, in text form.
+    pub settings: BTreeMap<String, String>,
+    /// Batches of training by worker, in order of their ends, of all its lives.
+    pub batches: BTreeMap<NodeId, Vec<Batch>>,
+    /// Orders to start a process, in order of time.
+    pub starts: Vec<StartFact>,
+    /// Ends of processes before the job was over, in order of time.
+    pub ends: Vec<EndFact>,
+    /// Plans, when they were made known.
+    pub plans: Vec<(JobTime, Plan)>,
+    /// What the policy and the relaunch of dead nodes did, or refused to.
+    pub actions: Vec<ActionFact>,
+    /// Steps of which a batch was reported: common ones, or with `ps-asp` everybody's own.
+    pub steps: u64,
+    /// The accounts of the ledger at the last tick.
+    pub counts: Counts,
+    /// When everything was known to be committed: the job completion time.
+    pub completed: Option<JobTime>,
+    /// How the job ended; `None` if the recording ends before.
+    pub outcome: Option<Result<(), String>>,
+    /// Time of the last entry.
+    pub last: JobTime,
+    /// What the last entry says; `None` if the recording was cut off.
+    pub end: Option<End>,
+    /// Bytes of a last line that was only begun.
+    pub torn: Option<u64>,
+}
+
+/// A batch as its worker reported it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// When it ended, on the master's clock: counted back from the arrival of the report.
+    pub end: JobTime,
+    /// Which life of the worker: its number of restarts.
+    pub life: u32,
+    /// Samples.
+    pub samples: u32,
+    /// Waiting for data.
+    pub data_wait: Duration,
+    /// The gradient.
+    pub compute: Duration,
+    /// Sending and receiving.
+    pub communicate: Duration,
+    /// Waiting for peers.
+    pub barrier_wait: Duration,
+}
+
+impl Batch {
+    /// From its begin to its end.
+    pub fn wall(&self) -> Duration {
+        self.data_wait + self.compute + self.communicate + self.barrier_wait
+    }
+
+    /// Nanoseconds of computing for each sample; `None` without samples.
+    #[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
+    pub fn nanos_per_sample(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.compute.as_nanos() as f64 / f64::from(self.samples))
+    }
+}
+
+/// An order to start a process, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartFact {
+    /// Which life of which node.
+    pub life: Holder,
+    /// When it was ordered.
+    pub at: JobTime,
+    /// Until it registered; `None` if it never did.
+    pub took: Option<Duration>,
+}
+
+/// The end of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndFact {
+    /// Which life of which node.
+    pub life: Holder,
+    /// When the master learnt of it.
+    pub at: JobTime,
+    /// How it ended.
+    pub exit: Exit,
+    /// The master had ordered it, or the life had left by itself: drained, or at the end of the data.
+    pub expected: bool,
+}
+
+/// Something that was done about a node, or refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActionFact {
+    /// When.
+    pub at: JobTime,
+    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    pub kind: String,
+    /// A node, or `all`.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A [`HeadEffect`](antdt_job::HeadEffect) as far as it is of interest here. A trace holds names that only the machine
+/// itself knows as constants, so that effects cannot be read back as what they were.
+#[derive(Deserialize)]
+enum Effect {
+    Launch(Holder),
+    Kill(Holder),
+    Settle(IgnoredAny),
+    LedgerLost(IgnoredAny),
+    Joined(IgnoredAny, IgnoredAny),
+    Committed(IgnoredAny, IgnoredAny),
+    End(Result<(), String>),
+    Note { at: JobTime, note: Note },
+}
+
+/// A [`Note`](antdt_job::Note) as far as it is of interest here.
+#[derive(Deserialize)]
+enum Note {
+    Action { kind: String, target: String, reason: String },
+    Event(IgnoredAny),
+    Launched(IgnoredAny),
+    Published(Plan),
+    Applied(IgnoredAny, IgnoredAny),
+    Died(IgnoredAny, IgnoredAny),
+    Batches(IgnoredAny),
+    Completed,
+    Evaluated(IgnoredAny),
+}
+
+/// Steps behind the newest one that may still be reported for the first time.
+const STEP_MEMORY: usize = 4096;
+
+impl Recording {
+    /// Reads the recording once and keeps what happened.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn facts(&self) -> Result<Facts, RecordingError> {
+        let mut gathering = Gathering {
+            facts: Facts {
+                head: self.head()?,
+                dataset: self.dataset()?,
+                settings: self.header.settings.clone(),
+                batches: BTreeMap::new(),
+                starts: Vec::new(),
+                ends: Vec::new(),
+                plans: Vec::new(),
+                actions: Vec::new(),
+                steps: 0,
+                counts: Counts::default(),
+                completed: None,
+                outcome: None,
+                last: JobTime::ZERO,
+                end: None,
+                torn: None,
+            },
+            expected: BTreeSet::new(),
+            recent_steps: BTreeSet::new(),
+        };
+        let mut entries = self.entries()?;
+        while let Some(entry) = entries.next() {
+            let (entry, line) = (entry?, entries.line());
+            gathering.facts.last = gathering.facts.last.max(entry.at);
+            if entry.machine != "head" {
+                continue;
+            }
+            let wrong = |e| self.value_error(line, &entry, e);
+            match entry.kind {
+                Kind::Event => gathering.event(entry.at, entry.read().map_err(wrong)?),
+                Kind::Effect => gathering.effect(entry.at, entry.read().map_err(wrong)?),
+                Kind::Answer | Kind::Deadline | Kind::End => {}
+            }
+        }
+        gathering.facts.end = entries.end();
+        gathering.facts.torn = entries.torn();
+        for batches in gathering.facts.batches.values_mut() {
+            batches.sort_by_key(|batch| batch.end);
+        }
+        Ok(gathering.facts)
+    }
+}
+
+struct Gathering {
+    facts: Facts,
+    /// Lives whose end surprises nobody.
+    expected: BTreeSet<Holder>,
+    recent_steps: BTreeSet<u64>,
+}
+
+impl Gathering {
+    fn event(&mut self, at: JobTime, event: HeadEvent) {
+        match event {
+            HeadEvent::Register(registration) => {
+                let life = registration.info.holder;
+                let start = self.facts.starts.iter_mut().rev().find(|start| start.life == life);
+                if let Some(start) = start {
+                    start.took.get_or_insert(at.since(start.at));
+                }
+            }
+            HeadEvent::Heartbeat { reports, .. } => {
+                // The reporter's clock is used for durations only: count back from the arrival.
+                let mut end = at;
+                for (report, _) in reports.iter().rev() {
+                    end = end - self.batch(end, report);
+                }
+            }
+            HeadEvent::Leave { holder, .. } => {
+                self.expected.insert(holder);
+            }
+            HeadEvent::Exited(life, exit, _) if self.facts.outcome.is_none() => {
+                let expected = exit == Exit::Finished || self.expected.contains(&life);
+                self.facts.ends.push(EndFact { life, at, exit, expected });
+            }
+            HeadEvent::Tick(Some(counts)) => self.facts.counts = counts,
+            HeadEvent::Begin
+            | HeadEvent::Join { .. }
+            | HeadEvent::Ready { .. }
+            | HeadEvent::Evaluated { .. }
+            | HeadEvent::Started(_)
+            | HeadEvent::LaunchFailed(..)
+            | HeadEvent::Exited(..)
+            | HeadEvent::Tick(None)
+            | HeadEvent::Stop(_) => {}
+        }
+    }
+
+    /// Says how long the batch took.
+    fn batch(&mut self, end: JobTime, report: &BatchReport) -> Duration {
+        let batch = Batch {
+            end,
+            life: report.holder.incarnation.0,
+            samples: u32::try_from(report.samples).unwrap_or(u32::MAX),
+            data_wait: report.data_wait,
+            compute: report.compute,
+            communicate: report.communicate,
+            barrier_wait: report.barrier_wait,
+        };
+        let node = report.holder.node;
+        if node.role == Role::Worker && report.phase == Phase::Train && report.samples > 0 {
+            self.facts.batches.entry(node).or_default().push(batch);
+            if self.facts.head.sync.is_synchronous() {
+                self.facts.steps += u64::from(self.recent_steps.insert(report.iteration.0));
+                while self.recent_steps.len() > STEP_MEMORY {
+                    self.recent_steps.pop_first();
+                }
+            } else {
+                self.facts.steps += 1;
+            }
+        }
+        batch.wall()
+    }
+
+    fn effect(&mut self, at: JobTime, effect: Effect) {
+        match effect {
+            Effect::Launch(life) => self.facts.starts.push(StartFact { life, at, took: None }),
+            Effect::Kill(life) => {
+                self.expected.insert(life);
+            }
+            Effect::End(outcome) => self.facts.outcome = Some(outcome),
+            Effect::Note { at, note } => match note {
+                Note::Action { kind, target, reason } => {
+                    self.facts.actions.push(ActionFact { at, kind, target, reason });
+                }
+                Note::Published(plan) => self.facts.plans.push((at, plan)),
+                Note::Completed => {
+                    self.facts.completed.get_or_insert(at);
+                }
+                Note::Event(_)
+                | Note::Launched(_)
+                | Note::Applied(..)
+                | Note::Died(..)
+                | Note::Batches(_)
+                | Note::Evaluated(_) => {}
+            },
+            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Joined(..) | Effect::Committed(..) => {}
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a recorded job met, to be met again by a simulated one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::{DetRng, Exit, Holder, JobTime, NodeId, Role};
+
+use super::Facts;
+use crate::model::{Compute, Fault, Faults, Scheduler};
+
+/// Each worker takes, for a sample, the time that it took at the same moment of the recorded job; when the recording of
+/// it has ended, its median.
+///
+/// The times are those that were seen under the recorded plan and the recorded restarts: they do not say how a batch of
+/// another size would have fared, or a life that was ended. A batch is taken to cost in proportion to its samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedCompute {
+    workers: BTreeMap<NodeId, Series>,
+    /// Of a worker that was not recorded: the median of the medians.
+    median: f64,
+}
+
+/// Nanoseconds for a sample.
+#[derive(Debug, Clone, PartialEq)]
+struct Series {
+    /// By end of the batch.
+    batches: Vec<(JobTime, f64)>,
+    median: f64,
+}
+
+impl RecordedCompute {
+    /// `None` if no batch was recorded.
+    pub fn new(facts: &Facts) -> Option<Self> {
+        let mut workers = BTreeMap::new();
+        for (node, batches) in &facts.batches {
+            let batches: Vec<(JobTime, f64)> =
+                batches.iter().filter_map(|batch| Some((batch.end, batch.nanos_per_sample()?))).collect();
+            if let Some(median) = median(batches.iter().map(|(_, nanos)| *nanos)) {
+                workers.insert(*node, Series { batches, median });
+            }
+        }
+        let median = median(workers.values().map(|series| series.median))?;
+        Some(Self { workers, median })
+    }
+
+    /// Nanoseconds that the worker takes for a sample at a moment.
+    pub fn nanos_per_sample(&self, at: JobTime, worker: NodeId) -> f64 {
+        let Some(series) = self.workers.get(&worker) else { return self.median };
+        // The batch that was computed at that moment is the first one that ended after it.
+        let index = series.batches.partition_point(|(end, _)| *end <= at);
+        series.batches.get(index).map_or(series.median, |(_, nanos)| *nanos)
+    }
+}
+
+impl Compute for RecordedCompute {
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time of many days is exact to the nanosecond"
+    )]
+    fn time(&mut self, at: JobTime, holder: Holder, samples: u64, _rng: &mut DetRng) -> Duration {
+        let nanos = self.nanos_per_sample(at, holder.node) * samples as f64;
+        Duration::from_nanos(nanos.round() as u64)
+    }
+}
+
+/// Each life of a node takes as long to start as the recorded one did; one that was not recorded, or never registered, the
+/// median of all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedStarts {
+    lives: BTreeMap<Holder, Duration>,
+    median: Duration,
+}
+
+impl RecordedStarts {
+    /// `None` if no process registered.
+    pub fn new(facts: &Facts) -> Option<Self> {
+        let lives: BTreeMap<Holder, Duration> =
+            facts.starts.iter().filter_map(|start| Some((start.life, start.took?))).collect();
+        let mut times: Vec<Duration> = lives.values().copied().collect();
+        times.sort_unstable();
+        let median = *times.get(times.len() / 2)?;
+        Some(Self { lives, median })
+    }
+}
+
+impl Scheduler for RecordedStarts {
+    fn start(&mut self, _at: JobTime, life: Holder, _rng: &mut DetRng) -> Option<Duration> {
+        Some(self.lives.get(&life).copied().unwrap_or(self.median))
+    }
+}
+
+/// The ends of worker processes that nobody ordered, when the master learnt of them.
+#[derive(Debug, Clone)]
+pub struct RecordedFaults {
+    faults: std::vec::IntoIter<(JobTime, Fault)>,
+}
+
+impl PartialEq for RecordedFaults {
+    fn eq(&self, other: &Self) -> bool {
+        self.faults.as_slice() == other.faults.as_slice()
+    }
+}
+
+impl RecordedFaults {
+    /// None if nothing went wrong.
+    pub fn new(facts: &Facts) -> Self {
+        let surprising = facts.ends.iter().filter(|end| !end.expected && end.life.node.role == Role::Worker);
+        let fault = |end: &super::EndFact| {
+            let node = end.life.node;
+            let fault = match end.exit {
+                Exit::Retryable { code } | Exit::Unretryable { code } => Fault::Exit(node, code),
+                Exit::Killed { .. } | Exit::OutOfMemory | Exit::Silent | Exit::Finished => Fault::Crash(node),
+            };
+            (end.at, fault)
+        };
+        Self { faults: surprising.map(fault).collect::<Vec<_>>().into_iter() }
+    }
+}
+
+impl Faults for RecordedFaults {
+    fn next(&mut self, _rng: &mut DetRng) -> Option<(JobTime, Fault)> {
+        self.faults.next()
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

@@ -1,0 +1,224 @@
+//! The recorded events put to fresh machines: they must answer and act as they did.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use antdt_controller::{Policy, policy};
+use antdt_core::trace::{Entry, Kind};
+use antdt_core::{Generation, JobTime, Machine};
+use antdt_job::Head;
+use antdt_shard::ShardLedger;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Recording, RecordingError};
+
+/// A replay in which nothing was different.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The head, as it was when the recording ended.
+    pub head: Head,
+    /// The ledger, if the job had one.
+    pub ledger: Option<ShardLedger>,
+    /// Events and deadlines that were put to the two.
+    pub events: u64,
+    /// Answers and effects that were compared, byte for byte.
+    pub compared: u64,
+    /// The recording was cut off, or had to stop before the job was over.
+    pub cut_off: bool,
+}
+
+/// Where a machine did something else than the recorded one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parting {
+    /// Number of the entry, from 1; the header is not counted.
+    pub entry: u64,
+    /// When.
+    pub at: JobTime,
+    /// Which machine.
+    pub machine: String,
+    /// What is recorded; `None` if nothing is, where the machine does something.
+    pub recorded: Option<String>,
+    /// What the machine does; `None` if nothing.
+    pub replayed: Option<String>,
+}
+
+impl fmt::Display for Parting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, at, machine, recorded, replayed } = self;
+        let text = |of: &Option<String>| of.clone().unwrap_or_else(|| "nothing".to_owned());
+        writeln!(f, "entry {entry} (line {}) at {at}, the {machine} parts from the recording", entry + 1)?;
+        writeln!(f, "  recorded: {}", text(recorded))?;
+        write!(f, "  replayed: {}", text(replayed))
+    }
+}
+
+impl Recording {
+    /// Puts the recorded events to fresh machines at the recorded times and compares every answer and effect. The
+    /// policy is found by the name that the header gives.
+    ///
+    /// # Errors
+    /// [`RecordingError::Parted`] at the first difference. If the recording cannot be read, its policy is not known, or
+    /// its ledger was set back to a cut (a recording does not hold what is needed for that).
+    pub fn replay(&self) -> Result<Replayed, RecordingError> {
+        self.replay_with(policy::by_name(&self.head()?.policy)?)
+    }
+
+    /// [`replay`](Self::replay) with a policy that has no name here, in the state in which the recorded job began.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replay_with(&self, policy: Box<dyn Policy>) -> Result<Replayed, RecordingError> {
+        let refused = |machine, why: &dyn fmt::Display| RecordingError::Machine {
+            file: self.path.clone(),
+            machine,
+            why: why.to_string(),
+        };
+        let head = Head::new(self.head()?.config(policy)).map_err(|e| refused("head", &e))?;
+        let mut head = Player::new(self, "head", head);
+        let mut ledger = match self.dataset()? {
+            Some(dataset) => {
+                // The ledger of `antdt run` keeps no log: each begins its first generation, before anybody looks on.
+                let mut ledger =
+                    ShardLedger::new(dataset, Generation(1)).map_err(|e| refused("ledger", &e))?;
+                while ledger.poll_effect().is_some() {}
+                Some(Player::new(self, "ledger", ledger))
+            }
+            None => None,
+        };
+        let mut entries = self.entries()?;
+        while let Some(entry) = entries.next() {
+            let (entry, line) = (entry?, entries.line());
+            match (entry.machine.as_str(), &mut ledger) {
+                ("head", _) => head.take(line, &entry)?,
+                ("ledger", Some(ledger)) => ledger.take(line, &entry)?,
+                (Entry::TRACE, _) => {}
+                (machine, _) => {
+                    let (file, machine) = (self.path.clone(), machine.to_owned());
+                    return Err(RecordingError::UnknownMachine { file, line, machine });
+                }
+            }
+        }
+        let cut_off = !entries.is_whole();
+        if !cut_off {
+            head.finish(entries.line())?;
+            ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish(entries.line()))?;
+        }
+        let mut replayed = Replayed {
+            head: head.machine,
+            ledger: None,
+            events: head.events,
+            compared: head.compared,
+            cut_off,
+        };
+        if let Some(ledger) = ledger {
+            replayed.events += ledger.events;
+            replayed.compared += ledger.compared;
+            replayed.ledger = Some(ledger.machine);
+        }
+        Ok(replayed)
+    }
+}
+
+/// A machine that is told what the recorded one was told.
+struct Player<'a, M> {
+    recording: &'a Recording,
+    name: &'static str,
+    machine: M,
+    /// What it did that the recording has not shown yet, as it would be written.
+    ahead: VecDeque<(Kind, String)>,
+    now: JobTime,
+    events: u64,
+    compared: u64,
+}
+
+impl<'a, M> Player<'a, M>
+where
+    M: Machine,
+    M::Event: DeserializeOwned,
+    M::Answer: Serialize,
+    M::Effect: Serialize,
+{
+    const fn new(recording: &'a Recording, name: &'static str, machine: M) -> Self {
+        let now = JobTime::ZERO;
+        Self { recording, name, machine, ahead: VecDeque::new(), now, events: 0, compared: 0 }
+    }
+
+    fn take(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+        match entry.kind {
+            Kind::Event => {
+                self.nothing_ahead(line, entry)?;
+                let event = entry.read().map_err(|e| self.recording.value_error(line, entry, e))?;
+                let answer = self.machine.handle(entry.at, event);
+                self.push(line, entry, Kind::Answer, &answer)?;
+            }
+            Kind::Deadline => {
+                self.nothing_ahead(line, entry)?;
+                if self.machine.deadline().is_none_or(|due| due > entry.at) {
+                    return Err(self.parted(line, Some(entry), None));
+                }
+                self.machine.on_deadline(entry.at);
+            }
+            Kind::Answer | Kind::Effect | Kind::End => {
+                let ahead = self.ahead.pop_front();
+                let same = |(kind, value): &(Kind, String)| {
+                    (*kind, value.as_str(), self.now) == (entry.kind, entry.value.get(), entry.at)
+                };
+                if !ahead.as_ref().is_some_and(same) {
+                    return Err(self.parted(line, Some(entry), ahead));
+                }
+                self.compared += 1;
+                return Ok(());
+            }
+        }
+        self.events += 1;
+        self.now = entry.at;
+        while let Some(effect) = self.machine.poll_effect() {
+            self.push(line, entry, Kind::Effect, &effect)?;
+        }
+        Ok(())
+    }
+
+    fn push<T: Serialize>(
+        &mut self,
+        line: u64,
+        entry: &Entry,
+        kind: Kind,
+        value: &T,
+    ) -> Result<(), RecordingError> {
+        let text = serde_json::to_string(value).map_err(|e| self.recording.value_error(line, entry, e))?;
+        self.ahead.push_back((kind, text));
+        Ok(())
+    }
+
+    /// The recorded machine did nothing more before it was told the next thing.
+    fn nothing_ahead(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+        match self.ahead.pop_front() {
+            Some(ahead) => Err(self.parted(line, Some(entry), Some(ahead))),
+            None => Ok(()),
+        }
+    }
+
+    /// The recording ends at `line`, and is whole.
+    fn finish(&self, line: u64) -> Result<(), RecordingError> {
+        match self.ahead.front() {
+            Some(ahead) => Err(self.parted(line, None, Some(ahead.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    fn parted(&self, line: u64, entry: Option<&Entry>, ahead: Option<(Kind, String)>) -> RecordingError {
+        let text = |at: JobTime, kind: Kind, value: &str| match kind {
+            Kind::Deadline => format!("deadline at {} ns", at.0),
+            _ => format!("{} at {} ns: {value}", kind.name(), at.0),
+        };
+        let parting = Parting {
+            entry: line - 1,
+            at: entry.map_or(self.now, |entry| entry.at),
+            machine: self.name.to_owned(),
+            recorded: entry.map(|entry| text(entry.at, entry.kind, entry.value.get())),
+            replayed: ahead.map(|(kind, value)| text(self.now, kind, &value)),
+        };
+        RecordingError::Parted { file: self.recording.path.clone(), parting: Box::new(parting) }
+    }
+}

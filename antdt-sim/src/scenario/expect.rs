@@ -1,0 +1,121 @@
+//! What must come of a scenario.
+
+use serde::Deserialize;
+
+use super::models::{Actions, Span};
+use crate::Outcome;
+
+/// How a job ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// Everything is committed.
+    Completes,
+    /// It gives up.
+    Fails,
+}
+
+/// What must come of a scenario. What is left out may be anything.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Expectation {
+    /// How the job ends.
+    pub outcome: Option<Ending>,
+    /// Least time until it ends.
+    pub shortest: Option<Span>,
+    /// Most time until it ends.
+    pub longest: Option<Span>,
+    /// Actions that must be taken, as the report writes them: `KILL_RESTART`, or `KILL_RESTART worker-1`.
+    pub must: Actions,
+    /// Actions that must not be taken.
+    pub must_not: Actions,
+}
+
+impl Expectation {
+    /// What is not as expected, one line each.
+    pub fn check(&self, outcome: &Outcome) -> Vec<String> {
+        let mut wrong = Vec::new();
+        match (self.outcome, &outcome.result) {
+            (Some(Ending::Completes), Err(why)) => wrong.push(format!("should complete, but failed: {why}")),
+            (Some(Ending::Fails), Ok(())) => wrong.push("should fail, but completed".to_owned()),
+            (Some(Ending::Completes), Ok(())) | (Some(Ending::Fails), Err(_)) | (None, _) => {}
+        }
+        let took = outcome.completed.since_start();
+        if let Some(Span(shortest)) = self.shortest
+            && took < shortest
+        {
+            wrong.push(format!("took {took:?}, less than {shortest:?}"));
+        }
+        if let Some(Span(longest)) = self.longest
+            && took > longest
+        {
+            wrong.push(format!("took {took:?}, more than {longest:?}"));
+        }
+        let taken = |wanted: &str| {
+            outcome.actions.iter().any(|action| match wanted.split_once(' ') {
+                Some((kind, target)) => (action.kind, action.target.as_str()) == (kind, target),
+                None => action.kind == wanted,
+            })
+        };
+        wrong.extend(
+            self.must.iter().filter(|wanted| !taken(wanted)).map(|wanted| format!("{wanted} was not done")),
+        );
+        wrong.extend(
+            self.must_not.iter().filter(|wanted| taken(wanted)).map(|wanted| format!("{wanted} was done")),
+        );
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use antdt_core::{Counts, JobTime};
+
+    use super::*;
+    use crate::journal::Action;
+
+    fn action(kind: &'static str, target: &str) -> Action {
+        Action { at: JobTime::ZERO, step: 0, kind, target: target.to_owned(), reason: String::new() }
+    }
+
+    #[test]
+    fn each_deviation_is_one_line() {
+        let second = Duration::from_secs(1);
+        let expect = Expectation {
+            outcome: Some(Ending::Completes),
+            shortest: Some(Span(second * 2)),
+            longest: Some(Span(second * 4)),
+            must: vec!["KILL_RESTART worker-1".to_owned()],
+            must_not: vec!["ADJUST_BS".to_owned()],
+        };
+        let outcome = |result, seconds: u32, actions: &[(&'static str, &str)]| Outcome {
+            result,
+            completed: JobTime::from_duration(second * seconds),
+            actions: actions.iter().map(|(kind, target)| action(kind, target)).collect(),
+            steps: 0,
+            counts: Counts::default(),
+            events: Vec::new(),
+            switches: Vec::new(),
+            exits: Vec::new(),
+            usage: Vec::new(),
+            series: BTreeMap::new(),
+            simulated: 0,
+        };
+        let restart = ("KILL_RESTART", "worker-1");
+        assert_eq!(expect.check(&outcome(Ok(()), 3, &[restart])), [""; 0]);
+        let actions = [("KILL_RESTART", "worker-2"), ("ADJUST_BS", "all")];
+        let lines = [
+            "should complete, but failed: lost",
+            "took 5s, more than 4s",
+            "KILL_RESTART worker-1 was not done",
+            "ADJUST_BS was done",
+        ];
+        assert_eq!(expect.check(&outcome(Err("lost".to_owned()), 5, &actions)), lines);
+        let fails = Expectation { outcome: Some(Ending::Fails), ..expect };
+        assert_eq!(fails.check(&outcome(Ok(()), 1, &[restart])).len(), 2);
+        assert_eq!(Expectation::default().check(&outcome(Err(String::new()), 9, &[])), [""; 0]);
+    }
+}

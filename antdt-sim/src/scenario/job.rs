@@ -1,0 +1,158 @@
+//! The job of a scenario.
+
+use std::time::Duration;
+
+use antdt_controller::policy;
+use antdt_core::text::{format_duration, nearest};
+use antdt_core::{InvalidValue, SyncMode};
+use serde::Deserialize;
+
+use super::ScenarioError;
+use super::models::Span;
+use crate::Setup;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(super) struct JobFile {
+    sync: String,
+    policy: String,
+    workers: u32,
+    servers: u32,
+    global_batch_size: Option<u32>,
+    samples: u64,
+    epochs: u32,
+    shard_len: Option<u64>,
+    sharding: Sharding,
+    workers_per_host: u32,
+    gradient_bytes: u64,
+    max_restarts: u32,
+    control_tick: Span,
+    heartbeat: Span,
+    silence_limit: Span,
+    collective_timeout: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Sharding {
+    Dynamic,
+    Static,
+}
+
+impl Default for JobFile {
+    fn default() -> Self {
+        let setup = Setup::default();
+        Self {
+            sync: setup.sync.name().to_owned(),
+            policy: "nd".to_owned(),
+            workers: setup.workers,
+            servers: setup.servers,
+            global_batch_size: None,
+            samples: setup.samples,
+            epochs: setup.epochs,
+            shard_len: setup.shard_len,
+            sharding: Sharding::Dynamic,
+            workers_per_host: setup.workers_per_host,
+            gradient_bytes: setup.gradient_bytes,
+            max_restarts: setup.max_restarts,
+            control_tick: Span(setup.control_tick),
+            heartbeat: Span(setup.heartbeat),
+            silence_limit: Span(setup.silence_limit),
+            collective_timeout: Span(setup.collective_timeout),
+        }
+    }
+}
+
+impl JobFile {
+    pub(super) fn resolve(&self) -> Result<(Setup, String), InvalidValue> {
+        let setup = Setup {
+            sync: sync_mode(&self.sync)?,
+            workers: self.workers,
+            servers: self.servers,
+            global_batch_size: self.global_batch_size.unwrap_or(Setup::default().global_batch_size),
+            samples: self.samples,
+            epochs: self.epochs,
+            shard_len: self.shard_len,
+            static_sharding: self.sharding == Sharding::Static,
+            workers_per_host: self.workers_per_host,
+            gradient_bytes: self.gradient_bytes,
+            max_restarts: self.max_restarts,
+            control_tick: self.control_tick.0,
+            heartbeat: self.heartbeat.0,
+            silence_limit: self.silence_limit.0,
+            collective_timeout: self.collective_timeout.0,
+            seed: Setup::default().seed,
+        };
+        Ok((setup, self.policy.clone()))
+    }
+}
+
+fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
+    const ALL: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
+    let names = ALL.map(SyncMode::name);
+    let found = ALL.into_iter().find(|mode| mode.name() == text);
+    found.ok_or_else(|| {
+        let hint =
+            nearest(text, &names).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
+        InvalidValue::new("job.sync", text, format!("one of {}{hint}", names.join(", ")))
+    })
+}
+
+/// Nodes that a job may have; beyond, a slip of the hand is likelier than a wish.
+const NODES_MAX: u32 = 1 << 20;
+
+/// By the rules of `antdt run`.
+pub(super) fn check(setup: &Setup, policy: &str) -> Result<(), ScenarioError> {
+    policy::by_name(policy)?;
+    for (field, value) in [
+        ("job.workers", setup.workers),
+        ("job.epochs", setup.epochs),
+        ("job.global-batch-size", setup.global_batch_size),
+        ("job.workers-per-host", setup.workers_per_host),
+    ] {
+        if value == 0 {
+            return Err(InvalidValue::new(field, 0, "at least 1").into());
+        }
+    }
+    for (field, value) in [("job.workers", setup.workers), ("job.servers", setup.servers)] {
+        if value > NODES_MAX {
+            return Err(InvalidValue::new(field, value, format!("at most {NODES_MAX}")).into());
+        }
+    }
+    for (field, value) in [("job.samples", Some(setup.samples)), ("job.shard-len", setup.shard_len)] {
+        if value == Some(0) {
+            return Err(InvalidValue::new(field, 0, "at least 1").into());
+        }
+    }
+    if setup.global_batch_size < setup.workers {
+        let expected = format!("at least {}, one sample for each worker (workers)", setup.workers);
+        return Err(InvalidValue::new("job.global-batch-size", setup.global_batch_size, expected).into());
+    }
+    match (setup.sync.has_servers(), setup.servers) {
+        (true, 0) => {
+            let expected = format!("at least 1 with sync = \"{}\"", setup.sync.name());
+            return Err(InvalidValue::new("job.servers", 0, expected).into());
+        }
+        (false, servers @ 1..) => {
+            let expected = "0 with sync = \"allreduce\"; choose ps-bsp or ps-asp to use servers";
+            return Err(InvalidValue::new("job.servers", servers, expected).into());
+        }
+        (true, _) | (false, 0) => {}
+    }
+    for (field, duration) in [
+        ("job.control-tick", setup.control_tick),
+        ("job.heartbeat", setup.heartbeat),
+        ("job.collective-timeout", setup.collective_timeout),
+    ] {
+        if duration.is_zero() {
+            return Err(InvalidValue::new(field, "0s", "longer than 0s").into());
+        }
+    }
+    let beats: Duration = setup.heartbeat.saturating_mul(2);
+    if setup.silence_limit < beats {
+        let expected = format!("at least two heartbeats, {}", format_duration(beats));
+        let value = format_duration(setup.silence_limit);
+        return Err(InvalidValue::new("job.silence-limit", value, expected).into());
+    }
+    Ok(())
+}

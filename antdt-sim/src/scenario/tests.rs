@@ -1,0 +1,227 @@
+//! Every shipped scenario reads and builds; what cannot be is refused with the field and the remedy.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use antdt_core::{Holder, Incarnation, JobTime, NodeId, SyncMode};
+
+use super::*;
+use crate::model::{Fault, Site};
+use crate::replay::example;
+
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+
+fn shipped() -> Vec<(String, Scenario)> {
+    let mut names: Vec<PathBuf> = fs::read_dir(SHIPPED).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    names.sort();
+    let read = |path: PathBuf| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let scenario = Scenario::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, scenario)
+    };
+    names.into_iter().map(read).collect()
+}
+
+fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, |path| {
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        match path.to_str() {
+            Some("slow.csv") => Ok("t_s,worker,slowdown\n0,0,2\n".to_owned()),
+            Some("bad.csv") => Ok("t_s,worker,slowdown\n0,zero,2\n".to_owned()),
+            Some("market.csv") => Ok("0,add,a\n1000,add,a\n".to_owned()),
+            Some("pending.csv") => Ok("pending_s\n5\n".to_owned()),
+            _ => Err(ScenarioError::Read { path: path.to_owned(), error }),
+        }
+    })
+}
+
+fn refused(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+const PLAIN: &str = "[job]\n[compute]\nspeed = 1000\n";
+
+fn time(models: &mut Models, worker: u32, at_s: u64) -> Duration {
+    let holder = Holder::new(NodeId::worker(worker), Incarnation(0));
+    let at = JobTime::from_duration(Duration::from_secs(at_s));
+    models.compute.time(at, holder, 1000, &mut Seed(0).rng())
+}
+
+fn faults(models: &mut Models) -> Vec<(JobTime, Fault)> {
+    let mut rng = Seed(1).rng();
+    std::iter::from_fn(|| models.faults.next(&mut rng)).take(100).collect()
+}
+
+#[test]
+fn every_shipped_scenario_builds_says_what_it_shows_and_what_must_come_of_it() {
+    let all = shipped();
+    assert!(all.len() >= 12, "{}", all.len());
+    for (name, scenario) in &all {
+        assert!(scenario.about.len() > 60, "{name}: {}", scenario.about);
+        assert!(scenario.expect.outcome.is_some(), "{name}");
+        let (setup, policy, mut models) = scenario.build(Seed(7)).unwrap();
+        assert_eq!((setup.seed, &policy), (Seed(7), &scenario.policy), "{name}");
+        for worker in [0, setup.workers - 1] {
+            assert!(time(&mut models, worker, 3) > Duration::ZERO, "{name}");
+            let life = Holder::new(NodeId::worker(worker), Incarnation(0));
+            assert!(models.scheduler.start(JobTime::ZERO, life, &mut Seed(0).rng()).is_some(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_shipped_scenarios_show_every_mode_and_every_kind_of_fault() {
+    let (mut modes, mut kinds) = (BTreeSet::new(), BTreeSet::new());
+    for (_, scenario) in shipped() {
+        modes.insert(scenario.setup.sync);
+        for seed in 0..20 {
+            let (_, _, mut models) = scenario.build(Seed(seed)).unwrap();
+            let names = faults(&mut models).into_iter().map(|(_, fault)| format!("{fault:?}"));
+            kinds.extend(names.map(|name| name.split('(').next().unwrap_or_default().to_owned()));
+        }
+    }
+    assert!(modes.contains(&SyncMode::AllReduce) && modes.contains(&SyncMode::PsBsp));
+    let all = ["Crash", "Cut", "Exit", "Pause", "PauseMaster", "RestartLedger"];
+    assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn the_shipped_recordings_are_those_of_the_generator() {
+    let file = |name: &str| fs::read_to_string(format!("{SHIPPED}/data/{name}")).unwrap();
+    let made = [
+        ("slowdowns.csv", example::slowdowns(Seed(1), 6, 900)),
+        ("market.csv", example::market(Seed(1), 8, 1800, 60)),
+    ];
+    if std::env::var_os("ANTDT_WRITE_EXAMPLES").is_some() {
+        for (name, text) in &made {
+            fs::write(format!("{SHIPPED}/data/{name}"), text).unwrap();
+        }
+    }
+    for (name, text) in made {
+        assert_eq!(file(name), text, "{name}: write it anew with ANTDT_WRITE_EXAMPLES=1");
+    }
+}
+
+#[test]
+fn the_least_scenario_has_the_defaults_of_a_job() {
+    let (setup, policy, mut models) = parse(PLAIN).unwrap().build(Seed(0)).unwrap();
+    assert_eq!((setup, policy.as_str()), (Setup::default(), "nd"));
+    assert_eq!(time(&mut models, 0, 0), Duration::from_secs(1));
+    assert_eq!(faults(&mut models), []);
+    let site = |index| Site::Node(NodeId::worker(index));
+    let mut rng = Seed(0).rng();
+    assert_eq!(models.network.message(JobTime(0), site(0), site(1), 0, &mut rng), Some(JobTime(20_000)));
+}
+
+#[test]
+fn what_is_written_is_what_the_job_meets() {
+    let text = "
+        [job]
+        workers = 4
+        workers-per-host = 2
+        [compute]
+        speed = 1000
+        fixed = \"500ms\"
+        slowdowns = { file = \"slow.csv\" }
+        [[straggler]]
+        host = 1
+        slow = 3
+        from = \"10s\"
+        to = \"20s\"
+        [[fault]]
+        at = \"5s\"
+        kind = \"crash\"
+        host = 1
+        [[fault]]
+        at = \"2s\"
+        kind = \"pause-master\"
+        for = \"1m\"
+        [scheduler]
+        boot = \"1s\"
+        pending = { file = \"pending.csv\" }
+        restarts-only = true
+    ";
+    let (_, _, mut models) = parse(text).unwrap().build(Seed(0)).unwrap();
+    assert_eq!(
+        [(0, 0), (2, 9), (2, 10), (1, 10)].map(|(w, s)| time(&mut models, w, s).as_secs()),
+        [3, 3, 9, 3]
+    );
+    let crash = |index| (JobTime(5_000_000_000), Fault::Crash(NodeId::worker(index)));
+    let pause = (JobTime(2_000_000_000), Fault::PauseMaster(Duration::from_secs(60)));
+    assert_eq!(faults(&mut models), [pause, crash(2), crash(3)]);
+    let mut start = |life| {
+        let life = Holder::new(NodeId::worker(0), Incarnation(life));
+        models.scheduler.start(JobTime::ZERO, life, &mut Seed(0).rng()).unwrap().as_secs()
+    };
+    assert_eq!([start(0), start(1)], [1, 6]);
+}
+
+#[test]
+fn the_same_seed_meets_the_same_and_another_seed_something_else() {
+    let text = format!("{PLAIN}[chaos]\nfaults-max = 20\nuntil = \"1m\"\nlongest = \"5s\"\n");
+    let drawn = |seed| {
+        let (_, _, mut models) = parse(&text).unwrap().build(Seed(seed)).unwrap();
+        faults(&mut models)
+    };
+    assert_eq!(drawn(1), drawn(1));
+    assert_ne!(drawn(1), drawn(2));
+}
+
+#[test]
+fn a_setup_that_was_changed_is_checked_again() {
+    let mut scenario = parse(PLAIN).unwrap();
+    scenario.setup.workers = 1000;
+    let error = scenario.build(Seed(0)).unwrap_err().to_string();
+    assert!(error.starts_with("job.global-batch-size = 256: must be at least 1000"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
+    let job = |line: &str| refused(&format!("[job]\n{line}\n[compute]\nspeed = 1000\n"));
+    let with = |lines: &str| refused(&format!("{PLAIN}{lines}\n"));
+    for (error, expected) in [
+        (job("wrokers = 1"), "unknown field `wrokers`"),
+        (job("workers = 0"), "job.workers = 0: must be at least 1"),
+        (job("workers = 2000000"), "job.workers = 2000000: must be at most 1048576"),
+        (job("workers-per-host = 0"), "job.workers-per-host = 0: must be at least 1"),
+        (job("samples = 0"), "job.samples = 0: must be at least 1"),
+        (job("shard-len = 0"), "job.shard-len = 0: must be at least 1"),
+        (job("global-batch-size = 3"), "one sample for each worker"),
+        (job("sync = \"ps-bps\""), "did you mean `ps-bsp`?"),
+        (job("sync = \"ps-asp\""), "job.servers = 0: must be at least 1"),
+        (job("servers = 1"), "job.servers = 1: must be 0"),
+        (job("policy = \"dn\""), "did you mean `nd`?"),
+        (job("heartbeat = \"5\""), "did you mean 5s or 5ms?"),
+        (job("heartbeat = \"0s\""), "job.heartbeat = 0s: must be longer"),
+        (job("silence-limit = \"1ms\""), "at least two heartbeats, 1s"),
+        (refused("[job]\n"), "missing field `compute`"),
+        (refused("[job]\n[compute]\n"), "compute.speed"),
+        (refused("[job]\n[compute]\nspeed = 0\n"), "compute.speed = 0: must be"),
+        (with("noise = { kind = \"normal\", variation = 2.0 }"), "compute.noise.variation = 2"),
+        (with("bursts = { gap = \"0s\", length = \"1s\", factor = 2.0 }"), "compute.bursts.gap = 0s"),
+        (with("slowdowns = { file = \"bad.csv\" }"), "bad.csv: line 2: `zero`"),
+        (with("slowdowns = { file = \"none.csv\" }"), "none.csv: "),
+        (with("slowdowns = { file = \"slow.csv\", speedup = 0 }"), "slow.csv: speedup = 0"),
+        (with("[[straggler]]\nworker = 4\nslow = 2.0"), "straggler = 4: must be below 4"),
+        (with("[[straggler]]\nslow = 2.0"), "exactly one: worker, server or host"),
+        (with("[[straggler]]\nworker = 0\nslow = 0.5"), "straggler.slow = 0.5"),
+        (with("[network]\nbandwidth = 0"), "network.bandwidth = 0"),
+        (with("[network]\nloss = 2"), "network.loss = 2"),
+        (with("[network]\nalgorithm = \"rign\""), "network.algorithm = rign: must be one of"),
+        (with("[scheduler]\nrefused = -1"), "scheduler.refused = -1"),
+        (with("[scheduler]\npending = { quantiles = [] }"), "scheduler.pending.quantiles"),
+        (with("[scheduler]\nmarket = { file = \"market.csv\" }"), "machine a is added at 1.000s"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\""), "fault.node = (nothing)"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"worker-9\""), "fault.node = worker-9"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"boss\""), "`worker-N` or `server-N`"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"pause\"\nnode = \"worker-1\""), "fault.for = (nothing)"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"restart-ledger\"\nfor = \"1s\""), "fault.for = (given)"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nhost = 9"), "fault.node = (nothing)"),
+        (with("[[rate]]\nevery = \"0s\"\nkind = \"crash\""), "rate.faults.every = 0ns"),
+        (with("[weather]\nrain = true"), "unknown field `weather`"),
+        (with("[expect]\noutcome = \"maybe\""), "unknown variant `maybe`"),
+    ] {
+        assert!(error.contains(expected), "`{error}` should say `{expected}`");
+    }
+}

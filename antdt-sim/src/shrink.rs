@@ -1,0 +1,119 @@
+//! The smallest case that fails like a given one.
+//!
+//! Faults are taken away in ever smaller portions as long as the same invariant fails; then the job is made smaller: fewer
+//! samples, epochs, workers and servers, no losses, no policy. Every candidate is run, so the result fails for certain.
+//!
+//! Source: delta debugging (Zeller and Hildebrandt 2002, recalled).
+
+use std::time::Duration;
+
+use antdt_core::NodeId;
+
+use crate::chaos::{Case, CaseError};
+use crate::model::Fault;
+
+/// Candidates tried at most: what is found after so many is small enough to read.
+const TRIES_MAX: u32 = 400;
+
+/// A case that fails, and is small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shrunk {
+    /// The case.
+    pub case: Case,
+    /// How it fails.
+    pub error: CaseError,
+    /// Candidates that were tried.
+    pub tries: u32,
+}
+
+/// Makes a case small that fails with `error`: the same invariant fails in the result.
+pub fn shrink(case: &Case, error: &CaseError) -> Shrunk {
+    let mut best = Shrunk { case: case.clone(), error: error.clone(), tries: 0 };
+    loop {
+        let before = best.case.clone();
+        best.fewer_faults();
+        best.smaller_job();
+        if best.case == before || best.tries >= TRIES_MAX {
+            return best;
+        }
+    }
+}
+
+impl Shrunk {
+    /// Whether the candidate fails in the same way; if so it is the best so far.
+    fn fails(&mut self, candidate: Case) -> bool {
+        if self.tries >= TRIES_MAX || candidate == self.case {
+            return false;
+        }
+        self.tries += 1;
+        match (candidate.run(), &self.error) {
+            (Err(CaseError::Violated(found)), CaseError::Violated(known))
+                if found.invariant == known.invariant =>
+            {
+                self.case = candidate;
+                self.error = found.into();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn fewer_faults(&mut self) {
+        let mut portion = self.case.faults.len();
+        while portion > 0 {
+            let mut at = 0;
+            while at < self.case.faults.len() {
+                let mut candidate = self.case.clone();
+                let end = (at + portion).min(candidate.faults.len());
+                candidate.faults.drain(at..end);
+                if !self.fails(candidate) {
+                    at += portion;
+                }
+            }
+            portion /= 2;
+        }
+    }
+
+    fn smaller_job(&mut self) {
+        let smaller: [fn(&mut Case); 12] = [
+            |case| case.setup.samples /= 2,
+            |case| case.setup.samples = case.setup.samples.saturating_sub(1),
+            |case| case.setup.epochs = 1,
+            |case| case.setup.workers -= 1,
+            |case| case.setup.servers = u32::from(case.setup.servers > 0),
+            |case| case.setup.global_batch_size /= 2,
+            |case| case.setup.static_sharding = false,
+            |case| case.setup.shard_len = None,
+            |case| case.policy = "none",
+            |case| case.rough.loss = 0.0,
+            |case| case.rough.jitter = Duration::ZERO,
+            |case| case.rough.spread = 0.0,
+        ];
+        for step in smaller {
+            loop {
+                let mut candidate = self.case.clone();
+                step(&mut candidate);
+                if candidate.setup.validate().is_err()
+                    || !names_only_its_own(&candidate)
+                    || !self.fails(candidate)
+                {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Whether all faults are about nodes of the job.
+fn names_only_its_own(case: &Case) -> bool {
+    case.faults.iter().all(|(_, fault)| match fault {
+        Fault::Crash(node) | Fault::Exit(node, _) | Fault::Pause(node, _) | Fault::Cut(node, _) => {
+            let NodeId { role, index } = *node;
+            match role {
+                antdt_core::Role::Worker => index < case.setup.workers,
+                antdt_core::Role::Server => index < case.setup.servers,
+            }
+        }
+        Fault::PauseMaster(_) | Fault::RestartLedger => true,
+    })
+}

@@ -1,0 +1,476 @@
+//! What would have happened: one world, several policies.
+//!
+//! The world is read from a file: a recorded job (`antdt run --record FILE`), the slowdowns of workers over time
+//! (`t_s,worker,slowdown`), or a scenario (`.toml`). A [`WhatIf`] runs it under one policy after the other, each time from
+//! the same seed, so that what differs is the policies' doing.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use antdt_collective::schedule::{Choice, CostModel};
+use antdt_controller::Policy;
+use antdt_core::text::parse_duration;
+use antdt_core::{DetRng, InvalidValue, JobTime, NodeId, Role, Seed};
+use antdt_shard::{Assignment, Cut, Epochs};
+
+use crate::journal::{self, Outcome, Point};
+use crate::model::compute::{Constant, Series, Slowdowns};
+use crate::model::faults::Listed;
+use crate::model::network::{AlphaBeta, SharedNic};
+use crate::model::{Collective, Compute, Faults, Hosts, Models, Network, Scheduler, Site, scheduler};
+use crate::recording::{Facts, RecordedCompute, RecordedFaults, RecordedStarts, RecordingError};
+use crate::replay::{ReplayError, read_slowdowns};
+use crate::scenario::{Scenario, ScenarioError};
+use crate::{Recording, Setup, Violation, World};
+
+#[cfg(test)]
+mod tests;
+
+/// Why a question cannot be answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhatIfError {
+    /// The file cannot be read.
+    #[error("{}: {source}; name a recording, a CSV of slowdowns or a scenario", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is nothing in it.
+    #[error("{}: nothing is in it: {what}", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        what: &'static str,
+    },
+    /// The CSV does not read.
+    #[error("{}: {source}", path.display())]
+    Slowdowns {
+        /// Which.
+        path: PathBuf,
+        /// Where, and why.
+        source: ReplayError,
+    },
+    /// The scenario does not read.
+    #[error("{}: {source}", path.display())]
+    Scenario {
+        /// Which.
+        path: PathBuf,
+        /// Where, and why.
+        source: ScenarioError,
+    },
+    /// The recording does not read.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// A setting cannot be.
+    #[error(transparent)]
+    Value(#[from] InvalidValue),
+    /// Something happened that must not.
+    #[error(transparent)]
+    Violated(#[from] Violation),
+}
+
+/// What a world is made of.
+#[derive(Debug, Clone, PartialEq)]
+enum Trace {
+    Scenario(Box<Scenario>),
+    Slowdowns(Slowdowns),
+    Recording(Box<Facts>),
+}
+
+/// A world in which policies can be tried.
+///
+/// ```
+/// use antdt_controller::policy::{NonDedicated, Unmanaged};
+/// use antdt_sim::WhatIf;
+///
+/// let world = WhatIf::read(std::path::Path::new("scenarios/straggler.toml"))?;
+/// let left_alone = world.run(Box::new(Unmanaged))?;
+/// let managed = world.run(Box::new(NonDedicated::default()))?;
+/// assert!(managed.completed < left_alone.completed);
+/// # Ok::<(), antdt_sim::whatif::WhatIfError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct WhatIf {
+    /// The job: that of the recording or of the scenario. May be changed before a run.
+    pub setup: Setup,
+    /// The network; `None` is that of the scenario, for a recording one whose operations take as long as they did, else
+    /// loopback.
+    pub network: Option<CostModel>,
+    /// Samples per second of a worker whose slowdown is 1. Of no use but with a CSV of slowdowns.
+    pub speed: f64,
+    /// Virtual time after which a run is given up.
+    pub limit: JobTime,
+    trace: Trace,
+}
+
+/// Samples per second of a worker whose slowdown is 1, unless somebody says otherwise.
+const SPEED_DEFAULT: f64 = 1000.0;
+
+/// Samples per worker and step in a job that only a CSV of slowdowns is known of.
+const BATCH_DEFAULT: u32 = 64;
+
+/// Virtual time after which a run is given up: nobody waits a month.
+const LIMIT_DEFAULT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+impl WhatIf {
+    /// Reads a file: a recording begins with its header, a scenario is a `.toml`, all else is a CSV of slowdowns.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has nothing in it.
+    pub fn read(path: &Path) -> Result<Self, WhatIfError> {
+        let failed = |source| WhatIfError::Read { path: path.to_owned(), source };
+        let empty = |what| WhatIfError::Empty { path: path.to_owned(), what };
+        let (trace, setup) = if path.extension().is_some_and(|extension| extension == "toml") {
+            let scenario = Scenario::read(path)
+                .map_err(|source| WhatIfError::Scenario { path: path.to_owned(), source })?;
+            let setup = scenario.setup.clone();
+            (Trace::Scenario(Box::new(scenario)), setup)
+        } else {
+            let mut start = BufReader::new(File::open(path).map_err(failed)?);
+            let first = start.fill_buf().map_err(failed)?.iter().find(|byte| !byte.is_ascii_whitespace());
+            match first {
+                None => {
+                    return Err(empty(
+                        "name a recording (antdt run --record FILE), a CSV of slowdowns or a scenario",
+                    ));
+                }
+                Some(b'{') => {
+                    let facts = Recording::read(path)?.facts()?;
+                    if facts.batches.is_empty() {
+                        return Err(empty("no batch was recorded; record a job that trains"));
+                    }
+                    let setup = setup_of(&facts)?;
+                    (Trace::Recording(Box::new(facts)), setup)
+                }
+                Some(_) => {
+                    let text = std::fs::read_to_string(path).map_err(failed)?;
+                    let slowdowns = read_slowdowns(&text)
+                        .map_err(|source| WhatIfError::Slowdowns { path: path.to_owned(), source })?;
+                    let setup = setup_for(&slowdowns);
+                    (Trace::Slowdowns(slowdowns), setup)
+                }
+            }
+        };
+        let limit = JobTime::from_duration(LIMIT_DEFAULT);
+        Ok(Self { setup, network: None, speed: SPEED_DEFAULT, limit, trace })
+    }
+
+    /// Lets the slowdowns of a CSV pass `factor` times faster, and makes the job as much shorter.
+    ///
+    /// # Errors
+    /// If the world was made from something else, or the factor cannot be.
+    pub fn compress(&mut self, factor: f64) -> Result<(), InvalidValue> {
+        let Trace::Slowdowns(slowdowns) = &self.trace else {
+            let remedy =
+                "left out: only a CSV of slowdowns can pass faster; a scenario has speedup keys of its own";
+            return Err(InvalidValue::new("speedup", factor, remedy));
+        };
+        let slowdowns = slowdowns.compressed(factor)?;
+        self.setup.samples = setup_for(&slowdowns).samples;
+        self.trace = Trace::Slowdowns(slowdowns);
+        Ok(())
+    }
+
+    /// The policy that the file names: that of the recorded job, or of the scenario.
+    pub fn policy(&self) -> Option<&str> {
+        match &self.trace {
+            Trace::Scenario(scenario) => Some(&scenario.policy),
+            Trace::Recording(facts) => Some(&facts.head.policy),
+            Trace::Slowdowns(_) => None,
+        }
+    }
+
+    /// What really happened, if the world is a recorded job.
+    pub fn recorded(&self) -> Option<Run> {
+        match &self.trace {
+            Trace::Recording(facts) => Some(Run::recorded(facts)),
+            Trace::Scenario(_) | Trace::Slowdowns(_) => None,
+        }
+    }
+
+    /// What would have happened under this policy.
+    ///
+    /// # Errors
+    /// If the job cannot be.
+    pub fn run(&self, policy: Box<dyn Policy>) -> Result<Run, WhatIfError> {
+        let name = policy.name();
+        let world = World::new(self.setup.clone(), policy, self.models()?)?;
+        let (outcome, _) = world.run(self.limit).map_err(|(violation, _)| violation)?;
+        Ok(Run::simulated(name, outcome))
+    }
+
+    /// What the job meets.
+    fn models(&self) -> Result<Models, WhatIfError> {
+        // Who puts a recorded job on another network puts its processes on machines of their own.
+        let moved = self.network.is_some() && matches!(self.trace, Trace::Recording(_));
+        let hosts = Hosts::new(if moved { 1 } else { self.setup.workers_per_host })?;
+        let priced = |model: CostModel| -> Result<Box<dyn Network>, InvalidValue> {
+            Ok(Box::new(SharedNic::new(AlphaBeta::new(hosts, model, model, Choice::Auto)?)))
+        };
+        let given = self.network.map(priced).transpose()?;
+        Ok(match &self.trace {
+            Trace::Scenario(scenario) => {
+                let mut scenario = scenario.clone();
+                scenario.setup = self.setup.clone();
+                let (_, _, mut models) = scenario.build(self.setup.seed).map_err(|source| match source {
+                    ScenarioError::Value(error) => WhatIfError::Value(error),
+                    source => WhatIfError::Scenario { path: PathBuf::from("the scenario"), source },
+                })?;
+                if let Some(network) = given {
+                    models.network = network;
+                }
+                models
+            }
+            Trace::Slowdowns(slowdowns) => {
+                let compute = Series::new(Constant::speed(self.speed)?, slowdowns.clone());
+                Models {
+                    compute: Box::new(compute),
+                    network: given.map_or_else(|| priced(CostModel::LOOPBACK), Ok)?,
+                    scheduler: Box::new(scheduler::Constant(Duration::ZERO)),
+                    faults: Box::new(Listed::default()),
+                }
+            }
+            Trace::Recording(facts) => {
+                let compute: Box<dyn Compute> = match RecordedCompute::new(facts) {
+                    Some(compute) => Box::new(compute),
+                    None => Box::new(Constant::speed(self.speed)?),
+                };
+                let scheduler: Box<dyn Scheduler> = match RecordedStarts::new(facts) {
+                    Some(starts) => Box::new(starts),
+                    None => Box::new(scheduler::Constant(Duration::ZERO)),
+                };
+                let faults: Box<dyn Faults> = Box::new(RecordedFaults::new(facts));
+                let network = match given {
+                    Some(network) => network,
+                    None => Box::new(AsRecorded {
+                        messages: priced(CostModel::LOOPBACK)?,
+                        gradient_bytes: self.setup.gradient_bytes,
+                        took: communication(facts),
+                    }),
+                };
+                Models { compute, network, scheduler, faults }
+            }
+        })
+    }
+}
+
+/// A network whose all-reduce of the gradient takes as long as in the recorded job, however many take part.
+#[derive(Debug)]
+struct AsRecorded {
+    messages: Box<dyn Network>,
+    gradient_bytes: u64,
+    took: Duration,
+}
+
+impl Network for AsRecorded {
+    fn message(
+        &mut self,
+        at: JobTime,
+        from: Site,
+        to: Site,
+        bytes: u64,
+        rng: &mut DetRng,
+    ) -> Option<JobTime> {
+        self.messages.message(at, from, to, bytes, rng)
+    }
+
+    fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
+        match operation {
+            Collective::AllReduce(bytes) if bytes == self.gradient_bytes => self.took,
+            // Of a step: it is part of what was recorded.
+            Collective::AllGather(_) => Duration::ZERO,
+            _ => self.messages.collective(at, operation, world, rng),
+        }
+    }
+}
+
+/// What sending and receiving took in a step: the median of the worker that waited least for others meanwhile.
+fn communication(facts: &Facts) -> Duration {
+    let median = |batches: &Vec<crate::recording::Batch>| {
+        let mut times: Vec<Duration> = batches.iter().map(|batch| batch.communicate).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
+    };
+    facts.batches.values().filter_map(median).min().unwrap_or_default()
+}
+
+/// The recorded job.
+fn setup_of(facts: &Facts) -> Result<Setup, InvalidValue> {
+    let head = &facts.head;
+    let duration = |name: &str, default: Duration| match facts.settings.get(name) {
+        Some(text) => parse_duration(text),
+        None => Ok(default),
+    };
+    let default = Setup::default();
+    let mut setup = Setup {
+        sync: head.sync,
+        workers: head.workers,
+        servers: head.servers,
+        global_batch_size: head.global_batch_size,
+        max_restarts: head.max_restarts,
+        heartbeat: head.heartbeat,
+        silence_limit: head.monitor.liveness.lost_after.saturating_sub(head.heartbeat),
+        control_tick: duration("control-tick", default.control_tick)?,
+        collective_timeout: duration("collective-timeout", default.collective_timeout)?,
+        seed: Seed(facts.settings.get("seed").and_then(|seed| seed.parse().ok()).unwrap_or_default()),
+        // All processes of `antdt run` share a host.
+        workers_per_host: head.workers,
+        ..default
+    };
+    match &facts.dataset {
+        Some(dataset) => {
+            setup.samples = dataset.num_samples;
+            if let Epochs::Finite(epochs) = dataset.epochs {
+                setup.epochs = epochs;
+            }
+            if let Cut::Every(len) = dataset.cut {
+                setup.shard_len = Some(len);
+            }
+            setup.static_sharding = matches!(dataset.assignment, Assignment::Static { .. });
+        }
+        // A program of the user's, which reads its data by itself: what it trained on is what there was.
+        None => {
+            let trained = facts.batches.values().flatten().map(|batch| u64::from(batch.samples)).sum();
+            setup.samples = u64::max(trained, 1);
+        }
+    }
+    Ok(setup)
+}
+
+/// A job for a CSV of slowdowns: as many workers, and as long as the series if nobody were slow.
+fn setup_for(slowdowns: &Slowdowns) -> Setup {
+    let default = Setup::default();
+    let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast from a float saturates; what is too long is refused below"
+    )]
+    let samples = (slowdowns.period().as_secs_f64() * SPEED_DEFAULT * f64::from(workers)) as u64;
+    let lasts = slowdowns.period() < LIMIT_DEFAULT && samples > 0;
+    Setup {
+        workers,
+        global_batch_size: default.global_batch_size.max(workers.saturating_mul(BATCH_DEFAULT)),
+        samples: if lasts { samples } else { default.samples },
+        ..default
+    }
+}
+
+/// Something that a policy did, or that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// When.
+    pub at: JobTime,
+    /// The newest step by then; of a recorded action it is not known.
+    pub step: Option<u64>,
+    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    pub kind: String,
+    /// A node, or `all`.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<journal::Action> for Action {
+    fn from(action: journal::Action) -> Self {
+        let journal::Action { at, step, kind, target, reason } = action;
+        Self { at, step: Some(step), kind: kind.to_owned(), target, reason }
+    }
+}
+
+/// How the job went once: under one policy, or really.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Name of the policy.
+    pub policy: String,
+    /// Whether this is what really happened.
+    pub recorded: bool,
+    /// Everything is committed, or why not.
+    pub result: Result<(), String>,
+    /// The job completion time; if it was not completed, when it ended.
+    pub completed: JobTime,
+    /// Samples committed.
+    pub samples: u64,
+    /// Steps taken.
+    pub steps: u64,
+    /// Share of the workers' time in which they did not compute, 0 to 1.
+    pub idle_share: f64,
+    /// What was done, in order.
+    pub actions: Vec<Action>,
+    /// Batches over time, by worker.
+    pub series: BTreeMap<NodeId, Vec<Point>>,
+}
+
+impl Run {
+    fn simulated(policy: &str, outcome: Outcome) -> Self {
+        Self {
+            policy: policy.to_owned(),
+            recorded: false,
+            completed: outcome.completed,
+            samples: outcome.counts.acked,
+            steps: outcome.steps,
+            idle_share: outcome.idle_share(),
+            result: outcome.result,
+            actions: outcome.actions.into_iter().map(Action::from).collect(),
+            series: outcome.series,
+        }
+    }
+
+    fn recorded(facts: &Facts) -> Self {
+        let end = facts.completed.unwrap_or(facts.last);
+        let cut_off = || Err("the recording ends before the job".to_owned());
+        let point = |batch: &crate::recording::Batch| Point {
+            at: batch.end,
+            batches: 1,
+            samples: batch.samples.into(),
+            compute: batch.compute,
+            wall: batch.wall(),
+        };
+        let series = |batches: &Vec<_>| journal::merged(batches.iter().map(point));
+        Self {
+            policy: facts.head.policy.clone(),
+            recorded: true,
+            result: facts.outcome.clone().unwrap_or_else(cut_off),
+            completed: end,
+            samples: facts.counts.acked,
+            steps: facts.steps,
+            idle_share: idle_share(facts, end),
+            actions: (facts.actions.iter())
+                .map(|action| Action {
+                    at: action.at,
+                    step: None,
+                    kind: action.kind.clone(),
+                    target: action.target.clone(),
+                    reason: action.reason.clone(),
+                })
+                .collect(),
+            series: facts.batches.iter().map(|(node, batches)| (*node, series(batches))).collect(),
+        }
+    }
+
+    /// Committed samples per second.
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    pub fn goodput(&self) -> f64 {
+        self.samples as f64 / self.completed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// As [`Outcome::idle_share`] counts it: a worker's time begins with the order to start it.
+fn idle_share(facts: &Facts, end: JobTime) -> f64 {
+    let lives = facts.starts.iter().filter(|start| start.life.node.role == Role::Worker);
+    let alive: f64 = lives
+        .map(|start| {
+            let ended = facts.ends.iter().find(|ended| ended.life == start.life);
+            ended.map_or(end, |ended| ended.at).since(start.at).as_secs_f64()
+        })
+        .sum();
+    let busy: f64 = facts.batches.values().flatten().map(|batch| batch.compute.as_secs_f64()).sum();
+    if alive > 0.0 { (1.0 - busy / alive).clamp(0.0, 1.0) } else { 0.0 }
+}

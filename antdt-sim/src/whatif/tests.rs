@@ -1,0 +1,130 @@
+//! From files of each kind to runs.
+
+use std::fmt::Write;
+
+use antdt_controller::policy::{NonDedicated, Unmanaged};
+
+use super::*;
+use crate::tracer::Tracer;
+
+fn scenarios(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)
+}
+
+fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+fn refused(name: &str, text: &str) -> String {
+    let (_folder, path) = file(name, text);
+    WhatIf::read(&path).unwrap_err().to_string()
+}
+
+#[test]
+fn slowdowns_make_a_job_as_long_as_they_are_and_pass_faster_on_demand() {
+    // 40 s in which one of two workers is four times slower for good.
+    let mut text = "t_s,worker,slowdown\n".to_owned();
+    for second in (0..40).step_by(10) {
+        write!(text, "{second},0,1\n{second},1,4\n").unwrap();
+    }
+    let (_folder, path) = file("night.csv", &text);
+    let mut world = WhatIf::read(&path).unwrap();
+    assert_eq!((world.setup.workers, world.setup.samples), (2, 80_000));
+    let none = world.run(Box::new(Unmanaged)).unwrap();
+    let nd = world.run(Box::new(NonDedicated::default())).unwrap();
+    assert_eq!((&none.result, &nd.result), (&Ok(()), &Ok(())));
+    // Everybody at the pace of the slow one: 500 samples per second.
+    let ratio = none.completed.as_secs_f64() / 160.0;
+    assert!((1.0..1.05).contains(&ratio), "{ratio}");
+    // Shared by speed it would be 1,250 samples per second.
+    assert!(nd.completed.as_secs_f64() < 0.5 * none.completed.as_secs_f64(), "{:?}", nd.completed);
+    assert!((0.36..0.42).contains(&none.idle_share), "{}", none.idle_share);
+    assert!(nd.actions.iter().any(|action| action.kind == "ADJUST_BS"));
+
+    world.compress(10.0).unwrap();
+    assert_eq!(world.setup.samples, 8_000);
+    assert!(world.compress(f64::NAN).unwrap_err().to_string().starts_with("speedup = NaN"));
+}
+
+#[test]
+fn the_same_question_has_the_same_answer() {
+    let world = WhatIf::read(&scenarios("bursts.toml")).unwrap();
+    let run = || world.run(Box::new(NonDedicated::default())).unwrap();
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_slower_network_makes_the_job_longer() {
+    let mut world = WhatIf::read(&scenarios("even.toml")).unwrap();
+    let near = world.run(Box::new(Unmanaged)).unwrap();
+    world.network = Some(CostModel { alpha: 0.02, bandwidth: 125e6, ..CostModel::LOOPBACK });
+    let far = world.run(Box::new(Unmanaged)).unwrap();
+    assert_eq!(near.steps, far.steps);
+    assert!(far.completed > near.completed, "{:?} {:?}", near.completed, far.completed);
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_given_up() {
+    let mut world = WhatIf::read(&scenarios("even.toml")).unwrap();
+    world.limit = JobTime(1_000_000_000);
+    let run = world.run(Box::new(Unmanaged)).unwrap();
+    assert_eq!(run.result, Err("the job is not over after 1 s".to_owned()));
+    assert_eq!(run.completed, world.limit);
+}
+
+/// The trace of a simulated job, which reads as that of a real one.
+fn trace(setup: &Setup) -> (tempfile::TempDir, PathBuf, Outcome) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.trace");
+    let mut world = WhatIf::read(&scenarios("straggler.toml")).unwrap();
+    world.setup = setup.clone();
+    let policy = || Box::new(NonDedicated::default());
+    let tracer = Tracer::new(File::create(&path).unwrap(), "job", setup, policy()).unwrap();
+    let world = World::watched(setup.clone(), policy(), world.models().unwrap(), tracer).unwrap();
+    let (outcome, tracer) = world.run(JobTime::NEVER).map_err(|(violation, _)| violation).unwrap();
+    tracer.finish().unwrap();
+    (folder, path, outcome)
+}
+
+#[test]
+fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
+    let mut setup = WhatIf::read(&scenarios("straggler.toml")).unwrap().setup;
+    setup.samples = 60_000;
+    let (_folder, path, outcome) = trace(&setup);
+    let recording = Recording::read(&path).unwrap();
+    assert!(recording.facts().unwrap().end.is_some());
+
+    let world = WhatIf::read(&path).unwrap();
+    assert_eq!(world.policy(), Some("nd"));
+    let recorded = world.recorded().unwrap();
+    assert_eq!((recorded.completed, &recorded.result), (outcome.completed, &Ok(())));
+    // The accounts of the last tick.
+    assert!((50_000..=60_000).contains(&recorded.samples), "{}", recorded.samples);
+    let kinds = |actions: &[Action]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();
+    let simulated: Vec<Action> = outcome.actions.iter().cloned().map(Action::from).collect();
+    assert_eq!(kinds(&recorded.actions), kinds(&simulated));
+    assert!((recorded.idle_share - outcome.idle_share()).abs() < 0.05);
+
+    // What was recorded, simulated again, takes about as long.
+    let again = world.run(Box::new(NonDedicated::default())).unwrap();
+    let ratio = again.completed.as_secs_f64() / recorded.completed.as_secs_f64();
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+
+    let (_other, other, _) = trace(&setup);
+    assert!(std::fs::read(&path).unwrap() == std::fs::read(&other).unwrap(), "same seed, same bytes");
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_with_its_name() {
+    let missing = WhatIf::read(Path::new("no/such/file.csv")).unwrap_err().to_string();
+    assert!(missing.starts_with("no/such/file.csv: ") && missing.contains("name a recording"), "{missing}");
+    assert!(refused("empty.csv", " \n").contains("nothing is in it"));
+    assert!(refused("a.csv", "t_s,worker,slowdown\n0,0,x\n").contains("a.csv: line 2: `x`"));
+    assert!(refused("a.jsonl", "{\"a\": 1}\n").contains("record one with `antdt run --record FILE`"));
+    assert!(refused("a.toml", "[job]\nworkerz = 1\n").contains("workerz"));
+    let mut scenario = WhatIf::read(&scenarios("even.toml")).unwrap();
+    assert!(scenario.compress(2.0).unwrap_err().to_string().starts_with("speedup = 2: must be left out"));
+}

@@ -1,0 +1,1184 @@
+//! A simulated job: the machines of production, and around them a virtual clock, processes and a network.
+//!
+//! What decides is production's own: the [`Head`], the [`ShardLedger`], and in each worker a [`WorkerLoop`] and an
+//! [`AgentSession`](antdt_agent::AgentSession). What is simulated is what they meet: how long a gradient takes, how messages travel, when a
+//! process starts and dies, and which members of a group hear of a result when one of them dies just then.
+//!
+//! The simulation is a function of its [`Setup`], policy and models: same seed, same history.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_agent::{BeatReply, Notice, Reported, SessionState};
+use antdt_controller::Policy;
+use antdt_core::{
+    BatchReport, Contribution, DetRng, DeviceClass, Exit, Holder, InvalidValue, Iteration, JobTime, Joined,
+    Machine, MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role, SyncMode,
+};
+use antdt_job::{
+    Call, End, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Registration, Reply, WorkerLoop,
+};
+use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
+use antdt_shard::{
+    Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record, Recovery, ShardLedger, Shuffle,
+    max_leases_default, shard_len_default,
+};
+use slab::Slab;
+
+use crate::happening::{Happening, Observer};
+use crate::journal::{Journal, Outcome};
+use crate::model::{Fault, Models, Site};
+use crate::queue::Queue;
+use crate::{Setup, Violation};
+
+mod group;
+mod life;
+mod reduce;
+mod service;
+
+use group::{Group, Part};
+use life::{Life, LifeId, Stage};
+use service::Held;
+
+/// Limit of one call that the master answers at once, as in `antdt`.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the master may be away before a process gives up, as in `antdt`.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a parked call is kept before the caller is told to ask again, as in `antdt`.
+const PARK_MAX: Duration = Duration::from_secs(30);
+
+/// Longest wait for a peer that becomes longer with every failure, as in `antdt`.
+const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
+
+/// From an order to start or end a process until the system has done it, and until its end is noticed.
+const PROCESS_DELAY: Duration = Duration::from_millis(2);
+
+/// How often a server says what it served.
+const SERVER_REPORTS: Duration = Duration::from_millis(500);
+
+/// Size of a message without a payload: headers of TCP, HTTP/2 and gRPC.
+const MESSAGE_BYTES: u64 = 200;
+
+/// Bytes of a report in a heartbeat.
+const REPORT_BYTES: u64 = 60;
+
+/// Bytes of an entry of a contribution: an ack.
+const ACK_BYTES: u64 = 24;
+
+/// Events after which a simulation counts as one that never ends, unless the caller says otherwise.
+const EVENTS_MAX: u64 = 10_000_000_000;
+
+/// What is due.
+#[derive(Debug)]
+enum Due {
+    /// A deadline of the head.
+    Deadline,
+    /// The policy is asked.
+    Tick,
+    /// A process has read its data and registers.
+    Start(LifeId),
+    /// A life says that it is alive.
+    Beat(LifeId),
+    /// A message from a life arrives at the head; for what the training thread asks, the number of its call.
+    ToHead(LifeId, u64, Box<HeadEvent>),
+    /// The answer to a heartbeat arrives.
+    Beaten(LifeId, Box<BeatReply>),
+    /// A question arrives at the shard service.
+    ToLedger(LifeId, u64, Question),
+    /// A kept question is given up.
+    Unkept(LifeId, u64),
+    /// The training thread gets a reply to this call.
+    Reply(LifeId, u64, Answered),
+    /// What the training thread did by itself is over.
+    Over(LifeId, u64, Work),
+    /// The head's answer to a registration or a farewell arrives.
+    Told(LifeId, u64, Box<HeadAnswer>),
+    /// What was lost on its way is sent again.
+    Again(LifeId, u64, Box<Lost>),
+    /// A parked call may have to be repeated.
+    Reask(LifeId),
+    /// The result of a group's operation arrives.
+    Done(MembershipVersion, u64),
+    /// Members of a group may have waited too long.
+    Late(MembershipVersion),
+    /// The process was ordered to end, or ends by itself.
+    Dies(LifeId, i32, i32),
+    /// The launcher's word.
+    ToLauncher(Box<HeadEvent>),
+    /// Something goes wrong.
+    Fault(Box<Fault>),
+}
+
+/// A question to the shard service that is on its way: its place among all of them.
+#[derive(Debug, Clone, Copy)]
+struct Question(usize);
+
+/// A reply to a training thread that is on its way: its place among all of them.
+#[derive(Debug, Clone, Copy)]
+struct Answered(usize);
+
+/// What the training thread does by itself: all that comes of it is that it is done.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Begin,
+    Sleep,
+    Load,
+    Pull,
+    Compute,
+    Apply,
+    Push,
+    /// To find out that the group broke.
+    Break,
+}
+
+/// A message that did not arrive.
+#[derive(Debug)]
+enum Lost {
+    Head(HeadEvent),
+    Ledger(LedgerEvent, Duration),
+}
+
+/// An observer that does not look.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Blind;
+
+impl Observer for Blind {
+    fn watches(&self) -> bool {
+        false
+    }
+    fn saw(&mut self, _at: JobTime, _what: &Happening<'_>) -> Result<(), Violation> {
+        Ok(())
+    }
+}
+
+/// A job on a virtual clock.
+#[derive(Debug)]
+pub struct World<O = Blind> {
+    setup: Setup,
+    models: Models,
+    observer: O,
+    now: JobTime,
+    queue: Queue<Due>,
+    events: u64,
+    events_max: u64,
+    /// Questions on their way to the shard service, which may keep each for so long.
+    questions: Slab<(LedgerEvent, Duration)>,
+    /// Replies on their way to training threads.
+    replies: Slab<Reply>,
+    head: Head,
+    ledger: ShardLedger,
+    /// Records of the ledger since its last snapshot; `None` if nothing will ask for them.
+    log: Option<Vec<Record>>,
+    recovery: Option<Recovery>,
+    /// Questions that the shard service keeps.
+    kept: Vec<Held>,
+    lives: Vec<Life>,
+    /// The newest life of each node.
+    current: BTreeMap<NodeId, LifeId>,
+    groups: BTreeMap<MembershipVersion, Group>,
+    deadline: JobTime,
+    master_paused_until: JobTime,
+    network_rng: DetRng,
+    scheduler_rng: DetRng,
+    fault_rng: DetRng,
+    chance: DetRng,
+    journal: Journal,
+    ended: Option<Result<(), String>>,
+    violation: Option<Violation>,
+}
+
+impl World {
+    /// A job in which nothing has happened yet, and nobody looks.
+    ///
+    /// # Errors
+    /// If a setting cannot be used; the error names it.
+    pub fn new(setup: Setup, policy: Box<dyn Policy>, models: Models) -> Result<Self, InvalidValue> {
+        World::watched(setup, policy, models, Blind)
+    }
+}
+
+impl<O: Observer> World<O> {
+    /// A job in which nothing has happened yet, and an observer of all that will.
+    ///
+    /// # Errors
+    /// If a setting cannot be used; the error names it.
+    pub fn watched(
+        setup: Setup,
+        policy: Box<dyn Policy>,
+        mut models: Models,
+        observer: O,
+    ) -> Result<Self, InvalidValue> {
+        setup.validate()?;
+        let head = Head::new(head_config(&setup, policy))?;
+        let dataset = dataset(&setup);
+        let damaged =
+            |e: antdt_shard::RecoverError| InvalidValue::new("samples", setup.samples, e.to_string());
+        let recovery = Recovery::new(dataset).map_err(damaged)?;
+        let mut ledger = recovery.clone().finish(antdt_core::Generation(1)).map_err(damaged)?;
+        let mut fault_rng = setup.seed.derive("faults").rng();
+        let mut queue = Queue::new();
+        let fault = models.faults.next(&mut fault_rng);
+        // Who restarts the service needs its log.
+        let mut log = (observer.watches() || fault.is_some()).then(Vec::new);
+        let mut begun = Vec::new();
+        while let Some(effect) = ledger.poll_effect() {
+            if let (antdt_shard::Effect::Record(record), Some(log)) = (effect, &mut log) {
+                log.push(record.clone());
+                begun.push(record);
+            }
+        }
+        let calm = fault.is_none();
+        if let Some((at, fault)) = fault {
+            queue.push(at, Due::Fault(Box::new(fault)));
+        }
+        let rng = |label: &str| setup.seed.derive(label).rng();
+        let mut world = Self {
+            network_rng: rng("network"),
+            scheduler_rng: rng("scheduler"),
+            chance: rng("chance"),
+            fault_rng,
+            recovery: log.is_some().then_some(recovery),
+            journal: Journal::new(&setup),
+            setup,
+            models,
+            observer,
+            now: JobTime::ZERO,
+            queue,
+            events: 0,
+            events_max: EVENTS_MAX,
+            questions: Slab::new(),
+            replies: Slab::new(),
+            head,
+            ledger,
+            log,
+            kept: Vec::new(),
+            lives: Vec::new(),
+            current: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            deadline: JobTime::NEVER,
+            master_paused_until: JobTime::ZERO,
+            ended: None,
+            violation: None,
+        };
+        if world.observer.watches() {
+            begun.iter().for_each(|record| world.saw(&Happening::Record(record)));
+        }
+        if calm {
+            world.saw(&Happening::Calm);
+        }
+        Ok(world)
+    }
+
+    /// Ends the simulation after so many events, if it has not ended before.
+    #[must_use]
+    pub const fn at_most(mut self, events: u64) -> Self {
+        self.events_max = events;
+        self
+    }
+
+    /// Runs the job to its end, or to the virtual time `limit`.
+    ///
+    /// # Errors
+    /// If the observer found something that must not happen.
+    pub fn run(mut self, limit: JobTime) -> Result<(Outcome, O), (Violation, O)> {
+        self.ask_head(HeadEvent::Begin);
+        self.queue.push(JobTime::ZERO + self.setup.control_tick, Due::Tick);
+        let mut why = None;
+        while self.ended.is_none() && self.violation.is_none() {
+            let Some((at, due)) = self.queue.pop() else {
+                why = Some("nothing can happen any more, and the job is not over".to_owned());
+                break;
+            };
+            if at > limit {
+                why = Some(format!("the job is not over after {:.0} s", limit.as_secs_f64()));
+                self.now = limit;
+                break;
+            }
+            if self.events >= self.events_max {
+                why = Some(format!("the job is not over after {} events", self.events));
+                break;
+            }
+            self.events += 1;
+            self.now = at;
+            self.happen(due);
+        }
+        if let Some(violation) = self.violation {
+            return Err((violation, self.observer));
+        }
+        let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
+        let lives = self.lives.iter().map(|life| life.usage(self.now));
+        let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
+        Ok((outcome, self.observer))
+    }
+
+    fn saw(&mut self, what: &Happening<'_>) {
+        if self.violation.is_none()
+            && let Err(violation) = self.observer.saw(self.now, what)
+        {
+            self.violation = Some(violation);
+        }
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Deadline => {
+                if self.deadline > self.now {
+                    // A newer one was set.
+                    return;
+                }
+                self.deadline = JobTime::NEVER;
+                if self.master_away(Due::Deadline) {
+                    return;
+                }
+                if self.head.deadline().is_some_and(|at| at <= self.now) {
+                    self.head.on_deadline(self.now);
+                    if self.observer.watches() {
+                        self.saw(&Happening::HeadDeadline);
+                    }
+                    self.head_effects();
+                }
+                self.arm_deadline();
+            }
+            Due::Tick => self.tick(),
+            Due::Start(life) => self.start(life),
+            Due::Beat(life) => self.beat(life),
+            Due::ToHead(life, call, event) => self.at_head(life, call, event),
+            Due::Beaten(life, reply) => self.beaten(life, reply),
+            Due::ToLedger(life, call, question) => self.at_ledger(life, call, question),
+            Due::Unkept(life, call) => self.unkept(life, call),
+            Due::Reply(life, call, reply) => self.reply(life, call, reply),
+            Due::Over(life, call, work) => self.over(life, call, work),
+            Due::Told(life, call, answer) => self.told(life, call, answer),
+            Due::Again(life, call, lost) => self.again(life, call, lost),
+            Due::Reask(life) => self.reask(life),
+            Due::Done(group, operation) => self.done(group, operation),
+            Due::Late(group) => self.late(group),
+            Due::Dies(life, code, signal) => self.dies(life, code, signal),
+            Due::ToLauncher(event) => {
+                if !self.master_paused(&event) {
+                    self.ask_head(*event);
+                }
+            }
+            Due::Fault(fault) => self.fault(*fault),
+        }
+    }
+
+    // The master.
+
+    /// Puts `due` off if the master stands still.
+    fn master_away(&mut self, due: Due) -> bool {
+        let away = self.now < self.master_paused_until;
+        if away {
+            if matches!(due, Due::Deadline) {
+                self.deadline = self.master_paused_until;
+            }
+            self.queue.push(self.master_paused_until, due);
+        }
+        away
+    }
+
+    fn master_paused(&mut self, event: &HeadEvent) -> bool {
+        let away = self.now < self.master_paused_until;
+        if away {
+            self.queue.push(self.master_paused_until, Due::ToLauncher(Box::new(event.clone())));
+        }
+        away
+    }
+
+    /// The head takes an event of this life, or of nobody's.
+    fn ask_head(&mut self, event: HeadEvent) -> HeadAnswer {
+        let answer = if self.observer.watches() {
+            let answer = self.head.handle(self.now, event.clone());
+            self.saw(&Happening::Head(&event, &answer));
+            answer
+        } else {
+            self.head.handle(self.now, event)
+        };
+        self.head_effects();
+        self.arm_deadline();
+        answer
+    }
+
+    fn arm_deadline(&mut self) {
+        if let Some(at) = self.head.deadline().map(|at| at.max(self.now))
+            && at < self.deadline
+        {
+            self.deadline = at;
+            self.queue.push(at, Due::Deadline);
+        }
+    }
+
+    fn head_effects(&mut self) {
+        while let Some(effect) = self.head.poll_effect() {
+            if self.observer.watches() {
+                self.saw(&Happening::Effect(&effect));
+            }
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(&mut self, effect: HeadEffect) {
+        match effect {
+            HeadEffect::Launch(holder) => self.launch(holder),
+            HeadEffect::Kill(holder) => {
+                if let Some(life) = self.life_of(holder) {
+                    self.queue.push(self.now + PROCESS_DELAY, Due::Dies(life, -1, 9));
+                }
+            }
+            HeadEffect::Settle(contribution) => {
+                if !contribution.acks.is_empty() {
+                    let Contribution { holder, acks } = contribution;
+                    self.ask_ledger(LedgerEvent::Settle { holder, acks });
+                }
+            }
+            HeadEffect::LedgerLost(holder) => {
+                self.ask_ledger(LedgerEvent::WorkerLost { holder });
+            }
+            HeadEffect::Joined(holder, joined) => self.joined(holder, joined),
+            HeadEffect::Committed(holder, commit) => {
+                self.journal.committed(commit.step, commit.samples);
+                self.unpark(holder, Some(commit.step), || Reply::Committed(commit));
+            }
+            HeadEffect::End(result) => {
+                if self.observer.watches() {
+                    self.saw(&Happening::Ended(&result));
+                }
+                self.ended = Some(result);
+            }
+            HeadEffect::Note { at, note } => self.journal.note(at, note),
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.master_away(Due::Tick) {
+            return;
+        }
+        let status = self.ledger.status();
+        if self.observer.watches() {
+            self.saw(&Happening::Ledger(&LedgerEvent::Status, &antdt_shard::Answer::Status(status)));
+        }
+        if status.failed {
+            let why = "too many samples could not be read".to_owned();
+            self.ask_head(HeadEvent::Stop(why));
+        }
+        self.ask_head(HeadEvent::Tick(Some(status.counts)));
+        self.queue.push(self.now + self.setup.control_tick, Due::Tick);
+    }
+
+    // Processes.
+
+    fn life_of(&self, holder: Holder) -> Option<LifeId> {
+        let id = *self.current.get(&holder.node)?;
+        let life = &self.lives[id.0 as usize];
+        (life.holder == holder && !life.is_dead()).then_some(id)
+    }
+
+    fn launch(&mut self, holder: Holder) {
+        let id = LifeId(u32::try_from(self.lives.len()).expect("fewer than 2^32 processes"));
+        let mut life =
+            Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
+        let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
+        life.stage = Stage::Starting;
+        self.lives.push(life);
+        self.current.insert(holder.node, id);
+        self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(HeadEvent::Started(holder))));
+        if let Some(delay) = delay {
+            self.queue.push(self.now + delay.max(PROCESS_DELAY), Due::Start(id));
+        }
+        if self.observer.watches() {
+            self.saw(&Happening::Born(holder));
+        }
+    }
+
+    fn start(&mut self, id: LifeId) {
+        if self.put_off(id, Due::Start(id)) {
+            return;
+        }
+        let life = &mut self.lives[id.0 as usize];
+        life.stage = Stage::Running;
+        life.call += 1;
+        let (holder, call) = (life.holder, life.call);
+        let host = holder.node.index / self.setup.workers_per_host;
+        let info = NodeInfo {
+            holder,
+            host: format!("host-{host}"),
+            device: DeviceClass::default(),
+            batch_size_min: 1,
+            batch_size_max: self.setup.global_batch_size,
+        };
+        let registration = Registration { info, data_address: holder.to_string(), process_id: id.0 };
+        self.send_head(id, call, HeadEvent::Register(registration));
+    }
+
+    /// Whether the life is dead, or stands still: then `due` is put off until it goes on.
+    fn put_off(&mut self, id: LifeId, due: Due) -> bool {
+        let life = &self.lives[id.0 as usize];
+        if !life.is_dead() && self.now < life.paused_until {
+            self.queue.push(life.paused_until, due);
+            return true;
+        }
+        life.is_dead()
+    }
+
+    fn dies(&mut self, id: LifeId, code: i32, signal: i32) {
+        let life = &mut self.lives[id.0 as usize];
+        if life.is_dead() {
+            return;
+        }
+        life.stage = Stage::Dead;
+        life.died = self.now;
+        life.worker = None;
+        life.parked = None;
+        let (holder, group) = (life.holder, life.group.take());
+        let exit = if signal == 0 { classify(Some(code), None) } else { classify(None, Some(signal)) };
+        self.journal.exited(self.now, holder, exit);
+        if self.observer.watches() {
+            self.saw(&Happening::Died(holder));
+        }
+        self.kept.retain(|held| held.life != id);
+        if let Some((group, _)) = group {
+            self.leave_group(group, Some(id));
+        }
+        let exited = HeadEvent::Exited(holder, exit, Vec::new());
+        self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(exited)));
+    }
+
+    fn exit(&mut self, id: LifeId, code: i32) {
+        self.dies(id, code, 0);
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        match self.models.faults.next(&mut self.fault_rng) {
+            Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
+            None if self.observer.watches() => self.saw(&Happening::Calm),
+            None => {}
+        }
+        if self.observer.watches() {
+            self.saw(&Happening::Fault(fault));
+        }
+        let alive = |world: &Self, node: NodeId| {
+            let id = *world.current.get(&node)?;
+            (!world.lives[id.0 as usize].is_dead()).then_some(id)
+        };
+        match fault {
+            Fault::Crash(node) => {
+                if let Some(id) = alive(self, node) {
+                    self.dies(id, -1, 9);
+                }
+            }
+            Fault::Exit(node, code) => {
+                if let Some(id) = alive(self, node) {
+                    self.dies(id, code, 0);
+                }
+            }
+            Fault::Pause(node, lasting) => {
+                if let Some(id) = alive(self, node) {
+                    let life = &mut self.lives[id.0 as usize];
+                    life.paused_until = life.paused_until.max(self.now + lasting);
+                }
+            }
+            Fault::PauseMaster(lasting) => {
+                self.master_paused_until = self.master_paused_until.max(self.now + lasting);
+            }
+            Fault::Cut(node, lasting) => {
+                if let Some(id) = alive(self, node) {
+                    let life = &mut self.lives[id.0 as usize];
+                    life.cut_until = life.cut_until.max(self.now + lasting);
+                    if let Some((group, _)) = life.group {
+                        // Its peers hear nothing any more; they find out when they wait for it.
+                        self.cut_group(group);
+                    }
+                }
+            }
+            Fault::RestartLedger => self.restart_ledger(),
+        }
+    }
+
+    // Messages.
+
+    /// When a message of a life arrives at the master or back; `None` if it is lost.
+    fn travel(&mut self, id: LifeId, bytes: u64, to_master: bool) -> Option<JobTime> {
+        let life = &self.lives[id.0 as usize];
+        if self.now < life.cut_until {
+            return None;
+        }
+        let node = Site::Node(life.holder.node);
+        let (from, to) = if to_master { (node, Site::Master) } else { (Site::Master, node) };
+        self.models.network.message(self.now, from, to, bytes, &mut self.network_rng)
+    }
+
+    fn send_head(&mut self, id: LifeId, call: u64, event: HeadEvent) {
+        let bytes = match &event {
+            HeadEvent::Heartbeat { reports, .. } => MESSAGE_BYTES + REPORT_BYTES * reports.len() as u64,
+            _ => MESSAGE_BYTES,
+        };
+        match self.travel(id, bytes, true) {
+            Some(at) => self.queue.push(at, Due::ToHead(id, call, Box::new(event))),
+            None => self.lost(id, call, Lost::Head(event)),
+        }
+    }
+
+    fn send_ledger(&mut self, id: LifeId, call: u64, event: LedgerEvent, wait: Duration) {
+        match self.travel(id, MESSAGE_BYTES, true) {
+            Some(at) => {
+                let question = Question(self.questions.insert((event, wait)));
+                self.queue.push(at, Due::ToLedger(id, call, question));
+            }
+            None => self.lost(id, call, Lost::Ledger(event, wait)),
+        }
+    }
+
+    /// The caller notices after a while, and asks again.
+    fn lost(&mut self, id: LifeId, call: u64, lost: Lost) {
+        if matches!(lost, Lost::Head(HeadEvent::Heartbeat { .. })) {
+            let Lost::Head(HeadEvent::Heartbeat { reports, plan_ready, plan_applied, .. }) = lost else {
+                return;
+            };
+            self.beat_failed(id, reports, plan_ready, plan_applied);
+            return;
+        }
+        let life = &mut self.lives[id.0 as usize];
+        life.attempts += 1;
+        if CALL_TIMEOUT * life.attempts > MASTER_TIMEOUT {
+            // It gives the master up.
+            let code = Exit::CODE_RETRY;
+            self.queue.push(self.now + CALL_TIMEOUT, Due::Dies(id, code, 0));
+            return;
+        }
+        self.queue.push(self.now + CALL_TIMEOUT, Due::Again(id, call, Box::new(lost)));
+    }
+
+    fn again(&mut self, id: LifeId, call: u64, lost: Box<Lost>) {
+        if self.lives[id.0 as usize].is_dead() || self.lives[id.0 as usize].call != call {
+            return;
+        }
+        if self.now < self.lives[id.0 as usize].paused_until {
+            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Again(id, call, lost));
+            return;
+        }
+        match *lost {
+            Lost::Head(event) => self.send_head(id, call, event),
+            Lost::Ledger(event, wait) => self.send_ledger(id, call, event, wait),
+        }
+    }
+
+    /// A life's message reached the head.
+    fn at_head(&mut self, id: LifeId, call: u64, event: Box<HeadEvent>) {
+        if self.now < self.master_paused_until {
+            self.queue.push(self.master_paused_until, Due::ToHead(id, call, event));
+            return;
+        }
+        let is_beat = matches!(*event, HeadEvent::Heartbeat { .. });
+        let is_parked = matches!(*event, HeadEvent::Join { .. } | HeadEvent::Ready { .. });
+        // The way back is decided before, so that what is lost can be sent again.
+        let back =
+            if self.lives[id.0 as usize].is_dead() { None } else { self.travel(id, MESSAGE_BYTES, false) };
+        let dead = self.lives[id.0 as usize].is_dead();
+        let again = (back.is_none() && !dead).then(|| event.clone());
+        let answer = self.ask_head(*event);
+        if dead {
+            return;
+        }
+        match (answer, back) {
+            (HeadAnswer::Beat(reply), Some(at)) => self.queue.push(at, Due::Beaten(id, reply)),
+            (HeadAnswer::Fenced, Some(at)) if is_beat => {
+                let reply = BeatReply { fenced: true, ..BeatReply::default() };
+                self.queue.push(at, Due::Beaten(id, Box::new(reply)));
+            }
+            // An effect brings the answer, or has brought it.
+            (HeadAnswer::Parked, _) if is_parked => {}
+            (answer, Some(at)) => self.queue.push(at, Due::Told(id, call, Box::new(answer))),
+            (_, None) => {
+                if let Some(event) = again {
+                    self.lost(id, call, Lost::Head(*event));
+                }
+            }
+        }
+    }
+
+    /// The head's answer to the training thread, or to the process that starts or leaves.
+    fn told(&mut self, id: LifeId, call: u64, answer: Box<HeadAnswer>) {
+        if self.lives[id.0 as usize].is_dead() || self.lives[id.0 as usize].call != call {
+            return;
+        }
+        if self.now < self.lives[id.0 as usize].paused_until {
+            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Told(id, call, answer));
+            return;
+        }
+        self.lives[id.0 as usize].attempts = 0;
+        match *answer {
+            HeadAnswer::Registered { plan, servers, .. } => self.registered(id, plan, servers),
+            HeadAnswer::Left { evaluate } => {
+                if evaluate {
+                    let life = &mut self.lives[id.0 as usize];
+                    life.call += 1;
+                    let (call, holder) = (life.call, life.holder);
+                    let found = HeadEvent::Evaluated { holder, samples: 0, loss: None, auc: None };
+                    self.send_head(id, call, found);
+                } else {
+                    self.exit(id, 0);
+                }
+            }
+            // To an evaluation.
+            HeadAnswer::Noted => self.exit(id, 0),
+            HeadAnswer::Fenced => self.exit(id, Exit::CODE_RETRY),
+            HeadAnswer::Refused(_) => self.exit(id, Exit::CODE_NEVER),
+            HeadAnswer::Beat(_) | HeadAnswer::Parked | HeadAnswer::Seen(_) => {}
+        }
+    }
+
+    fn registered(&mut self, id: LifeId, plan: Option<antdt_core::Plan>, servers: Arc<[String]>) {
+        let life = &mut self.lives[id.0 as usize];
+        let first = BeatReply { plan, servers, ..BeatReply::default() };
+        life.session.beat_answered(self.now, first);
+        life.call += 1;
+        self.queue.push(self.now, Due::Beat(id));
+        if life.holder.node.role == Role::Worker {
+            life.worker = Some(WorkerLoop::new(life.holder, self.setup.sync, self.now));
+            self.begin_training(id);
+        }
+    }
+
+    /// With servers, only once all of them are known.
+    fn begin_training(&mut self, id: LifeId) {
+        let life = &self.lives[id.0 as usize];
+        if self.setup.sync.has_servers() && life.session.servers().is_empty() {
+            return;
+        }
+        let call = life.call;
+        self.queue.push(self.now, Due::Over(id, call, Work::Begin));
+    }
+
+    // Heartbeats.
+
+    fn beat(&mut self, id: LifeId) {
+        if self.put_off(id, Due::Beat(id)) {
+            return;
+        }
+        let every = self.setup.heartbeat;
+        let life = &mut self.lives[id.0 as usize];
+        if life.stage != Stage::Running && life.stage != Stage::Leaving {
+            return;
+        }
+        if life.worker.is_none() && life.holder.node.role == Role::Server {
+            life.report_service();
+        }
+        self.send_beat(id);
+        self.queue.push(self.now + every, Due::Beat(id));
+    }
+
+    fn send_beat(&mut self, id: LifeId) {
+        let life = &mut self.lives[id.0 as usize];
+        let holder = life.holder;
+        let beat = life.session.beat();
+        let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
+        let event = HeadEvent::Heartbeat {
+            holder,
+            reports,
+            plan_ready: beat.plan_ready,
+            plan_applied: beat.plan_applied,
+        };
+        self.send_head(id, 0, event);
+    }
+
+    fn beat_failed(
+        &mut self,
+        id: LifeId,
+        reports: Vec<(BatchReport, f64)>,
+        plan_ready: PlanVersion,
+        plan_applied: (PlanVersion, u64),
+    ) {
+        let reports = reports.into_iter().map(|(report, loss_sum)| Reported { report, loss_sum }).collect();
+        let life = &mut self.lives[id.0 as usize];
+        life.session.beat_failed(self.now, antdt_agent::Beat { reports, plan_ready, plan_applied });
+        if life.session.state() == SessionState::MasterLost {
+            self.exit(id, Exit::CODE_RETRY);
+        }
+    }
+
+    fn beaten(&mut self, id: LifeId, reply: Box<BeatReply>) {
+        if self.lives[id.0 as usize].is_dead() {
+            return;
+        }
+        if self.now < self.lives[id.0 as usize].paused_until {
+            self.queue.push(self.lives[id.0 as usize].paused_until, Due::Beaten(id, reply));
+            return;
+        }
+        let life = &mut self.lives[id.0 as usize];
+        let waits_for_servers =
+            life.worker.is_some() && self.setup.sync.has_servers() && life.session.servers().is_empty();
+        let notice = reply.broken_group.map(Notice::GroupBroken);
+        life.session.beat_answered(self.now, *reply);
+        let state = life.session.state();
+        let is_server = life.holder.node.role == Role::Server;
+        if self.observer.watches() {
+            let (holder, session) = (life.holder, life.session.clone());
+            self.saw(&Happening::Beat(holder, &session));
+        }
+        match state {
+            SessionState::Fenced | SessionState::MasterLost => return self.exit(id, Exit::CODE_RETRY),
+            SessionState::Draining | SessionState::Finished if is_server => return self.exit(id, 0),
+            _ => {}
+        }
+        if waits_for_servers {
+            self.begin_training(id);
+        }
+        if let Some(Notice::GroupBroken(version)) = notice {
+            let life = &self.lives[id.0 as usize];
+            if life.in_group_call && life.group.is_some_and(|(group, _)| group == version) {
+                self.break_off(id);
+            }
+        }
+    }
+
+    // The training thread.
+
+    /// The training thread will get a reply to this call.
+    fn send_reply(&mut self, at: JobTime, id: LifeId, call: u64, reply: Reply) {
+        let reply = Answered(self.replies.insert(reply));
+        self.queue.push(at, Due::Reply(id, call, reply));
+    }
+
+    /// A reply to a call of the training thread. One to an older call is void.
+    fn reply(&mut self, id: LifeId, call: u64, reply: Answered) {
+        let life = &self.lives[id.0 as usize];
+        let void = life.is_dead() || life.call != call;
+        if !void && self.now < life.paused_until {
+            self.queue.push(life.paused_until, Due::Reply(id, call, reply));
+            return;
+        }
+        let reply = self.replies.remove(reply.0);
+        if !void {
+            self.advance(id, reply);
+        }
+    }
+
+    /// What the training thread did by itself is over, unless it broke that off.
+    fn over(&mut self, id: LifeId, call: u64, work: Work) {
+        let life = &self.lives[id.0 as usize];
+        if life.is_dead() || life.call != call {
+            return;
+        }
+        if self.now < life.paused_until {
+            self.queue.push(life.paused_until, Due::Over(id, call, work));
+            return;
+        }
+        let reply = self.result_of(id, work);
+        self.advance(id, reply);
+    }
+
+    fn result_of(&self, id: LifeId, work: Work) -> Reply {
+        match work {
+            Work::Begin => Reply::Begin,
+            Work::Sleep => Reply::Slept,
+            Work::Load => Reply::Loaded,
+            Work::Pull => Reply::Pulled,
+            Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].batch, loss_sum: 0.0 },
+            Work::Apply => Reply::Applied,
+            Work::Push => Reply::Pushed,
+            Work::Break => Reply::Broken,
+        }
+    }
+
+    /// Lets the training loop go on, until it waits for something that takes time.
+    fn advance(&mut self, id: LifeId, reply: Reply) {
+        let mut next = self.step(id, reply);
+        while let Some((holder, call)) = next {
+            let Some(at_once) = self.begin(id, holder, call) else { return };
+            next = self.step(id, self.result_of(id, at_once));
+        }
+    }
+
+    /// Lets the training loop make its next call; nothing if it has none.
+    fn step(&mut self, id: LifeId, reply: Reply) -> Option<(Holder, Call)> {
+        let life = &mut self.lives[id.0 as usize];
+        life.call += 1;
+        life.attempts = 0;
+        life.in_group_call = false;
+        let (holder, worker) = (life.holder, life.worker.as_mut()?);
+        if !self.observer.watches() {
+            return Some((holder, worker.step(self.now, &mut life.session, reply)));
+        }
+        let call = worker.step(self.now, &mut life.session, reply.clone());
+        self.saw(&Happening::Worker(holder, &reply, &call));
+        Some((holder, call))
+    }
+
+    /// Begins a call. What it is, if it takes no time.
+    fn begin(&mut self, id: LifeId, holder: Holder, call: Call) -> Option<Work> {
+        let life = &mut self.lives[id.0 as usize];
+        let number = life.call;
+        match call {
+            Call::Join(standing) => {
+                if let Some((group, _)) = life.group.take() {
+                    self.leave_group(group, None);
+                }
+                self.park(id, HeadEvent::Join { holder, standing });
+                None
+            }
+            Call::Enter(joined) => {
+                self.enter(id, &joined);
+                None
+            }
+            Call::Register(held) => {
+                self.send_ledger(id, number, LedgerEvent::Register { holder, held }, Duration::ZERO);
+                None
+            }
+            Call::Exchange { request, acks, want, wait } => {
+                let generation = life.generation;
+                let event = LedgerEvent::Exchange { holder, generation, request, acks, want };
+                self.send_ledger(id, number, event, wait);
+                None
+            }
+            Call::Release(acks) => {
+                self.send_ledger(id, number, LedgerEvent::Release { holder, acks }, Duration::ZERO);
+                None
+            }
+            Call::Fail { at, .. } => {
+                self.send_ledger(id, number, LedgerEvent::Fail { holder, ack: at }, Duration::ZERO);
+                None
+            }
+            Call::Sleep(time) => {
+                self.later(id, time, Work::Sleep);
+                None
+            }
+            Call::Load(batch) => {
+                life.batch = batch.len();
+                Some(Work::Load)
+            }
+            Call::Pull => {
+                let time = self.transfer(id, false);
+                self.later(id, time, Work::Pull);
+                None
+            }
+            Call::Compute => {
+                let samples = life.batch;
+                if samples == 0 {
+                    return Some(Work::Compute);
+                }
+                let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
+                life.busy += time;
+                self.later(id, time, Work::Compute);
+                None
+            }
+            Call::Combine { step, samples, acks } => {
+                self.meet(id, Part::Combine { step, samples, acks });
+                None
+            }
+            Call::Agree(lanes) => {
+                self.meet(id, Part::Agree(lanes));
+                None
+            }
+            Call::Apply => Some(Work::Apply),
+            Call::Push { .. } => {
+                let time = self.transfer(id, true);
+                if self.setup.sync == SyncMode::PsAsp {
+                    self.journal.pushed();
+                }
+                self.later(id, time, Work::Push);
+                None
+            }
+            Call::Ready { step, readiness } => {
+                self.park(id, HeadEvent::Ready { holder, step, readiness });
+                None
+            }
+            Call::Stop(end) => {
+                self.stop(id, &end);
+                None
+            }
+        }
+    }
+
+    fn later(&mut self, id: LifeId, time: Duration, work: Work) {
+        let call = self.lives[id.0 as usize].call;
+        self.queue.push(self.now + time, Due::Over(id, call, work));
+    }
+
+    /// How long it takes to send the gradient to all servers, or to get the parameters from them.
+    fn transfer(&mut self, id: LifeId, push: bool) -> Duration {
+        let servers = self.setup.servers.max(1);
+        let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
+        let (node, samples) = (self.lives[id.0 as usize].holder.node, self.lives[id.0 as usize].batch);
+        let mut last = self.now;
+        for index in 0..servers {
+            let server = NodeId::server(index);
+            let (there, back) = if push { (bytes, MESSAGE_BYTES) } else { (MESSAGE_BYTES, bytes) };
+            let (me, it) = (Site::Node(node), Site::Node(server));
+            let network = &mut self.models.network;
+            let rng = &mut self.network_rng;
+            // TCP sends again what is lost; what it costs is time.
+            let mut cross = |at: JobTime, from, to, bytes| {
+                let again = (0..16).find_map(|i| {
+                    let at = at + Duration::from_millis(200) * i;
+                    network.message(at, from, to, bytes, rng)
+                });
+                again.unwrap_or(at + Duration::from_secs(4))
+            };
+            let arrived = cross(self.now, me, it, there);
+            let Some(server) = self.current.get(&server).copied() else { continue };
+            // One request after the other: the table of a server is one.
+            let served = &mut self.lives[server.0 as usize];
+            let begin = arrived.max(served.busy_until);
+            let time = self.models.compute.time(begin, served.holder, samples.max(1), &mut served.rng);
+            served.busy_until = begin + time;
+            served.served.0 += bytes;
+            served.served.1 += time;
+            let answered = cross(begin + time, it, me, back);
+            last = last.max(answered);
+        }
+        last.since(self.now)
+    }
+
+    /// Asks the head something that it answers when it has decided.
+    fn park(&mut self, id: LifeId, event: HeadEvent) {
+        let (now, life) = (self.now, &mut self.lives[id.0 as usize]);
+        life.parked = Some((event.clone(), now));
+        let call = life.call;
+        if !life.reask_armed {
+            life.reask_armed = true;
+            self.queue.push(now + PARK_MAX, Due::Reask(id));
+        }
+        self.send_head(id, call, event);
+    }
+
+    /// A parked call is given up after a while and made again, as middle boxes demand.
+    fn reask(&mut self, id: LifeId) {
+        let now = self.now;
+        let life = &mut self.lives[id.0 as usize];
+        life.reask_armed = false;
+        if life.is_dead() {
+            return;
+        }
+        let Some((event, since)) = &mut life.parked else { return };
+        let due = *since + PARK_MAX;
+        life.reask_armed = true;
+        if due > now {
+            self.queue.push(due, Due::Reask(id));
+            return;
+        }
+        *since = now;
+        let (event, call) = (event.clone(), life.call);
+        self.queue.push(now + PARK_MAX, Due::Reask(id));
+        if now >= life.paused_until {
+            self.send_head(id, call, event);
+        }
+    }
+
+    /// Answers a parked call, if the life still waits for it: of a commit, that of this step.
+    fn unpark(&mut self, holder: Holder, step: Option<u64>, reply: impl FnOnce() -> Reply) {
+        let Some(id) = self.life_of(holder) else { return };
+        let waits = match (&self.lives[id.0 as usize].parked, step) {
+            (Some((HeadEvent::Join { .. }, _)), None) => true,
+            (Some((HeadEvent::Ready { step: waits, .. }, _)), Some(step)) => *waits == step,
+            _ => false,
+        };
+        if !waits {
+            return;
+        }
+        // Lost on its way back: it asks again when it has waited long enough.
+        let Some(at) = self.travel(id, MESSAGE_BYTES, false) else { return };
+        let life = &mut self.lives[id.0 as usize];
+        life.parked = None;
+        let call = life.call;
+        self.send_reply(at, id, call, reply());
+    }
+
+    fn joined(&mut self, holder: Holder, joined: Box<Joined>) {
+        let Some(id) = self.life_of(holder) else { return };
+        if matches!(self.lives[id.0 as usize].parked, Some((HeadEvent::Join { .. }, _))) {
+            self.lives[id.0 as usize].session.regrouped();
+        }
+        self.unpark(holder, None, || Reply::Joined(joined));
+    }
+
+    /// The training loop is over.
+    fn stop(&mut self, id: LifeId, end: &End) {
+        let (end_of_data, trained) = match end {
+            End::EndOfData { trained } => (true, *trained),
+            End::Drained => (false, false),
+            End::Failed(_) => return self.exit(id, Exit::CODE_NEVER),
+        };
+        let life = &mut self.lives[id.0 as usize];
+        life.stage = Stage::Leaving;
+        if let Some((group, _)) = life.group.take() {
+            self.leave_group(group, None);
+        }
+        // What was reported last goes first, as `Agent::leave` does.
+        self.send_beat(id);
+        let life = &mut self.lives[id.0 as usize];
+        life.call += 1;
+        let (holder, call) = (life.holder, life.call);
+        self.send_head(
+            id,
+            call,
+            HeadEvent::Leave { holder, end_of_data, can_evaluate: end_of_data && trained },
+        );
+    }
+}
+
+impl Life {
+    /// A server says what it served since the last time.
+    fn report_service(&mut self) {
+        let (bytes, time) = std::mem::take(&mut self.served);
+        if bytes == 0 {
+            return;
+        }
+        self.reports += 1;
+        let report = BatchReport {
+            holder: self.holder,
+            sequence: self.reports,
+            iteration: Iteration(self.reports),
+            plan: PlanVersion(0),
+            phase: Phase::Train,
+            samples: bytes,
+            data_wait: SERVER_REPORTS.saturating_sub(time),
+            compute: time,
+            communicate: Duration::ZERO,
+            barrier_wait: Duration::ZERO,
+        };
+        self.session.report(Reported { report, loss_sum: 0.0 });
+    }
+}
+
+/// What the head is made from, as `antdt run` does.
+pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig {
+    HeadConfig {
+        sync: setup.sync,
+        workers: setup.workers,
+        servers: setup.servers,
+        global_batch_size: setup.global_batch_size,
+        heartbeat: setup.heartbeat,
+        max_restarts: setup.max_restarts,
+        must_register: true,
+        policy,
+        monitor: MonitorConfig {
+            liveness: LivenessConfig {
+                interval: setup.heartbeat,
+                late_after: setup.silence_limit / 2 + setup.heartbeat / 2,
+                lost_after: setup.silence_limit + setup.heartbeat,
+            },
+            ..MonitorConfig::default()
+        },
+    }
+}
+
+/// The data set, as `antdt run` makes it.
+pub(crate) fn dataset(setup: &Setup) -> DatasetSpec {
+    let batch = setup.global_batch_size;
+    let shard_len = setup.shard_len.unwrap_or_else(|| shard_len_default(setup.samples, batch, setup.workers));
+    let mut dataset = DatasetSpec::new("train", setup.samples, shard_len);
+    dataset.epochs = Epochs::Finite(setup.epochs);
+    dataset.shuffle = Shuffle::ShardsAndSamples;
+    dataset.seed = setup.seed.derive("data");
+    dataset.max_leases_per_holder = max_leases_default(shard_len, batch);
+    if setup.static_sharding {
+        dataset.assignment = Assignment::Static { workers: setup.workers };
+    }
+    dataset
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! One life of a node: a process, from its launch to its end.
+
+use std::time::Duration;
+
+use antdt_agent::AgentSession;
+use antdt_core::{DetRng, Generation, Holder, JobTime, MembershipVersion, Seed};
+use antdt_job::{HeadEvent, WorkerLoop};
+
+use crate::journal::Usage;
+
+/// Which life, by order of launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LifeId(pub(super) u32);
+
+/// Where a process is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Launched; it reads its data.
+    Starting,
+    /// Registered or registering.
+    Running,
+    /// It has left the training loop and says so.
+    Leaving,
+    /// It has ended.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) holder: Holder,
+    pub(super) stage: Stage,
+    pub(super) session: AgentSession,
+    /// `None` for a server.
+    pub(super) worker: Option<WorkerLoop>,
+    pub(super) rng: DetRng,
+    /// Number of the call that is under way; a reply to an older one is void.
+    pub(super) call: u64,
+    /// The head's event that the training thread waits for the answer of, and since when.
+    pub(super) parked: Option<(HeadEvent, JobTime)>,
+    /// Whether something will look after what is parked.
+    pub(super) reask_armed: bool,
+    /// Stands still until then.
+    pub(super) paused_until: JobTime,
+    /// Reaches nobody until then.
+    pub(super) cut_until: JobTime,
+    /// Generation of the shard service that it registered in.
+    pub(super) generation: Generation,
+    /// The group that it is in, and its rank there.
+    pub(super) group: Option<(MembershipVersion, usize)>,
+    /// The group that it was told to enter, and its rank there.
+    pub(super) place: Option<(MembershipVersion, usize)>,
+    /// Whether it waits for the others of its group.
+    pub(super) in_group_call: bool,
+    /// Samples of the loaded batch.
+    pub(super) batch: u64,
+    /// Limit of one wait for a peer.
+    pub(super) timeout: Duration,
+    /// Members of the group that broke last.
+    pub(super) broken: Vec<Holder>,
+    /// Whether it has the job's model.
+    pub(super) trained: bool,
+    /// Attempts of the call under way that were lost.
+    pub(super) attempts: u32,
+    pub(super) born: JobTime,
+    pub(super) died: JobTime,
+    /// Time spent on gradients.
+    pub(super) busy: Duration,
+    /// A server serves one request until then.
+    pub(super) busy_until: JobTime,
+    /// Bytes served and the time it took, since the last report; of a server.
+    pub(super) served: (u64, Duration),
+    /// Reports made; of a server.
+    pub(super) reports: u64,
+}
+
+impl Life {
+    pub(super) fn new(
+        holder: Holder,
+        seed: Seed,
+        now: JobTime,
+        timeout: Duration,
+        master_timeout: Duration,
+    ) -> Self {
+        let label = if holder.node.role == antdt_core::Role::Server { "server" } else { "worker" };
+        let own = u64::from(holder.node.index) << 32 | u64::from(holder.incarnation.0);
+        Self {
+            holder,
+            stage: Stage::Starting,
+            session: AgentSession::new(now, master_timeout),
+            worker: None,
+            rng: seed.derive(label).derive_number(own).rng(),
+            call: 0,
+            parked: None,
+            reask_armed: false,
+            paused_until: JobTime::ZERO,
+            cut_until: JobTime::ZERO,
+            generation: Generation::default(),
+            group: None,
+            place: None,
+            in_group_call: false,
+            batch: 0,
+            timeout,
+            broken: Vec::new(),
+            trained: false,
+            attempts: 0,
+            born: now,
+            died: JobTime::NEVER,
+            busy: Duration::ZERO,
+            busy_until: JobTime::ZERO,
+            served: (0, Duration::ZERO),
+            reports: 0,
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.stage == Stage::Dead
+    }
+}
+
+impl Life {
+    /// What became of its time by `now`.
+    pub(super) fn usage(&self, now: JobTime) -> Usage {
+        let end = self.died.min(now);
+        Usage { holder: self.holder, alive: end.since(self.born), busy: self.busy }
+    }
+}

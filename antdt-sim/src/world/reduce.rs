@@ -1,0 +1,302 @@
+//! Operations of a group on the virtual clock: who has come, when the result arrives, and who misses it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_collective::lanes::Lanes;
+use antdt_core::{Contribution, Holder, Joined, MembershipVersion, StepResult};
+use antdt_job::Reply;
+
+use super::group::{Fate, Group, Part};
+use super::life::LifeId;
+use super::{ACK_BYTES, Due, TIMEOUT_MOST, Work, World};
+use crate::happening::Observer;
+use crate::model::Collective;
+
+/// Until a process knows that a peer is gone: a connection reset, and the word of who saw it.
+const BREAK_DELAY: Duration = Duration::from_millis(1);
+
+impl<O: Observer> World<O> {
+    /// A worker comes into the group that it was told of.
+    pub(super) fn enter(&mut self, id: LifeId, joined: &Joined) {
+        let version = joined.membership;
+        if !self.groups.contains_key(&version) {
+            let members: Option<Vec<LifeId>> =
+                joined.members.iter().map(|(holder, _)| self.life_of(*holder)).collect();
+            let source = joined.source.map(|rank| rank.0 as usize);
+            // Groups that nobody is in any more are not needed.
+            let used: std::collections::BTreeSet<MembershipVersion> =
+                self.lives.iter().filter_map(|life| life.group.map(|(group, _)| group)).collect();
+            self.groups.retain(|known, group| used.contains(known) || group.arrived > 0);
+            let gone = members.is_none();
+            let members = members.unwrap_or_default();
+            let mut group = Group::new(members, source);
+            group.broken = gone;
+            for (rank, member) in group.members.iter().enumerate() {
+                self.lives[member.0 as usize].place = Some((version, rank));
+            }
+            self.groups.insert(version, group);
+        }
+        let life = &mut self.lives[id.0 as usize];
+        let same = life.broken.len() == joined.members.len()
+            && life.broken.iter().zip(joined.members.iter()).all(|(a, (b, _))| a == b);
+        life.timeout = if same && !life.broken.is_empty() {
+            life.timeout.saturating_mul(4).min(TIMEOUT_MOST.max(life.timeout))
+        } else {
+            life.timeout
+        };
+        life.broken.clear();
+        let lacking = !life.trained;
+        life.group = life.place.filter(|(group, _)| *group == version);
+        self.meet(id, Part::Enter { lacking });
+    }
+
+    /// A member comes to the group's next operation.
+    pub(super) fn meet(&mut self, id: LifeId, part: Part) {
+        let now = self.now;
+        let life = &mut self.lives[id.0 as usize];
+        life.in_group_call = true;
+        let (call, timeout, cut) = (life.call, life.timeout, life.cut_until > now);
+        let place = life.group;
+        let open = place.and_then(|(version, rank)| Some((version, rank, self.groups.get_mut(&version)?)));
+        let Some((version, rank, group)) = open.filter(|(_, _, group)| !group.broken) else {
+            self.later_broken(id, call, BREAK_DELAY);
+            return;
+        };
+        if cut {
+            // Nobody hears of it, and it hears of nobody.
+            self.later_broken(id, call, timeout);
+            return;
+        }
+        if group.arrived == 0 {
+            group.first = now;
+        }
+        group.parts[rank] = Some((call, part));
+        group.arrived += 1;
+        if group.arrived < group.members.len() {
+            if !group.timer_armed {
+                group.timer_armed = true;
+                self.queue.push(now + timeout, Due::Late(version));
+            }
+            return;
+        }
+        group.under_way = true;
+        let (operation, world) = (group.operation, u32::try_from(group.members.len()).unwrap_or(u32::MAX));
+        let time = self.time_of(version, world);
+        self.queue.push(now + time, Due::Done(version, operation));
+    }
+
+    fn later_broken(&mut self, id: LifeId, call: u64, after: Duration) {
+        self.queue.push(self.now + after, Due::Over(id, call, Work::Break));
+    }
+
+    /// How long the operation takes that all have come to.
+    fn time_of(&mut self, version: MembershipVersion, world: u32) -> Duration {
+        let group = &self.groups[&version];
+        let parts = group.parts.iter().flatten();
+        let operations = match parts.clone().next() {
+            Some((_, Part::Enter { .. })) => {
+                let lacking = parts.clone().any(|(_, part)| *part == Part::Enter { lacking: true });
+                let model = (lacking && group.source.is_some())
+                    .then_some(Collective::Broadcast(self.setup.gradient_bytes));
+                [Some(Collective::AllReduce(1)), model]
+            }
+            Some((_, Part::Combine { .. })) => {
+                let acks = parts.map(|(_, part)| match part {
+                    Part::Combine { acks, .. } => acks.len() as u64,
+                    Part::Enter { .. } | Part::Agree(_) => 0,
+                });
+                let bytes = u64::from(world) * ACK_BYTES + ACK_BYTES * acks.sum::<u64>();
+                [Some(Collective::AllReduce(self.setup.gradient_bytes)), Some(Collective::AllGather(bytes))]
+            }
+            Some((_, Part::Agree(_))) => [Some(Collective::AllReduce(8 * Lanes::LEN as u64)), None],
+            None => [None, None],
+        };
+        let mut time = Duration::ZERO;
+        for operation in operations.into_iter().flatten() {
+            time += self.models.network.collective(self.now + time, operation, world, &mut self.network_rng);
+        }
+        time
+    }
+
+    /// The result of an operation arrives.
+    pub(super) fn done(&mut self, version: MembershipVersion, operation: u64) {
+        let Some(group) = self.groups.get_mut(&version).filter(|group| group.operation == operation) else {
+            return;
+        };
+        let fates = group.fates.take();
+        let members = Arc::clone(&group.members);
+        let mut parts = group.take();
+        let result = Result::of(&mut parts, |rank| self.lives[members[rank].0 as usize].holder);
+        if let Result::Lanes(totals) = &result {
+            let verdict = Lanes::decide(totals, u32::try_from(members.len()).unwrap_or(u32::MAX));
+            self.journal.step(verdict.samples);
+        }
+        for (rank, part) in parts.iter().enumerate() {
+            let id = members[rank];
+            let Some((call, _)) = part else { continue };
+            let life = &mut self.lives[id.0 as usize];
+            if life.is_dead() || life.call != *call {
+                continue;
+            }
+            let completes = fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes);
+            let reply = match &result {
+                _ if !completes => {
+                    self.remember_break(id, version);
+                    Reply::Broken
+                }
+                Result::Entered => {
+                    life.trained = true;
+                    Reply::Entered
+                }
+                Result::Step(step) => Reply::Combined(step.clone()),
+                Result::Lanes(totals) => {
+                    let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
+                    Reply::Agreed(Lanes::decide(totals, world))
+                }
+            };
+            let life = &self.lives[id.0 as usize];
+            if self.now < life.paused_until || life.cut_until > self.now {
+                let at = life.paused_until.max(self.now);
+                self.send_reply(at, id, *call, reply);
+            } else {
+                self.advance(id, reply);
+            }
+            if self.ended.is_some() || self.violation.is_some() {
+                return;
+            }
+        }
+        if let Some(group) = self.groups.get_mut(&version) {
+            group.give_back(parts);
+        }
+    }
+
+    fn remember_break(&mut self, id: LifeId, version: MembershipVersion) {
+        let members: Vec<Holder> = self
+            .groups
+            .get(&version)
+            .map(|group| group.members.iter().map(|m| self.lives[m.0 as usize].holder).collect())
+            .unwrap_or_default();
+        self.lives[id.0 as usize].broken = members;
+    }
+
+    /// A member is not there any more: it died, or it met the master.
+    pub(super) fn leave_group(&mut self, version: MembershipVersion, dead: Option<LifeId>) {
+        let Some(group) = self.groups.get_mut(&version) else { return };
+        if dead.is_some() && group.under_way {
+            // Who has the result by now and who does not is a matter of luck.
+            if group.fates.is_none() {
+                let chance = &mut self.chance;
+                let luck = |_: &LifeId| if chance.below(2) == 0 { Fate::Completes } else { Fate::Breaks };
+                group.fates = Some(group.members.iter().map(luck).collect());
+            }
+            group.broken = true;
+            return;
+        }
+        if group.under_way || group.broken {
+            group.broken = true;
+            return;
+        }
+        group.broken = true;
+        self.break_waiting(version, BREAK_DELAY);
+    }
+
+    /// Those who wait in the group's open operation are told that it broke.
+    fn break_waiting(&mut self, version: MembershipVersion, after: Duration) {
+        let Some(group) = self.groups.get_mut(&version) else { return };
+        let members = Arc::clone(&group.members);
+        let parts = group.take();
+        for (rank, part) in parts.iter().enumerate() {
+            if let Some((call, _)) = part {
+                self.remember_break(members[rank], version);
+                self.later_broken(members[rank], *call, after);
+            }
+        }
+    }
+
+    /// One member gives up what it waits for.
+    pub(super) fn break_off(&mut self, id: LifeId) {
+        let life = &self.lives[id.0 as usize];
+        let (Some((version, rank)), call) = (life.group, life.call) else { return };
+        self.remember_break(id, version);
+        if let Some(group) = self.groups.get_mut(&version) {
+            group.broken = true;
+            if group.under_way {
+                let all = vec![Fate::Completes; group.members.len()];
+                group.fates.get_or_insert(all)[rank] = Fate::Breaks;
+            }
+        }
+        self.later_broken(id, call, Duration::ZERO);
+        let under_way = self.groups.get(&version).is_some_and(|group| group.under_way);
+        if !under_way {
+            self.break_waiting(version, BREAK_DELAY);
+        }
+    }
+
+    /// Members may have waited for others longer than they may.
+    pub(super) fn late(&mut self, version: MembershipVersion) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&version) else { return };
+        group.timer_armed = false;
+        if group.arrived == 0 || group.under_way || group.broken {
+            return;
+        }
+        let first = group.parts.iter().position(Option::is_some).map(|rank| group.members[rank]);
+        let timeout = first.map_or(Duration::ZERO, |id| self.lives[id.0 as usize].timeout);
+        let due = group.first + timeout;
+        if due > now {
+            group.timer_armed = true;
+            self.queue.push(due, Due::Late(version));
+            return;
+        }
+        group.broken = true;
+        self.break_waiting(version, Duration::ZERO);
+    }
+
+    /// Nothing gets through to one member any more: what is under way breaks for all.
+    pub(super) fn cut_group(&mut self, version: MembershipVersion) {
+        let Some(group) = self.groups.get_mut(&version) else { return };
+        if group.under_way && group.fates.is_none() {
+            let chance = &mut self.chance;
+            let luck = |_: &LifeId| if chance.below(2) == 0 { Fate::Completes } else { Fate::Breaks };
+            group.fates = Some(group.members.iter().map(luck).collect());
+            group.broken = true;
+        }
+    }
+}
+
+/// What all members get out of an operation.
+enum Result {
+    Entered,
+    Step(StepResult),
+    Lanes([f64; Lanes::LEN]),
+}
+
+impl Result {
+    /// Of what the members brought, by rank. Takes their acks.
+    fn of(parts: &mut [Option<(u64, Part)>], holder: impl Fn(usize) -> Holder) -> Self {
+        let mut totals = [0.0; Lanes::LEN];
+        let mut contributions = Vec::new();
+        let world = parts.len();
+        let mut of_step = None;
+        for (rank, part) in parts.iter_mut().enumerate() {
+            match part {
+                Some((_, Part::Enter { .. })) => return Self::Entered,
+                Some((_, Part::Agree(lanes))) => {
+                    totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
+                }
+                Some((_, Part::Combine { step, acks, .. })) => {
+                    if of_step.replace(*step).is_none() {
+                        contributions.reserve_exact(world);
+                    }
+                    contributions.push(Contribution { holder: holder(rank), acks: std::mem::take(acks) });
+                }
+                None => {}
+            }
+        }
+        match of_step {
+            Some(step) => Self::Step(StepResult { step, contributions: contributions.into() }),
+            None => Self::Lanes(totals),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The shard service as a worker meets it: questions that wait, a log, and a restart from it.
+
+use std::time::Duration;
+
+use antdt_core::{AckOutcome, Exit, FetchOutcome, JobTime, Machine};
+use antdt_job::Reply;
+use antdt_shard::{Answer, Effect, Event, Recovery};
+
+use super::life::LifeId;
+use super::{Due, Lost, MESSAGE_BYTES, Question, World};
+use crate::happening::{Happening, Observer};
+
+/// Records after which the log is folded into what it says.
+const LOG_MAX: usize = 4096;
+
+/// Longest time that the service keeps a question, as in `antdt-shard`.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A question that the service keeps until there is something to grant.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) life: LifeId,
+    call: u64,
+    event: Event,
+    /// What the acks of the question were answered with.
+    outcomes: Vec<AckOutcome>,
+    until: JobTime,
+}
+
+impl<O: Observer> World<O> {
+    /// The ledger takes an event and writes down what it must.
+    pub(super) fn ask_ledger(&mut self, event: Event) -> Answer {
+        let seen = self.observer.watches().then(|| event.clone());
+        let answer = self.ledger.handle(self.now, event);
+        let mut wake = false;
+        while let Some(effect) = self.ledger.poll_effect() {
+            match effect {
+                Effect::Record(record) => {
+                    if self.observer.watches() {
+                        self.saw(&Happening::Record(&record));
+                    }
+                    if let Some(log) = &mut self.log {
+                        log.push(record);
+                    }
+                }
+                Effect::Wake => wake = true,
+                _ => {}
+            }
+        }
+        // What was written down comes first: the answer waits for it.
+        if let Some(event) = seen {
+            self.saw(&Happening::Ledger(&event, &answer));
+        }
+        self.fold_log();
+        if wake {
+            self.wake();
+        }
+        answer
+    }
+
+    /// Keeps the log short.
+    fn fold_log(&mut self) {
+        let (Some(log), Some(recovery)) = (&mut self.log, &mut self.recovery) else { return };
+        if log.len() < LOG_MAX {
+            return;
+        }
+        for record in log.drain(..) {
+            recovery.apply(&record).expect("the ledger wrote it");
+        }
+    }
+
+    /// Those who were told to wait ask again.
+    fn wake(&mut self) {
+        for held in std::mem::take(&mut self.kept) {
+            self.answer(held.life, held.call, held.event, held.outcomes, held.until);
+        }
+    }
+
+    /// A question of a life reached the service.
+    pub(super) fn at_ledger(&mut self, id: LifeId, call: u64, question: Question) {
+        if self.now < self.master_paused_until {
+            self.queue.push(self.master_paused_until, Due::ToLedger(id, call, question));
+            return;
+        }
+        let (event, wait) = self.questions.remove(question.0);
+        let until = self.now + wait.min(WAIT_MAX);
+        self.answer(id, call, event, Vec::new(), until);
+    }
+
+    /// Asks the ledger for a life, and answers it or keeps the question.
+    fn answer(&mut self, id: LifeId, call: u64, event: Event, outcomes: Vec<AckOutcome>, until: JobTime) {
+        let dead = self.lives[id.0 as usize].is_dead();
+        let back = if dead { None } else { self.travel(id, MESSAGE_BYTES, false) };
+        let may_wait = until > self.now;
+        // What may be needed again: to ask once more, or because the answer is lost.
+        let mut kept = (may_wait || (back.is_none() && !dead)).then(|| event.clone());
+        let answer = self.ask_ledger(event);
+        if dead {
+            return;
+        }
+        let answer = match answer {
+            Answer::Exchange(Ok(mut exchanged)) => {
+                if !outcomes.is_empty() {
+                    exchanged.outcomes.splice(..0, outcomes);
+                }
+                let waits = matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. }));
+                if waits
+                    && may_wait
+                    && let Some(mut event) = kept.take()
+                {
+                    if let Event::Exchange { acks, .. } = &mut event {
+                        // Only the first round has acks.
+                        acks.clear();
+                    }
+                    self.queue.push(until, Due::Unkept(id, call));
+                    self.kept.push(Held { life: id, call, event, outcomes: exchanged.outcomes, until });
+                    return;
+                }
+                Answer::Exchange(Ok(exchanged))
+            }
+            other => other,
+        };
+        match back {
+            Some(at) => {
+                if let Some(reply) = self.reply_of(id, call, answer) {
+                    self.send_reply(at, id, call, reply);
+                }
+            }
+            None => {
+                if let Some(event) = kept {
+                    self.lost(id, call, Lost::Ledger(event, until.since(self.now)));
+                }
+            }
+        }
+    }
+
+    /// A question was kept long enough: the answer is "wait".
+    pub(super) fn unkept(&mut self, id: LifeId, call: u64) {
+        let Some(at) = self.kept.iter().position(|held| held.life == id && held.call == call) else { return };
+        let held = self.kept.swap_remove(at);
+        self.answer(held.life, held.call, held.event, held.outcomes, self.now);
+    }
+
+    /// What the client makes of an answer; `None` if the process ends of it.
+    fn reply_of(&mut self, id: LifeId, call: u64, answer: Answer) -> Option<Reply> {
+        use antdt_core::Retry;
+        use antdt_core::port::SeamError;
+        use antdt_shard::SourceError;
+
+        let failed = |error: SourceError| match error.retry() {
+            Retry::Register => Ok(Reply::ServiceRestarted),
+            _ => {
+                Err(if matches!(error, SourceError::Fenced(_)) { Exit::CODE_RETRY } else { Exit::CODE_NEVER })
+            }
+        };
+        let reply = match answer {
+            Answer::Register(Ok(registered)) => {
+                if self.lives[id.0 as usize].call == call {
+                    self.lives[id.0 as usize].generation = registered.generation;
+                }
+                Ok(Reply::Registered(registered))
+            }
+            Answer::Register(Err(error)) => failed(error.into()),
+            Answer::Exchange(Ok(exchanged)) => Ok(Reply::Exchanged(exchanged)),
+            Answer::Exchange(Err(error)) => failed(error.into()),
+            Answer::Ack(Ok(_)) | Answer::Fail(Ok(_)) => Ok(Reply::Released),
+            Answer::Ack(Err(error)) | Answer::Fail(Err(error)) => failed(error.into()),
+            _ => Ok(Reply::Released),
+        };
+        match reply {
+            Ok(reply) => Some(reply),
+            Err(code) => {
+                self.queue.push(self.now, Due::Dies(id, code, 0));
+                None
+            }
+        }
+    }
+
+    /// The service is started again from what it wrote down.
+    pub(super) fn restart_ledger(&mut self) {
+        let generation = self.ledger.generation().next();
+        let mut recovery: Recovery = self.recovery.clone().expect("who restarts the service keeps its log");
+        for record in self.log.iter().flatten() {
+            recovery.apply(record).expect("the ledger wrote it");
+        }
+        self.ledger = recovery.finish(generation).expect("the next generation is new");
+        // Its first record says that the generation began.
+        while let Some(effect) = self.ledger.poll_effect() {
+            if let Effect::Record(record) = effect {
+                if self.observer.watches() {
+                    self.saw(&Happening::Record(&record));
+                }
+                if let Some(log) = &mut self.log {
+                    log.push(record);
+                }
+            }
+        }
+        // The connections broke: who waited asks again.
+        for held in std::mem::take(&mut self.kept) {
+            self.lost(held.life, held.call, Lost::Ledger(held.event, held.until.since(self.now)));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! `antdt whatif`, `antdt sim` and `antdt sim diff`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use antdt_collective::schedule::CostModel;
+use antdt_controller::policy;
+use antdt_core::text::{named_duration, nearest};
+use antdt_core::{InvalidValue, JobTime, Seed};
+use antdt_sim::Setup;
+use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+
+use super::CliError;
+use crate::job::{JobSpec, Sharding};
+
+/// `antdt whatif`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WhatIf {
+    /// A recording, a CSV of slowdowns or a scenario.
+    pub trace: PathBuf,
+    /// Names of the policies to try, each once.
+    pub policies: Vec<String>,
+    /// Changes of the job.
+    pub changes: Changes,
+    /// The network, if it is not to be that of the file.
+    pub network: Option<CostModel>,
+    /// Times that the slowdowns pass faster.
+    pub speedup: Option<f64>,
+    /// Samples per second of a worker whose slowdown is 1.
+    pub speed: Option<f64>,
+    /// Virtual time after which a run is given up.
+    pub limit: Option<JobTime>,
+    /// Where the figures go.
+    pub json: Option<PathBuf>,
+    /// Where the page goes.
+    pub html: Option<PathBuf>,
+}
+
+/// `antdt sim`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sim {
+    /// The scenario's file.
+    pub scenario: PathBuf,
+    /// Runs, from as many seeds.
+    pub seeds: u64,
+    /// The first seed; the others follow it.
+    pub seed: u64,
+    /// The policy, if it is not to be that of the scenario.
+    pub policy: Option<String>,
+    /// Where the trace of the one run goes.
+    pub trace: Option<PathBuf>,
+    /// Whether the figures are printed as JSON.
+    pub json: bool,
+}
+
+/// `antdt sim diff`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diff {
+    /// One trace.
+    pub left: PathBuf,
+    /// The other one.
+    pub right: PathBuf,
+}
+
+/// Settings of `antdt run` that a simulated job has too.
+const SHARED: [&str; 12] = [
+    "servers",
+    "sync",
+    "epochs",
+    "global-batch-size",
+    "seed",
+    "sharding",
+    "shard-len",
+    "max-restarts",
+    "control-tick",
+    "heartbeat",
+    "silence-limit",
+    "collective-timeout",
+];
+
+/// What of a job was changed on the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changes {
+    given: BTreeSet<&'static str>,
+    job: JobSpec,
+    workers: Option<u32>,
+    samples: Option<u64>,
+    gradient_bytes: Option<u64>,
+}
+
+impl Changes {
+    /// Puts them in place of what the file says.
+    pub fn apply(&self, setup: &mut Setup) {
+        for name in &self.given {
+            match *name {
+                "servers" => setup.servers = self.job.servers,
+                "sync" => setup.sync = self.job.sync,
+                "epochs" => setup.epochs = self.job.epochs,
+                "global-batch-size" => setup.global_batch_size = self.job.global_batch_size,
+                "seed" => setup.seed = Seed(self.job.seed),
+                "sharding" => setup.static_sharding = self.job.sharding == Sharding::Static,
+                "shard-len" => setup.shard_len = self.job.shard_len,
+                "max-restarts" => setup.max_restarts = self.job.max_restarts,
+                "control-tick" => setup.control_tick = self.job.control_tick,
+                "heartbeat" => setup.heartbeat = self.job.heartbeat,
+                "silence-limit" => setup.silence_limit = self.job.silence_limit,
+                _ => setup.collective_timeout = self.job.collective_timeout,
+            }
+        }
+        setup.workers = self.workers.unwrap_or(setup.workers);
+        setup.samples = self.samples.unwrap_or(setup.samples);
+        setup.gradient_bytes = self.gradient_bytes.unwrap_or(setup.gradient_bytes);
+    }
+}
+
+/// Flags that are not settings of `antdt run`, for suggestions.
+pub(super) const NAMES: [&str; 14] = [
+    "trace",
+    "workers",
+    "samples",
+    "gradient-bytes",
+    "network",
+    "speedup",
+    "limit",
+    "json",
+    "html",
+    "scenario",
+    "seeds",
+    "policy",
+    "seed",
+    "emulate-speed",
+];
+
+fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help).allow_hyphen_values(true)
+}
+
+pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static str)]) -> Clap {
+    let mut whatif = Clap::new("whatif")
+        .about("Simulate a job under several policies, and compare them")
+        .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
+        .after_help(
+            "FILE is a recording (antdt run --record FILE), a CSV of rows t_s,worker,slowdown, or a scenario (.toml). \
+             Settings of the job replace those of the file.",
+        )
+        .arg(flag("trace", "FILE", "what the job meets").required(true))
+        .arg(
+            flag("policy", "NAMES", "policies, separated by commas: none, nd [default: none,nd]")
+                .action(ArgAction::Append),
+        )
+        .arg(flag("workers", "N", "workers of the job [default: those of the file]"))
+        .arg(flag("samples", "N", "samples of the data set"))
+        .arg(flag("gradient-bytes", "N", "bytes of the gradient"))
+        .arg(flag(
+            "network",
+            "NAME",
+            "loopback, lan, wan, or alpha=TIME,bandwidth=BYTES_PER_S [default: of the file]",
+        ))
+        .arg(flag("speedup", "FACTOR", "let a CSV of slowdowns pass this many times faster [default: 1]"))
+        .arg(flag(
+            "emulate-speed",
+            "SAMPLES_PER_S",
+            "with a CSV: a worker whose slowdown is 1 [default: 1000]",
+        ))
+        .arg(flag("limit", "TIME", "virtual time after which a run is given up [default: 720h]"))
+        .arg(flag("json", "FILE", "write the figures and all actions to a file"))
+        .arg(flag("html", "FILE", "write a page with charts to a file"));
+    for (name, value, help) in settings.iter().filter(|(name, ..)| SHARED.contains(name)) {
+        // The defaults of `antdt run` do not count here: those of the file do.
+        let help = help.split(" [default").next().unwrap_or(help);
+        whatif = whatif.arg(flag(name, value, help));
+    }
+    whatif
+}
+
+pub(super) fn sim_grammar() -> Clap {
+    Clap::new("sim")
+        .about("Simulate a scenario from many seeds, under all invariants")
+        .override_usage("antdt sim --scenario FILE.toml [FLAGS]\n       antdt sim diff TRACE TRACE")
+        .after_help(
+            "Exit code 1 if an invariant does not hold, or what the scenario expects does not happen.",
+        )
+        .args_conflicts_with_subcommands(true)
+        .subcommand_negates_reqs(true)
+        .disable_help_subcommand(true)
+        .arg(flag("scenario", "FILE", "the scenario").required(true))
+        .arg(flag("seeds", "N", "runs, each from a seed of its own").default_value("1"))
+        .arg(flag("seed", "N", "the first seed").default_value("0"))
+        .arg(flag("policy", "NAME", "none or nd [default: that of the scenario]"))
+        .arg(flag("trace", "FILE", "write down what the machines are told and do; with one seed"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print the figures as JSON"))
+        .subcommand(
+            Clap::new("diff")
+                .about("Show where two traces part; exit code 1 if they do")
+                .arg(Arg::new("left").value_name("TRACE").required(true))
+                .arg(Arg::new("right").value_name("TRACE").required(true)),
+        )
+}
+
+fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+    matches.get_one::<String>(name).map(String::as_str)
+}
+
+fn number<T: FromStr>(matches: &ArgMatches, name: &str, expected: &str) -> Result<Option<T>, InvalidValue> {
+    let Some(given) = text(matches, name) else { return Ok(None) };
+    let digits: String = given.chars().filter(|c| *c != '_').collect();
+    digits.parse().map(Some).map_err(|_| InvalidValue::new(format!("--{name}"), given, expected))
+}
+
+fn path(matches: &ArgMatches, name: &str) -> Result<Option<PathBuf>, InvalidValue> {
+    match text(matches, name) {
+        Some("") => Err(InvalidValue::new(format!("--{name}"), "``", "the name of a file")),
+        path => Ok(path.map(PathBuf::from)),
+    }
+}
+
+fn known_policy(name: &str) -> Result<String, CliError> {
+    policy::by_name(name)
+        .map(|_| name.to_owned())
+        .map_err(|error| CliError::new(format!("--policy: {error}")))
+}
+
+const WHOLE: &str = "a whole number";
+
+pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
+    let mut policies: Vec<String> = Vec::new();
+    for name in matches.get_many::<String>("policy").into_iter().flatten().flat_map(|names| names.split(','))
+    {
+        let name = known_policy(name.trim())?;
+        if policies.contains(&name) {
+            return Err(CliError::new(format!("--policy: {name} is given more than once; leave one out")));
+        }
+        policies.push(name);
+    }
+    if policies.is_empty() {
+        policies = vec!["none".to_owned(), "nd".to_owned()];
+    }
+    let mut changes = Changes {
+        given: BTreeSet::new(),
+        job: JobSpec::default(),
+        workers: number(matches, "workers", WHOLE)?,
+        samples: number(matches, "samples", WHOLE)?,
+        gradient_bytes: number(matches, "gradient-bytes", WHOLE)?,
+    };
+    for name in SHARED {
+        if let Some(value) = text(matches, name) {
+            changes.job.set(name, value)?;
+            changes.given.insert(name);
+        }
+    }
+    let positive = |name: &str| match number::<f64>(matches, name, "a number above 0")? {
+        Some(value) if !(value.is_finite() && value > 0.0) => {
+            Err(InvalidValue::new(format!("--{name}"), value, "a number above 0"))
+        }
+        value => Ok(value),
+    };
+    let limit = text(matches, "limit").map(|text| named_duration("--limit", text)).transpose()?;
+    if limit.is_some_and(|limit| limit.is_zero()) {
+        return Err(InvalidValue::new("--limit", "0s", "longer than 0s").into());
+    }
+    Ok(WhatIf {
+        trace: path(matches, "trace")?
+            .ok_or_else(|| CliError::new("--trace <FILE> is missing; it is required"))?,
+        policies,
+        changes,
+        network: text(matches, "network").map(network).transpose()?,
+        speedup: positive("speedup")?,
+        speed: positive("emulate-speed")?,
+        limit: limit.map(JobTime::from_duration),
+        json: path(matches, "json")?,
+        html: path(matches, "html")?,
+    })
+}
+
+pub(super) fn sim(matches: &ArgMatches) -> Result<Sim, CliError> {
+    let (seeds, seed) =
+        (number(matches, "seeds", WHOLE)?.unwrap_or(1), number(matches, "seed", WHOLE)?.unwrap_or(0_u64));
+    let trace = path(matches, "trace")?;
+    if seeds == 0 {
+        return Err(InvalidValue::new("--seeds", 0, "at least 1").into());
+    }
+    if seed.checked_add(seeds - 1).is_none() {
+        return Err(InvalidValue::new("--seed", seed, "small enough for all seeds that follow it").into());
+    }
+    if trace.is_some() && seeds > 1 {
+        return Err(InvalidValue::new("--seeds", seeds, "1 with --trace: a trace is of one run").into());
+    }
+    Ok(Sim {
+        scenario: path(matches, "scenario")?
+            .ok_or_else(|| CliError::new("--scenario <FILE> is missing; it is required"))?,
+        seeds,
+        seed,
+        policy: text(matches, "policy").map(known_policy).transpose()?,
+        trace,
+        json: matches.get_flag("json"),
+    })
+}
+
+pub(super) fn diff(matches: &ArgMatches) -> Diff {
+    let file = |name| text(matches, name).map(PathBuf::from).unwrap_or_default();
+    Diff { left: file("left"), right: file("right") }
+}
+
+/// Ten gigabits per second between machines of one switch.
+const LAN: CostModel =
+    CostModel { alpha: 50e-6, overhead: 12e-6, bandwidth: 1.25e9, gamma: 5e-11, burst: 64 << 10 };
+
+/// One gigabit per second between two sites.
+const WAN: CostModel =
+    CostModel { alpha: 20e-3, overhead: 12e-6, bandwidth: 125e6, gamma: 5e-11, burst: 64 << 10 };
+
+/// `lan`, or `alpha=50us,bandwidth=1.25e9`.
+fn network(text: &str) -> Result<CostModel, InvalidValue> {
+    const FLAG: &str = "--network";
+    const FORM: &str = "loopback, lan, wan, or alpha=TIME,bandwidth=BYTES_PER_S";
+    let refused = |hint: String| InvalidValue::new(FLAG, format!("`{text}`"), format!("{FORM}{hint}"));
+    match text {
+        "loopback" => return Ok(CostModel::LOOPBACK),
+        "lan" => return Ok(LAN),
+        "wan" => return Ok(WAN),
+        _ => {}
+    }
+    let (mut alpha, mut bandwidth) = (None, None);
+    for part in text.split(',') {
+        let Some((key, value)) = part.split_once('=') else {
+            let hint =
+                nearest(text, &["loopback", "lan", "wan"]).map(|name| format!("; did you mean `{name}`?"));
+            return Err(refused(hint.unwrap_or_default()));
+        };
+        match key.trim() {
+            "alpha" => alpha = Some(named_duration("--network alpha", value.trim())?),
+            "bandwidth" => {
+                let expected = "bytes per second, at least 1, such as 1.25e9";
+                let number = value.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 1.0);
+                let refused = || InvalidValue::new("--network bandwidth", value, expected);
+                bandwidth = Some(number.ok_or_else(refused)?);
+            }
+            _ => return Err(refused(String::new())),
+        }
+    }
+    match (alpha, bandwidth) {
+        (Some(alpha), Some(bandwidth)) => {
+            Ok(CostModel { alpha: Duration::as_secs_f64(&alpha), bandwidth, ..LAN })
+        }
+        _ => Err(refused(String::new())),
+    }
+}

@@ -1,0 +1,51 @@
+//! `antdt whatif` and `antdt sim`: jobs on a virtual clock.
+
+use std::fs::File;
+use std::io::BufReader;
+
+use antdt_sim::recording;
+
+use crate::cli::{CliError, Diff};
+
+mod page;
+
+pub mod scenario;
+pub mod whatif;
+
+#[cfg(test)]
+mod tests;
+
+/// What a command came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// For standard output; ends with a newline.
+    pub text: String,
+    /// Whether it is what one hopes for; else the exit code is 1.
+    pub good: bool,
+}
+
+/// `antdt sim diff`.
+///
+/// # Errors
+/// If one of the files cannot be read.
+pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
+    let open = |path: &std::path::Path| match File::open(path) {
+        Ok(file) => Ok(BufReader::new(file)),
+        Err(error) => Err(CliError::new(format!("{}: {error}; name two traces", path.display()))),
+    };
+    let both = format!("{}, {}", diff.left.display(), diff.right.display());
+    let found = recording::diff(open(&diff.left)?, open(&diff.right)?)
+        .map_err(|error| CliError::new(format!("{both}: {error}")))?;
+    Ok(match found {
+        Some(difference) => Answer { text: format!("{difference}\n"), good: false },
+        None => Answer { text: "the traces are the same, byte for byte\n".to_owned(), good: true },
+    })
+}
+
+/// An error in one line: of a TOML error, where it is and what it is.
+fn one_line(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let lines =
+        text.lines().filter(|line| !line.trim_start().starts_with(|c: char| c == '|' || c.is_ascii_digit()));
+    lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
+}

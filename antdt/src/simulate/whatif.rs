@@ -1,0 +1,146 @@
+//! `antdt whatif`: one world, several policies, side by side.
+
+use antdt_controller::policy;
+use antdt_sim::Calibration;
+use antdt_sim::whatif::{Action, Run};
+use serde::Serialize;
+
+use super::{Answer, one_line, page};
+use crate::cli::{CliError, WhatIf};
+use crate::report::table::push_columns;
+
+/// Actions of each policy that are printed; the files have all.
+const SHOWN: usize = 12;
+
+/// Answers the question, and writes the files that are asked for.
+///
+/// # Errors
+/// If the trace cannot be used, the job cannot be, or a file cannot be written.
+pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
+    let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
+    let refused = |error: &dyn std::fmt::Display| CliError::new(format!("--trace: {}", one_line(error)));
+    let mut world = antdt_sim::WhatIf::read(&asked.trace).map_err(|error| refused(&error))?;
+    if let Some(factor) = asked.speedup {
+        world.compress(factor).map_err(|error| CliError::new(format!("--{error}")))?;
+    }
+    asked.changes.apply(&mut world.setup);
+    world.network = asked.network;
+    world.speed = asked.speed.unwrap_or(world.speed);
+    world.limit = asked.limit.unwrap_or(world.limit);
+    let mut runs: Vec<Run> = world.recorded().into_iter().collect();
+    for name in &asked.policies {
+        let policy = policy::by_name(name).map_err(|error| CliError::new(error.to_string()))?;
+        runs.push(world.run(policy).map_err(|error| refused(&error))?);
+    }
+    let write = |flag: &str, path: &std::path::Path, text: String| {
+        std::fs::write(path, text).map_err(|error| {
+            CliError::new(format!("{flag} = {}: {error}; name another file", path.display()))
+        })
+    };
+    let mut text = table(&runs) + &format!("\n{calibration}\n");
+    if let Some(path) = &asked.json {
+        let figures: Vec<Figures<'_>> = runs.iter().map(Figures::of).collect();
+        let json = serde_json::to_string_pretty(&figures)
+            .map_err(|error| CliError::new(format!("--json = {}: {error}", path.display())))?;
+        write("--json", path, json + "\n")?;
+    }
+    if let Some(path) = &asked.html {
+        write(
+            "--html",
+            path,
+            page::render(&asked.trace.display().to_string(), &world.setup, &runs, &calibration),
+        )?;
+        text += &format!("\ncharts in {}\n", path.display());
+    }
+    Ok(Answer { text, good: true })
+}
+
+/// A run in a file.
+#[derive(Serialize)]
+struct Figures<'a> {
+    policy: &'a str,
+    recorded: bool,
+    completed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<&'a str>,
+    job_completion_time_s: f64,
+    samples: u64,
+    goodput_samples_per_s: f64,
+    idle_share: f64,
+    steps: u64,
+    actions: Vec<Done<'a>>,
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    time_s: f64,
+    step: Option<u64>,
+    kind: &'a str,
+    target: &'a str,
+    reason: &'a str,
+}
+
+impl<'a> Figures<'a> {
+    fn of(run: &'a Run) -> Self {
+        let done = |action: &'a Action| Done {
+            time_s: action.at.as_secs_f64(),
+            step: action.step,
+            kind: &action.kind,
+            target: &action.target,
+            reason: &action.reason,
+        };
+        Self {
+            policy: &run.policy,
+            recorded: run.recorded,
+            completed: run.result.is_ok(),
+            why_not: run.result.as_ref().err().map(String::as_str),
+            job_completion_time_s: run.completed.as_secs_f64(),
+            samples: run.samples,
+            goodput_samples_per_s: run.goodput(),
+            idle_share: run.idle_share,
+            steps: run.steps,
+            actions: run.actions.iter().map(done).collect(),
+        }
+    }
+}
+
+/// What a run is called.
+pub(super) fn name(run: &Run) -> String {
+    if run.recorded { format!("recorded ({})", run.policy) } else { run.policy.clone() }
+}
+
+/// The table and, below it, what was done and why. Ends with a newline.
+pub(super) fn table(runs: &[Run]) -> String {
+    let mut rows = vec![["policy", "completion", "samples/s", "idle", "steps", "actions"].map(str::to_owned)];
+    for run in runs {
+        let seconds = run.completed.as_secs_f64();
+        rows.push([
+            name(run),
+            if run.result.is_ok() { format!("{seconds:.1} s") } else { "never".to_owned() },
+            format!("{:.0}", run.goodput()),
+            format!("{:.1} %", 100.0 * run.idle_share),
+            run.steps.to_string(),
+            run.actions.len().to_string(),
+        ]);
+    }
+    let mut out = String::new();
+    push_columns(&mut out, &rows);
+    for run in runs {
+        if let Err(why) = &run.result {
+            let after = run.completed.as_secs_f64();
+            out += &format!("\n{}: failed after {after:.1} s: {why}\n", name(run));
+        }
+        if run.actions.is_empty() {
+            continue;
+        }
+        out += &format!("\n{}:\n", name(run));
+        for Action { at, step, kind, target, reason } in run.actions.iter().take(SHOWN) {
+            let step = step.map_or_else(String::new, |step| format!("  step {step:>6}"));
+            out += &format!("{:>9.1} s{step}  {kind} {target}: {reason}\n", at.as_secs_f64());
+        }
+        if let Some(more @ 1..) = run.actions.len().checked_sub(SHOWN) {
+            out += &format!("            and {more} more; --json FILE or --html FILE has all\n");
+        }
+    }
+    out
+}
