@@ -24,14 +24,15 @@ fn seconds(run: &Run) -> f64 {
 
 #[test]
 fn a_policy_that_oscillates_is_slower_than_none_and_acts_all_the_time() {
-    let world = world("even.toml");
+    let mut world = world("even.toml");
+    // A plan takes about a heartbeat to be in force everywhere; then comes the next.
+    world.setup.samples *= 2;
     let none = world.run(Box::new(Unmanaged)).unwrap();
     let wrong = world.run(Box::new(Oscillates::default())).unwrap();
     assert!(seconds(&wrong) > 1.3 * seconds(&none), "{} against {}", seconds(&wrong), seconds(&none));
     // One: the first batch sizes.
     assert!(none.actions.len() <= 1, "{:?}", none.actions);
-    // A plan takes about a heartbeat to be in force everywhere; then comes the next.
-    assert!(wrong.actions.len() > 10, "{}", wrong.actions.len());
+    assert!(wrong.actions.len() > 20, "{}", wrong.actions.len());
 }
 
 #[test]

@@ -79,8 +79,10 @@ mod tests {
     use half::f16;
 
     use super::*;
+    use crate::group::Group;
+    use crate::runtime::region::Region;
     use crate::runtime::testing::{Fault, FaultTransport, PATIENT, on_all, shm_members};
-    use crate::runtime::{Communicator, CommunicatorConfig, ScheduledCommunicator};
+    use crate::runtime::{Communicator, CommunicatorConfig, MixedTransport, ScheduledCommunicator};
 
     // Some whole segments, and one that ends within a line.
     fn len<E>() -> usize {
@@ -135,6 +137,66 @@ mod tests {
                         let mut data = vec![1.0 + me as f32; len::<f32>()];
                         communicator.all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
                         assert!(data.iter().all(|value| *value == 1.0 + me as f32), "after {after}");
+                    });
+                }
+            });
+        }
+    }
+
+    // Breaks off when all of a segment is folded, which is as late as one can.
+    struct BreaksOff {
+        inner: MixedTransport,
+        after: u64,
+    }
+
+    impl Transport for BreaksOff {
+        fn group(&self) -> &Group {
+            self.inner.group()
+        }
+        fn exchange(
+            &mut self,
+            call: &Exchange,
+            sends: &[Outgoing<'_>],
+            receives: &mut [Incoming<'_>],
+        ) -> Result<(), CollectiveError> {
+            self.inner.exchange(call, sends, receives)?;
+            match self.after.checked_sub(1) {
+                Some(after) => self.after = after,
+                None => {
+                    let reason = "no disk is left".to_owned();
+                    return Err(self.fail(CollectiveError::Aborted { by: None, culprit: None, reason }));
+                }
+            }
+            Ok(())
+        }
+        fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
+            self.inner.region(len_bytes)
+        }
+        fn lends(&self) -> bool {
+            self.inner.lends()
+        }
+        fn fail(&mut self, error: CollectiveError) -> CollectiveError {
+            self.inner.fail(error)
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_folded_when_the_pair_breaks_off_is_given_back() {
+        let segments = (len::<f32>() * size_of::<f32>()).div_ceil(SEGMENT_BYTES) as u64;
+        let config = CommunicatorConfig { timeout: PATIENT, ..CommunicatorConfig::default() };
+        for after in 0..segments {
+            let (transports, _aborts) = shm_members(2);
+            std::thread::scope(|scope| {
+                for (me, inner) in transports.into_iter().enumerate() {
+                    scope.spawn(move || {
+                        let after = if me == 0 { after } else { u64::MAX };
+                        let mut communicator = ScheduledCommunicator::new(BreaksOff { inner, after }, config);
+                        let mut data = vec![1.0 + me as f32; len::<f32>()];
+                        let done = communicator.all_reduce(&mut data, ReduceOp::Sum);
+                        // Of the last segment the other one has all that it needs.
+                        assert!(done.is_err() || me == 1);
+                        let held = if done.is_ok() { 3.0 } else { 1.0 + me as f32 };
+                        assert!(data.iter().all(|value| *value == held), "rank {me}");
                     });
                 }
             });
