@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod head;
+pub mod limits;
 pub mod worker;
 
 #[cfg(feature = "serde")]

@@ -21,6 +21,12 @@ pub struct LivenessConfig {
 }
 
 impl LivenessConfig {
+    /// For nodes that are heard of every `interval`: one that is silent for half of `limit` beyond that is late, for all of
+    /// it lost.
+    pub fn of(interval: Duration, limit: Duration) -> Self {
+        Self { interval, late_after: limit / 2 + interval / 2, lost_after: limit + interval }
+    }
+
     /// Checks that the three are in order.
     ///
     /// # Errors

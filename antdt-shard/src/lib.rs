@@ -28,6 +28,7 @@ pub use ledger::{
 };
 pub use order::ShardOrder;
 pub use spec::{
-    Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle, max_leases_default, shard_len_default,
+    Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle, WAIT_MAX, max_leases_default,
+    shard_len_default,
 };
 pub use store::{CutStore, LedgerStore, MemStore, NullStore, SyncPolicy};

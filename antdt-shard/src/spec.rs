@@ -1,6 +1,7 @@
 //! What is to be trained on, how it is cut, and in which order it is handed out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use antdt_core::{Delivery, Epoch, InvalidValue, NodeId, Role, SampleRange, Seed, ShardKey};
 
@@ -134,6 +135,20 @@ impl DatasetSpec {
             max_leases_per_holder: 2,
             assignment: Assignment::Dynamic,
         }
+    }
+
+    /// [`new`](Self::new) for a job of `workers` whose steps are of `global_batch` samples: shards as long as
+    /// [`shard_len_default`] says unless `shard_len` is given, and as many leases as [`max_leases_default`].
+    pub fn of_job(
+        name: impl Into<String>,
+        num_samples: u64,
+        global_batch: u32,
+        workers: u32,
+        shard_len: Option<u64>,
+    ) -> Self {
+        let shard_len = shard_len.unwrap_or_else(|| shard_len_default(num_samples, global_batch, workers));
+        let max_leases_per_holder = max_leases_default(shard_len, global_batch);
+        Self { max_leases_per_holder, ..Self::new(name, num_samples, shard_len) }
     }
 
     /// Whether a ledger can be made of it.
@@ -333,6 +348,10 @@ pub fn shard_len_default(num_samples: u64, global_batch: u32, workers: u32) -> u
     let tail_bound = num_samples / 100 / (4 * workers - 3);
     (10 * batch).min(tail_bound).max(batch.div_ceil(workers)).min(num_samples).max(1)
 }
+
+/// The longest that the service keeps a question which it cannot answer with a shard. Keeping is cheap, but the caller's
+/// deadline must be longer.
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// As many leases as a holder may need at once.
 ///

@@ -13,17 +13,15 @@ use std::time::Duration;
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::Policy;
 use antdt_core::{
-    BatchReport, Contribution, DetRng, DeviceClass, Exit, Holder, InvalidValue, Iteration, JobTime, Joined,
-    Machine, MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role, SyncMode,
+    BatchReport, Contribution, DetRng, DeviceClass, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
+    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role, SyncMode,
 };
+use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
     Call, End, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Registration, Reply, WorkerLoop,
 };
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
-use antdt_shard::{
-    Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record, Recovery, ShardLedger, Shuffle,
-    max_leases_default, shard_len_default,
-};
+use antdt_shard::{Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record, Recovery, ShardLedger};
 use slab::Slab;
 
 use crate::happening::{Happening, Observer};
@@ -41,23 +39,8 @@ use group::{Group, Part};
 use life::{Life, LifeId, Stage};
 use service::Held;
 
-/// Limit of one call that the master answers at once, as in `antdt`.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long the master may be away before a process gives up, as in `antdt`.
-const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a parked call is kept before the caller is told to ask again, as in `antdt`.
-const PARK_MAX: Duration = Duration::from_secs(30);
-
-/// Longest wait for a peer that becomes longer with every failure, as in `antdt`.
-const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
-
 /// From an order to start or end a process until the system has done it, and until its end is noticed.
 const PROCESS_DELAY: Duration = Duration::from_millis(2);
-
-/// How often a server says what it served.
-const SERVER_REPORTS: Duration = Duration::from_millis(500);
 
 /// Size of a message without a payload: headers of TCP, HTTP/2 and gRPC.
 const MESSAGE_BYTES: u64 = 200;
@@ -437,7 +420,7 @@ impl<O: Observer> World<O> {
             HeadEffect::LedgerLost(holder) => {
                 self.ask_ledger(LedgerEvent::WorkerLost { holder });
             }
-            HeadEffect::Joined(holder, joined) => self.joined(holder, joined),
+            HeadEffect::Joined(holder, joined) => self.unpark(holder, None, || Reply::Joined(joined)),
             HeadEffect::Committed(holder, commit) => {
                 self.journal.committed(commit.step, commit.samples);
                 self.unpark(holder, Some(commit.step), || Reply::Committed(commit));
@@ -589,7 +572,7 @@ impl<O: Observer> World<O> {
                     life.cut_until = life.cut_until.max(self.now + lasting);
                     if let Some((group, _)) = life.group {
                         // Its peers hear nothing any more; they find out when they wait for it.
-                        self.cut_group(group);
+                        self.draw_fates(group);
                     }
                 }
             }
@@ -764,7 +747,7 @@ impl<O: Observer> World<O> {
             return;
         }
         if life.worker.is_none() && life.holder.node.role == Role::Server {
-            life.report_service();
+            life.report_service(every);
         }
         self.send_beat(id);
         self.queue.push(self.now + every, Due::Beat(id));
@@ -1086,14 +1069,6 @@ impl<O: Observer> World<O> {
         self.send_reply(at, id, call, reply());
     }
 
-    fn joined(&mut self, holder: Holder, joined: Box<Joined>) {
-        let Some(id) = self.life_of(holder) else { return };
-        if matches!(self.lives[id.0 as usize].parked, Some((HeadEvent::Join { .. }, _))) {
-            self.lives[id.0 as usize].session.regrouped();
-        }
-        self.unpark(holder, None, || Reply::Joined(joined));
-    }
-
     /// The training loop is over.
     fn stop(&mut self, id: LifeId, end: &End) {
         let (end_of_data, trained) = match end {
@@ -1120,8 +1095,8 @@ impl<O: Observer> World<O> {
 }
 
 impl Life {
-    /// A server says what it served since the last time.
-    fn report_service(&mut self) {
+    /// A server says what it served `since` the last time.
+    fn report_service(&mut self, since: Duration) {
         let (bytes, time) = std::mem::take(&mut self.served);
         if bytes == 0 {
             return;
@@ -1134,7 +1109,7 @@ impl Life {
             plan: PlanVersion(0),
             phase: Phase::Train,
             samples: bytes,
-            data_wait: SERVER_REPORTS.saturating_sub(time),
+            data_wait: since.saturating_sub(time),
             compute: time,
             communicate: Duration::ZERO,
             barrier_wait: Duration::ZERO,
@@ -1155,11 +1130,7 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
         must_register: true,
         policy,
         monitor: MonitorConfig {
-            liveness: LivenessConfig {
-                interval: setup.heartbeat,
-                late_after: setup.silence_limit / 2 + setup.heartbeat / 2,
-                lost_after: setup.silence_limit + setup.heartbeat,
-            },
+            liveness: LivenessConfig::of(setup.heartbeat, setup.silence_limit),
             ..MonitorConfig::default()
         },
     }
@@ -1167,13 +1138,10 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
 
 /// The data set, as `antdt run` makes it.
 pub(crate) fn dataset(setup: &Setup) -> DatasetSpec {
-    let batch = setup.global_batch_size;
-    let shard_len = setup.shard_len.unwrap_or_else(|| shard_len_default(setup.samples, batch, setup.workers));
-    let mut dataset = DatasetSpec::new("train", setup.samples, shard_len);
+    let (batch, workers) = (setup.global_batch_size, setup.workers);
+    let mut dataset = DatasetSpec::of_job("train", setup.samples, batch, workers, setup.shard_len);
     dataset.epochs = Epochs::Finite(setup.epochs);
-    dataset.shuffle = Shuffle::ShardsAndSamples;
     dataset.seed = setup.seed.derive("data");
-    dataset.max_leases_per_holder = max_leases_default(shard_len, batch);
     if setup.static_sharding {
         dataset.assignment = Assignment::Static { workers: setup.workers };
     }

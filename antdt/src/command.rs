@@ -267,15 +267,16 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
     }
 }
 
-/// Runs a node of a job, and leaves when the master's end of standard input closes: no node outlives its master.
+/// Runs a node of a job, and leaves when the master's end of standard input closes: no node outlives its master. Who
+/// has no master, started by hand, may have no standard input either, and is told what it lacks before anything ends it.
 fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
-    std::thread::spawn(|| {
-        let mut buffer = [0; 64];
-        let mut stdin = std::io::stdin().lock();
-        while stdin.read(&mut buffer).is_ok_and(|len| len > 0) {}
-        std::process::exit(Exit::CODE_RETRY);
-    });
     let result = NodeEnv::from_process().and_then(|env| {
+        std::thread::spawn(|| {
+            let mut buffer = [0; 64];
+            let mut stdin = std::io::stdin().lock();
+            while stdin.read(&mut buffer).is_ok_and(|len| len > 0) {}
+            std::process::exit(Exit::CODE_RETRY);
+        });
         init_logging(&env.spec).map_err(WorkerError::Environment)?;
         run(&env)
     });

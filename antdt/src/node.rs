@@ -6,14 +6,10 @@ use antdt_agent::Notice;
 use antdt_agent::runtime::{Agent, AgentConfig};
 use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo};
 
+use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT};
+
 use crate::job::JobSpec;
 use crate::worker::WorkerError;
-
-/// Limit of one call that the master answers at once.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long the master may be away before a node gives up.
-const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The environment of one life of one node.
 #[derive(Debug, Clone, PartialEq)]

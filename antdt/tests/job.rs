@@ -13,7 +13,7 @@ use antdt_agent::{Batcher, Evaluation, Gradient, Trainer};
 use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
 use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_core::{FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, SampleRange, Seed};
-use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
+use antdt_shard::{DatasetSpec, Epochs, ShardLedger};
 use antdt_sim::recording::{Recording, RecordingError};
 
 /// Bound on any one job here; all take seconds.
@@ -174,12 +174,9 @@ fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
     let mut replica = Replica::new(&layout, optimizer_default(), model, dense).unwrap();
 
     let global_batch = u32::try_from(batch).unwrap();
-    let shard_len = antdt_shard::shard_len_default(rows, global_batch, 1);
-    let mut dataset = DatasetSpec::new("train", rows, shard_len);
+    let mut dataset = DatasetSpec::of_job("train", rows, global_batch, 1, None);
     dataset.epochs = Epochs::Finite(epochs);
-    dataset.shuffle = Shuffle::ShardsAndSamples;
     dataset.seed = seed.derive("data");
-    dataset.max_leases_per_holder = antdt_shard::max_leases_default(shard_len, global_batch);
     let generation = Generation(1);
     let mut ledger = ShardLedger::new(dataset, generation).unwrap();
     let holder = Holder::new(NodeId::worker(0), Incarnation(0));

@@ -12,9 +12,10 @@ use tonic::{Request, Response, Status};
 use crate::error::SourceError;
 use crate::ledger::LedgerStatus;
 use crate::runtime::catalog::{Catalog, CatalogError};
-use crate::runtime::service::{ShardHandle, WAIT_MAX};
+use crate::runtime::service::ShardHandle;
 use crate::runtime::status::to_status;
 use crate::runtime::wire;
+use crate::spec::WAIT_MAX;
 
 /// Acks, or leases that are presented, in one call at most. With it a request stays well below the 4 MiB that a
 /// message may have; a larger one would keep the task of the data set from everybody else for longer.

@@ -18,7 +18,7 @@ use crate::ledger::{
     Answer, CutBinding, Effect, Event, LedgerCut, LedgerSnapshot, LedgerStatus, Missing, Outstanding,
     Quarantined, Record, Recovery, ShardLedger,
 };
-use crate::spec::DatasetSpec;
+use crate::spec::{DatasetSpec, WAIT_MAX};
 use crate::store::LedgerStore;
 
 use super::stored::Stored;
@@ -69,9 +69,6 @@ pub struct ShardService<E: std::error::Error + 'static> {
 /// Events that may wait for the task; a caller beyond that waits its turn. More would only move the queue from the
 /// network into memory.
 const INBOX_BOUND: usize = 1024;
-
-/// The longest a fetch is held. Holding is cheap, but the caller's deadline must be longer.
-pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
     /// Reads the store, begins the generation after the last one in it, and serves.

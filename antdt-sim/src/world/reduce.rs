@@ -6,10 +6,11 @@ use std::time::Duration;
 use antdt_collective::lanes::Lanes;
 use antdt_core::{Contribution, Holder, Joined, MembershipVersion, StepResult};
 use antdt_job::Reply;
+use antdt_job::limits::next_timeout;
 
 use super::group::{Fate, Group, Part};
 use super::life::LifeId;
-use super::{ACK_BYTES, Due, TIMEOUT_MOST, Work, World};
+use super::{ACK_BYTES, Due, Work, World};
 use crate::happening::Observer;
 use crate::model::Collective;
 
@@ -38,13 +39,8 @@ impl<O: Observer> World<O> {
             self.groups.insert(version, group);
         }
         let life = &mut self.lives[id.0 as usize];
-        let same = life.broken.len() == joined.members.len()
-            && life.broken.iter().zip(joined.members.iter()).all(|(a, (b, _))| a == b);
-        life.timeout = if same && !life.broken.is_empty() {
-            life.timeout.saturating_mul(4).min(TIMEOUT_MOST.max(life.timeout))
-        } else {
-            life.timeout
-        };
+        let members = joined.members.iter().map(|(holder, _)| *holder);
+        life.timeout = next_timeout(life.timeout, &life.broken, members);
         life.broken.clear();
         let lacking = !life.trained;
         life.group = life.place.filter(|(group, _)| *group == version);
@@ -184,14 +180,7 @@ impl<O: Observer> World<O> {
     pub(super) fn leave_group(&mut self, version: MembershipVersion, dead: Option<LifeId>) {
         let Some(group) = self.groups.get_mut(&version) else { return };
         if dead.is_some() && group.under_way {
-            // Who has the result by now and who does not is a matter of luck.
-            if group.fates.is_none() {
-                let chance = &mut self.chance;
-                let luck = |_: &LifeId| if chance.below(2) == 0 { Fate::Completes } else { Fate::Breaks };
-                group.fates = Some(group.members.iter().map(luck).collect());
-            }
-            group.broken = true;
-            return;
+            return self.draw_fates(version);
         }
         if group.under_way || group.broken {
             group.broken = true;
@@ -253,14 +242,14 @@ impl<O: Observer> World<O> {
         self.break_waiting(version, Duration::ZERO);
     }
 
-    /// Nothing gets through to one member any more: what is under way breaks for all.
-    pub(super) fn cut_group(&mut self, version: MembershipVersion) {
-        let Some(group) = self.groups.get_mut(&version) else { return };
-        if group.under_way && group.fates.is_none() {
+    /// A member is cut off, or died, while a result is on its way: who has it by now and who does not is a matter of luck.
+    pub(super) fn draw_fates(&mut self, version: MembershipVersion) {
+        let Some(group) = self.groups.get_mut(&version).filter(|group| group.under_way) else { return };
+        group.broken = true;
+        if group.fates.is_none() {
             let chance = &mut self.chance;
             let luck = |_: &LifeId| if chance.below(2) == 0 { Fate::Completes } else { Fate::Breaks };
             group.fates = Some(group.members.iter().map(luck).collect());
-            group.broken = true;
         }
     }
 }

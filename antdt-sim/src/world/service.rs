@@ -1,10 +1,8 @@
 //! The shard service as a worker meets it: questions that wait, a log, and a restart from it.
 
-use std::time::Duration;
-
 use antdt_core::{AckOutcome, Exit, FetchOutcome, JobTime, Machine};
 use antdt_job::Reply;
-use antdt_shard::{Answer, Effect, Event, Recovery};
+use antdt_shard::{Answer, Effect, Event, Recovery, WAIT_MAX};
 
 use super::life::LifeId;
 use super::{Due, Lost, MESSAGE_BYTES, Question, World};
@@ -12,9 +10,6 @@ use crate::happening::{Happening, Observer};
 
 /// Records after which the log is folded into what it says.
 const LOG_MAX: usize = 4096;
-
-/// Longest time that the service keeps a question, as in `antdt-shard`.
-const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A question that the service keeps until there is something to grant.
 #[derive(Debug)]

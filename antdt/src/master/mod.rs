@@ -19,10 +19,7 @@ use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
-use antdt_shard::{
-    Assignment, DatasetSpec, Epochs, MissingWhy, NullStore, OnQuarantine, Shuffle, SourceError,
-    max_leases_default, shard_len_default,
-};
+use antdt_shard::{Assignment, DatasetSpec, Epochs, MissingWhy, NullStore, OnQuarantine, SourceError};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -134,11 +131,7 @@ pub async fn run(
         must_register: !programs.foreign,
         policy: policy::by_name(&spec.policy)?,
         monitor: MonitorConfig {
-            liveness: LivenessConfig {
-                interval: spec.heartbeat,
-                late_after: spec.silence_limit / 2 + spec.heartbeat / 2,
-                lost_after: spec.silence_limit + spec.heartbeat,
-            },
+            liveness: LivenessConfig::of(spec.heartbeat, spec.silence_limit),
             ..MonitorConfig::default()
         },
     };
@@ -236,13 +229,10 @@ pub async fn run(
 
 /// What the ledger hands out.
 fn dataset(spec: &JobSpec, samples: u64) -> DatasetSpec {
-    let batch = spec.global_batch_size;
-    let shard_len = spec.shard_len.unwrap_or_else(|| shard_len_default(samples, batch, spec.workers));
-    let mut dataset = DatasetSpec::new(TRAIN_DATASET, samples, shard_len);
+    let (batch, workers) = (spec.global_batch_size, spec.workers);
+    let mut dataset = DatasetSpec::of_job(TRAIN_DATASET, samples, batch, workers, spec.shard_len);
     dataset.epochs = Epochs::Finite(spec.epochs);
-    dataset.shuffle = Shuffle::ShardsAndSamples;
     dataset.seed = Seed(spec.seed).derive("data");
-    dataset.max_leases_per_holder = max_leases_default(shard_len, batch);
     if spec.max_quarantined > 0 {
         dataset.on_quarantine = OnQuarantine::Continue { max_samples: spec.max_quarantined };
     }

@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use antdt_core::{DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
+use antdt_job::limits::PARK_MAX;
 use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
 use antdt_proto::convert::{required, to_ns};
 use antdt_proto::v1;
 use antdt_rt::Mailbox;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
-
-/// How long a parked call is kept before the caller is told to ask again: below the idle limits of middle boxes.
-const PARK_MAX: Duration = Duration::from_secs(30);
 
 /// Calls that wait for a decision, by who waits.
 #[derive(Debug, Clone, Default)]

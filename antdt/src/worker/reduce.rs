@@ -14,6 +14,7 @@ use antdt_collective::schedule::Choice;
 use antdt_collective::{Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
 use antdt_core::{Ack, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult, SyncMode};
+use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Reply};
 
 use super::blob::Blob;
@@ -21,9 +22,6 @@ use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
-
-/// Longest wait for a peer that becomes longer with every failure.
-const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
 
 /// What a worker needs to take part in rings.
 pub(super) struct Ring<'a> {
@@ -109,7 +107,7 @@ impl Combiner for Reducer<'_, '_> {
             }
             Call::Enter(joined) => {
                 let members: Vec<Holder> = joined.members.iter().map(|(holder, _)| *holder).collect();
-                self.timeout = next_timeout(self.timeout, &self.broken, &members);
+                self.timeout = next_timeout(self.timeout, &self.broken, members.iter().copied());
                 self.broken.clear();
                 self.members = members;
                 let entered = self.enter(&joined);
@@ -275,13 +273,6 @@ impl Reducer<'_, '_> {
     }
 }
 
-/// How long to wait for a peer in the next group, `members`, after `broken` broke. If it is the same one, nobody died:
-/// somebody is slower than the limit, and the step would fail for ever without a longer one. Who hangs for good is
-/// found by the master, which hears nothing from it.
-fn next_timeout(timeout: Duration, broken: &[Holder], members: &[Holder]) -> Duration {
-    if broken == members { timeout.saturating_mul(4).min(TIMEOUT_MOST.max(timeout)) } else { timeout }
-}
-
 fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
     let me = joined.members.iter().position(|(holder, _)| *holder == agent.holder());
     let me = me.ok_or_else(|| WorkerError::Input(format!("the new group has no {}", agent.holder())))?;
@@ -297,24 +288,4 @@ fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
         .collect::<Result<_, WorkerError>>()?;
     let me = Rank(u32::try_from(me).expect("a group is smaller than 2^32"));
     Group::new(joined.membership, members, me).map_err(|e| WorkerError::Input(e.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use antdt_core::{Incarnation, NodeId};
-
-    use super::*;
-
-    #[test]
-    fn a_group_that_breaks_though_nobody_died_waits_longer_the_next_time() {
-        let worker = |index, life| Holder::new(NodeId::worker(index), Incarnation(life));
-        let group = [worker(0, 0), worker(1, 0)];
-        let second = Duration::from_secs(1);
-        assert_eq!(next_timeout(second, &[], &group), second, "nothing broke");
-        assert_eq!(next_timeout(second, &group, &group), second * 4);
-        assert_eq!(next_timeout(second, &group, &[worker(0, 0), worker(1, 1)]), second, "one died");
-        assert_eq!(next_timeout(second, &group, &group[..1]), second, "one is missing");
-        assert_eq!(next_timeout(TIMEOUT_MOST, &group, &group), TIMEOUT_MOST);
-        assert_eq!(next_timeout(TIMEOUT_MOST * 2, &group, &group), TIMEOUT_MOST * 2, "the user's own");
-    }
 }

@@ -1,0 +1,52 @@
+//! How long the parts of a job wait for each other: the same in every driver.
+
+use std::time::Duration;
+
+use antdt_core::Holder;
+
+/// Limit of one call that the master answers at once.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the master may be away before a node gives it up.
+pub const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a parked call is kept before the caller is told to ask again: below the idle limits of middle boxes.
+pub const PARK_MAX: Duration = Duration::from_secs(30);
+
+/// Longest wait for a peer that becomes longer with every failure.
+const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
+
+/// How long to wait for a peer in the next group, `members`, after `broken` broke. If it is the same one, nobody died:
+/// somebody is slower than the limit, and the step would fail for ever without a longer one. Who hangs for good is
+/// found by the master, which hears nothing from it.
+pub fn next_timeout(
+    timeout: Duration,
+    broken: &[Holder],
+    members: impl ExactSizeIterator<Item = Holder>,
+) -> Duration {
+    let same = broken.len() == members.len() && broken.iter().copied().eq(members);
+    if same { timeout.saturating_mul(4).min(TIMEOUT_MOST.max(timeout)) } else { timeout }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Incarnation, NodeId};
+
+    use super::*;
+
+    #[test]
+    fn a_group_that_breaks_though_nobody_died_waits_longer_the_next_time() {
+        let worker = |index, life| Holder::new(NodeId::worker(index), Incarnation(life));
+        let group = [worker(0, 0), worker(1, 0)];
+        let next = |timeout, broken: &[Holder], members: &[Holder]| {
+            next_timeout(timeout, broken, members.iter().copied())
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(next(second, &[], &group), second, "nothing broke");
+        assert_eq!(next(second, &group, &group), second * 4);
+        assert_eq!(next(second, &group, &[worker(0, 0), worker(1, 1)]), second, "one died");
+        assert_eq!(next(second, &group, &group[..1]), second, "one is missing");
+        assert_eq!(next(TIMEOUT_MOST, &group, &group), TIMEOUT_MOST);
+        assert_eq!(next(TIMEOUT_MOST * 2, &group, &group), TIMEOUT_MOST * 2, "the user's own");
+    }
+}
