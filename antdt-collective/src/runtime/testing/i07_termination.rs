@@ -1,8 +1,8 @@
 //! I7: whatever happens to a member, every call of the others ends, and they know on whose account.
 
 use super::fault::{Fault, REASON};
-use super::i08_atomicity::{AT_ONCE, Story, stories, tell};
-use super::members::{Make, Members, PATIENT, at_once, holder, on_all};
+use super::i08_atomicity::{Outcome, Story, stories, tell, tell_all};
+use super::members::{LONGER, Make, Members, PATIENT, holder, on_all};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
 use crate::runtime::Communicator;
@@ -15,9 +15,7 @@ use crate::runtime::transport::Transport;
 /// If not.
 pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I7");
-    for batch in stories(make).chunks(AT_ONCE) {
-        at_once(batch, |story| ends(story, make));
-    }
+    tell_all(&stories(make), |story| ends(story, make));
     for world in 2..=5 {
         aborts(make(world));
     }
@@ -39,7 +37,22 @@ fn aborts<T: Transport>((transports, aborts): Members<T>) {
 }
 
 fn ends<T: Transport>(story: &Story, make: &impl Make<T>) {
-    for (rank, calls) in (0..).zip(tell(story, make(story.world).0)) {
+    if story.fault != Fault::FallsSilent {
+        return judge(story, &tell(story, make(story.world).0, PATIENT));
+    }
+    for timeout in LONGER {
+        let told = tell(story, make(story.world).0, timeout);
+        let others = (0..).zip(&told).filter(|(rank, _)| *rank != story.odd);
+        let mut named = others.map(|(_, calls)| calls.iter().find_map(|(result, _)| result.as_ref().err()));
+        if named.all(|error| error.is_none_or(|error| error.culprit() == Some(holder(story.odd)))) {
+            return judge(story, &told);
+        }
+    }
+    panic!("somebody else is named whatever the deadline: {story:?}");
+}
+
+fn judge(story: &Story, told: &[[Outcome; 2]]) {
+    for (rank, calls) in (0..).zip(told) {
         if rank == story.odd {
             continue;
         }

@@ -1,11 +1,13 @@
 //! I8: a call that fails leaves the caller's data as they were, so that it can be made again without the culprit.
 
+use std::time::Duration;
+
 use antdt_core::{Rank, Seed};
 
 use super::barrier::Barrier;
 use super::count::CountTransport;
 use super::fault::{Fault, FaultTransport};
-use super::members::{Make, PATIENT, SHORT, at_once, on_all};
+use super::members::{Make, PATIENT, SHORT, at_once, on_all, some_at_once};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
@@ -29,14 +31,28 @@ pub(super) struct Story {
 }
 
 impl Story {
+    /// Longest that a call may take.
+    pub(super) fn timeout(&self) -> Duration {
+        if self.fault == Fault::FallsSilent { SHORT } else { PATIENT }
+    }
+
     fn survivors(&self) -> impl Iterator<Item = u32> {
         let odd = self.odd;
         (0..self.world).filter(move |rank| *rank != odd)
     }
 }
 
-/// Stories that are told at the same time: most of their time is spent waiting for the silent.
-pub(super) const AT_ONCE: usize = 32;
+/// Stories that are told at the same time.
+const AT_ONCE: usize = 32;
+
+/// Tells all stories. Those of silence come by themselves and are spread out: most of their time is spent waiting, and
+/// what is heard after a deadline is heard in time where not all deadlines pass at once beside a crowd at work.
+pub(super) fn tell_all(stories: &[Story], tell: impl Fn(&Story) + Sync) {
+    let (silent, loud): (Vec<Story>, Vec<Story>) =
+        stories.iter().partition(|story| story.fault == Fault::FallsSilent);
+    some_at_once(&loud, AT_ONCE, Duration::ZERO, &tell);
+    some_at_once(&silent, AT_ONCE, SHORT / 16, &tell);
+}
 
 /// Elements: few, so that messages are short, and not a multiple of any world size.
 const FEW: usize = 61;
@@ -123,8 +139,7 @@ pub(super) fn total(ranks: impl Iterator<Item = u32>, len: usize) -> Vec<i64> {
 pub(super) type Outcome = (Result<(), CollectiveError>, Vec<i64>);
 
 /// Two all-reduces while the story happens; each member's outcomes. No member leaves before all have finished.
-pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>) -> Vec<[Outcome; 2]> {
-    let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
+pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, timeout: Duration) -> Vec<[Outcome; 2]> {
     let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);
     at_once((0..).map(Rank).zip(transports), |(rank, transport)| {
@@ -150,17 +165,14 @@ pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>) -> Vec<[Outc
 /// If not.
 pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I8");
-    let stories = stories(make);
-    for batch in stories.chunks(AT_ONCE) {
-        at_once(batch, |story| {
-            all_or_nothing(story, make);
-            everywhere_or_nowhere(story, make);
-        });
-    }
+    tell_all(&stories(make), |story| {
+        all_or_nothing(story, make);
+        everywhere_or_nowhere(story, make);
+    });
 }
 
 fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
-    let calls = tell(story, make(story.world).0);
+    let calls = tell(story, make(story.world).0, story.timeout());
     for (rank, calls) in (0..).zip(&calls) {
         for (result, data) in calls {
             let expected = match result {
@@ -181,7 +193,7 @@ fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
 
 // One unanimous call, in which the odd member may still take part in the votes; then the survivors meet again.
 fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
-    let timeout = if story.fault == Fault::FallsSilent { SHORT } else { PATIENT };
+    let timeout = story.timeout();
     let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);
     let first = at_once((0..).map(Rank).zip(make(story.world).0), |(rank, transport)| {

@@ -1,6 +1,7 @@
 //! Groups to try things on, and how all members of one are let loose at once.
 
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +28,12 @@ pub const PATIENT: Duration = Duration::from_secs(60);
 
 /// Longest that a check waits for a deadline that is meant to pass.
 pub const SHORT: Duration = Duration::from_millis(300);
+
+/// Deadlines to try one after the other where somebody must be found out by being late: on a machine that keeps a member
+/// from its processor for longer than one of them, that member is late in truth. Who is named wrongly by mistake is so
+/// under all of them.
+pub const LONGER: [Duration; 4] =
+    [SHORT, Duration::from_millis(1200), Duration::from_secs(5), Duration::from_secs(20)];
 
 /// The holder that has `rank` in the groups of these checks.
 pub fn holder(rank: u32) -> Holder {
@@ -116,6 +123,32 @@ pub fn at_once<I: Send, R: Send>(items: impl IntoIterator<Item = I>, work: impl 
         let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
+}
+
+/// Does `work` with each of `items`, so many at the same time; results in order. The first ones begin one after the other,
+/// `apart`, so that deadlines of the same length do not all pass at the same moment.
+///
+/// # Panics
+/// If `work` panics.
+pub fn some_at_once<I: Sync, R: Send>(
+    items: &[I],
+    at_once_most: usize,
+    apart: Duration,
+    work: impl Fn(&I) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let lanes = at_once(0..u32::try_from(at_once_most.min(items.len())).unwrap_or(u32::MAX), |lane| {
+        thread::sleep(apart * lane);
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
+    });
+    let mut done: Vec<(usize, R)> = lanes.into_iter().flatten().collect();
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Runs `work` on all members at once, each on its own thread; results by rank.

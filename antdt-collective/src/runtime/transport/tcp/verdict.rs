@@ -26,9 +26,10 @@ use crate::runtime::wait::wait;
 /// less; what one leaves is sent when the transport is dropped or meets its next group.
 const FAREWELL: Duration = Duration::from_millis(30);
 
-/// How long a rank that waited in vain listens for what others were waiting for. They need a wake-up and a short
-/// message each; it is added to a deadline that has passed.
-const HEARING: Duration = Duration::from_millis(250);
+/// How long a rank that waited in vain listens for what others were waiting for: half of what it waited for itself,
+/// within these. They need a wake-up and a short message each, which takes long only where processors are scarce; it is
+/// added to a deadline that has passed.
+const HEARING: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
 
 /// Why a round cannot go on.
 #[derive(Debug)]
@@ -72,6 +73,8 @@ impl TcpTransport {
 
     fn judge(&mut self, call: &Exchange, ended: Ended, flows: &[Flow<'_, '_>]) -> CollectiveError {
         let here = self.last;
+        let hearing =
+            (call.deadline.saturating_duration_since(call.started) / 2).clamp(HEARING[0], HEARING[1]);
         let (accusation, at, waited) = match ended {
             Ended::Failed(error) => return self.tell(error, flows),
             Ended::Silent(error) => (error, here, true),
@@ -100,7 +103,7 @@ impl TcpTransport {
                 (self.late(call, flows, None), here, true)
             }
         };
-        self.suspect(accusation, at, waited, flows)
+        self.suspect(accusation, at, waited, flows, hearing)
     }
 
     /// The same end, where this rank waits for `late` rather than for what is in `flows`: what it must do to find the
@@ -159,6 +162,7 @@ impl TcpTransport {
         at: Tag,
         waited: bool,
         flows: &[Flow<'_, '_>],
+        hearing: Duration,
     ) -> CollectiveError {
         let me = self.group.me();
         if !waited && let Some(error) = self.accuses_me() {
@@ -171,7 +175,7 @@ impl TcpTransport {
         let all_spoke = |transport: &Self| {
             transport.links.iter().flatten().all(|link| link.closed || link.told.is_some())
         };
-        self.hear(HEARING, |transport| {
+        self.hear(hearing, |transport| {
             transport.has_told() && (transport.certain(me).is_some() || all_spoke(transport))
         });
         if let Some(error) = self.certain(me) {
