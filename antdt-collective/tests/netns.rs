@@ -1,5 +1,6 @@
 //! Real processes, each on a network of its own: one is killed, one stopped, one cut off, in the middle of a series of
-//! calls. Who is left names the lost one, goes on without it, and misses and repeats nothing.
+//! calls. Who is left names the lost one, goes on without it, and misses and repeats nothing. In the end the cut is healed,
+//! and all come back.
 //!
 //! Needs root and `ip`; says that it was skipped where it has not got them.
 #![allow(clippy::disallowed_methods, reason = "this test is about I/O, and bounded by the clock")]
@@ -122,9 +123,28 @@ fn series(network: &Network, processes: &mut Vec<Process>) -> Result<(), String>
         processes[*stopped as usize].signal(Signal::Continue)?;
         processes[*stopped as usize].expect_failed()?;
     }
+    // All come back, each without a past: one as another process, one from its sleep, one over the healed link.
     for (fault, lost) in faults {
-        if fault != Fault::Killed {
-            members.push(lost);
+        match fault {
+            Fault::Killed => {
+                processes[lost as usize] = Process::start(lost, network)?;
+                addresses[lost as usize] = processes[lost as usize].expect("address")?;
+            }
+            Fault::Stopped => processes[lost as usize].order("anew")?,
+            Fault::CutOff => {
+                network.heal(lost)?;
+                processes[lost as usize].order("anew")?;
+            }
+        }
+    }
+    let members: Vec<u32> = (0..WORLD).collect();
+    order(processes, &members, &addresses, 2 + faults.len() as u64, last + CALLS)?;
+    joined(processes, &members, last)?;
+    for rank in &members {
+        // Every value of every call was right, or the member would have said so.
+        let reached = processes[*rank as usize].expect("reached")?;
+        if !reached.starts_with(&format!("{} ", last + CALLS)) {
+            return Err(format!("rank {rank} was to reach {} calls, it is at {reached}", last + CALLS));
         }
     }
     for rank in members {

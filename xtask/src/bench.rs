@@ -2,7 +2,7 @@
 //!
 //! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
             bail!("cargo build --release {}: {status}", package.join(" "));
         }
     }
-    let release = target_dir(root)?.join("release");
+    let release = shell::target_dir(root)?.join("release");
     let status = Command::new(release.join("antdt-bench"))
         .arg("--antdt")
         .arg(release.join("antdt"))
@@ -30,12 +30,4 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
         bail!("the benchmark failed: {status}");
     }
     Ok(())
-}
-
-fn target_dir(root: &Path) -> Result<PathBuf> {
-    let mut command = Command::new("cargo");
-    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
-    let metadata: serde_json::Value = serde_json::from_str(&shell::read(&mut command)?)?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
-    Ok(PathBuf::from(target))
 }

@@ -11,13 +11,15 @@ use anyhow::{Result, bail};
 mod bench;
 mod codegen;
 mod mutants;
+mod sanitize;
 mod shell;
 mod sim;
 mod tidy;
 mod verify;
 
 const USAGE: &str = "\
-cargo xtask verify                    fmt, clippy, tests, doc tests, tidy, docs, chaos, mutants; writes nothing
+cargo xtask verify                    fmt, clippy, tests, doc tests, tidy, docs, chaos, mutants, sanitizer;
+                                      writes nothing but build products
 cargo xtask fix                       formats the code and renews what is generated
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
@@ -25,6 +27,7 @@ cargo xtask mutants [--crate NAME] [MUTANT]...
                                       plants defects in a crate; its tests must catch every one
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED
                                       random worlds under all invariants; --seed makes one that fails small
+cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
 cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); --quick, --json FILE,
                                       --report-dir DIR, --peer NAME, --only TEXT; `cargo xtask bench --list` names
                                       them";
@@ -51,6 +54,10 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy"] => tidy::run(root),
         ["mutants", rest @ ..] => mutants::run(root, rest),
         ["sim", rest @ ..] => sim::run(root, rest),
+        ["sanitize"] => {
+            println!("{}", sanitize::quietly(root)?);
+            Ok(())
+        }
         ["bench", rest @ ..] => bench::run(root, rest),
         [] | ["--help" | "-h" | "help", ..] => {
             println!("{USAGE}");

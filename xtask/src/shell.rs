@@ -33,15 +33,24 @@ pub(crate) fn temp_dir(label: &str) -> Result<TempDir> {
     Ok(TempDir(path))
 }
 
-/// Runs a command without showing what it says, unless it fails.
-pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
+/// Runs a command without showing what it says, unless it fails. Returns what it wrote to its standard output.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     if !output.status.success() {
         io::stderr().write_all(&output.stdout)?;
         io::stderr().write_all(&output.stderr)?;
         bail!("{}", output.status);
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir(root: &Path) -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
+    let metadata: serde_json::Value = serde_json::from_str(&read(&mut command)?)?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(target))
 }
 
 /// What a command writes to its standard output.

@@ -31,10 +31,5 @@ pub(crate) fn quietly(root: &Path) -> Result<String> {
     shell::run_quietly(build.arg("build").args(CHAOS).current_dir(root))?;
     let mut command = Command::new("cargo");
     command.args(["run", "--quiet"]).args(CHAOS).args(["--", "--seeds", SEEDS]).current_dir(root);
-    let output = command.output().context("cannot start cargo")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        bail!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(said.trim().to_owned())
+    Ok(shell::run_quietly(&mut command)?.trim().to_owned())
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{codegen, mutants, shell, sim, tidy};
+use crate::{codegen, mutants, sanitize, shell, sim, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 8] = [
@@ -47,6 +47,7 @@ pub(crate) fn verify(root: &Path) -> Result<()> {
     let docs = [&["doc", "--workspace", "--no-deps"], &FEATURES[..]].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     step_says("chaos", "cargo xtask sim --seeds 5000", || Ok(format!("  {}", sim::quietly(root)?)))?;
+    step_says("sanitizer", "cargo xtask sanitize", || Ok(format!("  {}", sanitize::quietly(root)?)))?;
     step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
@@ -89,6 +90,6 @@ fn cargo(root: &Path, name: &str, arguments: &[&str], variables: &[(&str, &str)]
     step(name, &repeat.join(" "), || {
         let mut command = Command::new("cargo");
         command.args(arguments).envs(variables.iter().copied()).current_dir(root);
-        shell::run_quietly(&mut command)
+        shell::run_quietly(&mut command).map(drop)
     })
 }

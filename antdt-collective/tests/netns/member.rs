@@ -71,6 +71,12 @@ fn series(rank: u32, orders: &Receiver<String>) -> Result<(), Box<dyn Error>> {
         if order == "end" {
             return Ok(());
         }
+        if order == "anew" {
+            // A life without a past: what the others have done meanwhile is theirs to tell.
+            (transport, history) = (None, History::default());
+            (progress.count, progress.digest) = (0, 0);
+            continue;
+        }
         let (group, members, until) = parse(rank, &order)?;
         let abort = AbortHandle::new()?;
         let next = match transport.take() {
@@ -84,6 +90,7 @@ fn series(rank: u32, orders: &Receiver<String>) -> Result<(), Box<dyn Error>> {
                 progress.counts()?;
             }
             Resolution::Level | Resolution::RolledBack => {}
+            Resolution::Behind { missed } if progress.count == 0 => progress.count = missed,
             Resolution::Behind { missed } => return Err(format!("{missed} calls were missed").into()),
         }
         progress.members = members;

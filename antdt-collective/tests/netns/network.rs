@@ -80,6 +80,15 @@ impl Network {
         Ok(())
     }
 
+    /// Ends what [`cut`](Self::cut) did.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    pub(crate) fn heal(&self, rank: u32) -> Result<(), String> {
+        ip(&["-n", &self.hub, "link", "set", &Self::port(rank), "up"])?;
+        Ok(())
+    }
+
     /// The namespaces.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
