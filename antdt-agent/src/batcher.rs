@@ -4,15 +4,14 @@
 //! first come first served. "Read" and "committed" are two cursors: a lease is acknowledged up to the committed one,
 //! which moves only when the update that contains the samples is part of the model.
 
-use std::collections::VecDeque;
-
 use antdt_core::{Ack, Fragment, Grant, Held, LeaseId};
+use smallvec::SmallVec;
 
 /// Samples to compute together, and where they came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Pieces of leases, in the order of the samples; none is empty.
-    pub fragments: Vec<Fragment>,
+    /// Pieces of leases, in the order of the samples; none is empty. Mostly it is a single one.
+    pub fragments: SmallVec<[Fragment; 1]>,
 }
 
 impl Batch {
@@ -57,7 +56,8 @@ impl Reading {
 /// One batch is out at a time: take it, then [`commit`](Self::commit) or [`abort`](Self::abort) it.
 #[derive(Debug, Clone, Default)]
 pub struct Batcher {
-    held: VecDeque<Reading>,
+    /// In the order in which they were granted. Mostly there are no more than two.
+    held: SmallVec<[Reading; 2]>,
     /// Leases that were adopted under another name since the batch that is out was taken: old and new.
     renamed: Vec<(LeaseId, LeaseId)>,
 }
@@ -82,7 +82,7 @@ impl Batcher {
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {
             let at = grant.resume_at.min(grant.len);
-            self.held.push_back(Reading { grant, read: at, committed: at });
+            self.held.push(Reading { grant, read: at, committed: at });
         }
     }
 
@@ -114,10 +114,13 @@ impl Batcher {
                 held.committed = held.committed.max(fragment.to);
             }
         }
-        let done = self.held.iter().filter(|held| held.committed >= held.grant.len);
-        let done = done.map(Reading::as_held).collect();
-        self.held.retain(|held| held.committed < held.grant.len);
         self.renamed.clear();
+        let is_done = |held: &Reading| held.committed >= held.grant.len;
+        if !self.held.iter().any(is_done) {
+            return Vec::new();
+        }
+        let done = self.held.iter().filter(|held| is_done(held)).map(Reading::as_held).collect();
+        self.held.retain(|held| !is_done(held));
         done
     }
 

@@ -140,10 +140,12 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
-    /// What the node holds and what is in force on it, and since which of its steps.
-    pub const fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
+    /// What the node holds, and what is in force on it in its step `at`: if that is new, since then.
+    pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
-        self.plan_applied = (applied, at);
+        if applied != self.plan_applied.0 {
+            self.plan_applied = (applied, at);
+        }
     }
 
     /// The group was formed anew: the order to meet was followed.
@@ -227,6 +229,15 @@ mod tests {
 
     fn sequences(beat: &Beat) -> Vec<u64> {
         beat.reports.iter().map(|r| r.report.sequence).collect()
+    }
+
+    #[test]
+    fn a_plan_is_in_force_since_the_first_step_that_was_under_it() {
+        let mut session = session();
+        for (applied, step) in [(1, 4), (1, 5), (2, 6), (2, 7)] {
+            session.plans(PlanVersion(applied), PlanVersion(applied), step);
+        }
+        assert_eq!(session.beat().plan_applied, (PlanVersion(2), 6));
     }
 
     #[test]

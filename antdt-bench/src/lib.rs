@@ -26,7 +26,7 @@ pub struct Settings {
     pub antdt_bench: PathBuf,
     /// What `collective` is measured beside.
     pub peers: Vec<collective::Peer>,
-    /// Measures only what has one of these texts in its name, if any is given; `collective` knows this.
+    /// Measures only what has one of these texts in its name, if any is given; `collective` knows this, and `shard` knows `recording`.
     pub only: Vec<String>,
     /// Whether to be done within three minutes.
     pub quick: bool,

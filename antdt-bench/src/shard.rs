@@ -11,6 +11,7 @@ mod crowd;
 mod host;
 mod ledger;
 mod puller;
+mod recording;
 mod recovery;
 mod service;
 
@@ -93,6 +94,10 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     let journals = tempfile::Builder::new().prefix("journals-").tempdir_in(&settings.report_dir);
     let journals = journals.context("cannot create a folder for the journals")?;
     let mut entries = Vec::new();
+    if settings.only.iter().any(|text| "recording".contains(text.as_str())) {
+        recording::recording(&scale, journals.path(), &mut entries)?;
+        return Ok(entries);
+    }
     // First, while the process has no memory of anything else.
     ledger::opening(&mut entries)?;
     progress("transitions of the ledger");
@@ -103,6 +108,8 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     recovery::recovery(&scale, &journals.path().join("recovery"), &mut entries)?;
     progress("calls over gRPC");
     service::service(&scale, journals.path(), &mut entries)?;
+    progress("recording");
+    recording::recording(&scale, journals.path(), &mut entries)?;
     progress("10,000 holders");
     crowd::crowd(&scale, &journals.path().join("crowd"), &mut entries)?;
     Ok(entries)

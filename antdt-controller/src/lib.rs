@@ -25,7 +25,7 @@ pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use coordinator::{ReadyError, StepCoordinator};
 pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 pub use launcher::{LaunchError, LaunchRequest, Launcher, LauncherEvent, OutputLine, OutputStream};
-pub use membership::{Formation, Membership};
+pub use membership::{Arrival, Formation, Membership};
 pub use policy::{Decision, Policy, ProposedAction, Seat, UnknownPolicy};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};

@@ -13,6 +13,21 @@
 //! before the dead node's leases are given to others. So a death neither loses nor repeats a sample, with
 //! respect to the ledger *and* to the model.
 //!
+//! # Every worker's word is about the group in force
+//!
+//! The rule above asks what the survivors of *one* group have. A call that is repeated because its answer was late, or that
+//! waited while the master stood still, says what was so in an older one: its worker may have dropped the step since, or
+//! applied one more. So a worker names the group that it was told of last ([`Standing::group`]), and a member of the group
+//! in force that names an older one is not taken to have come: it [is told again](Arrival::Member) what group it is in.
+//!
+//! In every order of delivery, what waits here is then the truth. A worker that asks for a group does nothing until it
+//! is told of one that is newer than the group it names, and it is told of such a group only after the group in force was
+//! replaced. So all copies of its question that name the group in force say the same, and hold until the next group is
+//! formed. A copy that names an older group is either old: its worker is told of a group that it knows, and ignores
+//! that; or its worker did not hear of the group in force: it is told now, decides the step that was open before as all
+//! others do, and finds for itself whether the group still works. Had it been taken to have come, the step that the group
+//! decided would be decided again, without those who heard of it and died.
+//!
 //! Source: our design; the two rounds are those of a two-phase commit whose coordinator is consulted only after a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +53,17 @@ pub struct Formation {
     pub released: Vec<Holder>,
     /// A group existed before, and none of those who had its model is left: whatever was trained is gone.
     pub model_lost: bool,
+}
+
+/// What comes of a worker's question for a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It waits until a group is formed.
+    Waits,
+    /// It is a member of the group in force, and speaks of an older one: it was not told, or what it said is old.
+    Member,
+    /// It is not a live worker's newest life: it does not count.
+    NotLive,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +96,7 @@ pub struct Membership {
     /// Those who wait and are not members of the group in force.
     newcomers: usize,
     formed_before: bool,
-    /// The newest step in the model that the group in force began with. Some of its members may have heard of that and
-    /// made it part of the model, so it stays decided.
+    /// The newest step in the model that the group in force began with.
     decided: Option<u64>,
 }
 
@@ -149,16 +174,22 @@ impl Membership {
         accepted
     }
 
-    /// A worker asks for a group. Repeating it replaces what was said.
-    ///
-    /// Returns whether it was accepted; a life that is not live is not.
-    pub fn join(&mut self, holder: Holder, standing: Standing) -> bool {
-        let live = self.is_live(holder);
-        if live && self.waiting.insert(holder, standing).is_none() {
-            self.waiting_live += 1;
-            self.newcomers += usize::from(!self.group.contains(&holder));
+    /// A worker asks for a group. Repeating it changes nothing.
+    pub fn join(&mut self, holder: Holder, standing: Standing) -> Arrival {
+        if !self.is_live(holder) {
+            return Arrival::NotLive;
         }
-        live
+        let member = self.group.contains(&holder);
+        if self.waiting.contains_key(&holder) {
+            return Arrival::Waits;
+        }
+        if member && standing.group < self.group_version {
+            return Arrival::Member;
+        }
+        self.waiting.insert(holder, standing);
+        self.waiting_live += 1;
+        self.newcomers += usize::from(!member);
+        Arrival::Waits
     }
 
     /// A worker left in order: its leases are released, nothing of it is in flight.
@@ -236,9 +267,7 @@ impl Membership {
         };
         let decided = match newest {
             Some(step) if survivors.iter().all(|s| has(s, step)) => Some(step),
-            Some(_) | None => {
-                applied_max.max(self.decided.filter(|step| survivors.iter().any(|s| has(s, *step))))
-            }
+            Some(_) | None => applied_max,
         };
         let members: Vec<Holder> = waiting.keys().copied().collect();
         let source = decided.and_then(|step| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role};
+use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role, SyncMode};
 
 use crate::budget::{BudgetRefusal, RestartBudget};
 use crate::policy::Decision;
@@ -66,6 +66,12 @@ pub enum Refusal {
     /// The chief may not be restarted.
     #[error("{node} is the chief; restarting it needs the user's word")]
     Chief {
+        /// Which.
+        node: NodeId,
+    },
+    /// In all-reduce, nobody else has the model.
+    #[error("{node} is the only worker; the model would be lost with it")]
+    OnlyWorker {
         /// Which.
         node: NodeId,
     },
@@ -134,6 +140,9 @@ pub fn validate(
         }
         if worker.chief && !budget.config().chief_allowed {
             return Err(Refusal::Chief { node });
+        }
+        if live.len() == 1 && view.sync == SyncMode::AllReduce {
+            return Err(Refusal::OnlyWorker { node });
         }
         budget.allows(now, node, live.len())?;
     }

@@ -31,6 +31,9 @@ pub struct StepResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Standing {
+    /// The newest group that it was told of; 0 before the first. Everything it says was so when it left that group, so
+    /// an old copy of it is known by its group.
+    pub group: MembershipVersion,
     /// Newest step it applied; `None` if it holds no trained model.
     pub applied: Option<StepResult>,
     /// The step after it, if the worker has its result but does not know whether everyone does.

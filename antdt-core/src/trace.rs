@@ -105,6 +105,8 @@ pub enum Kind {
     Deadline,
     /// It wanted this done.
     Effect,
+    /// It was lost, and made again from what it had written down; its effects up to now say what that is. No value.
+    Restart,
     /// The recording ends here: an [`End`].
     End,
 }
@@ -117,6 +119,7 @@ impl Kind {
             Self::Answer => "answer",
             Self::Deadline => "deadline",
             Self::Effect => "effect",
+            Self::Restart => "restart",
             Self::End => "end",
         }
     }

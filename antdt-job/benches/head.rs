@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use antdt_controller::policy;
 use antdt_core::{
-    BatchReport, Counts, DeviceClass, Exit, Holder, Incarnation, Iteration, JobTime, Machine, NodeId,
-    NodeInfo, Phase, PlanVersion, Readiness, Seed, Standing, SyncMode,
+    BatchReport, Counts, DeviceClass, Exit, Holder, Incarnation, Iteration, JobTime, Machine,
+    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Readiness, Seed, Standing, SyncMode,
 };
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Registration};
 use antdt_monitor::MonitorConfig;
@@ -58,6 +58,8 @@ struct Job {
     sync: SyncMode,
     servers: u32,
     lives: Vec<Incarnation>,
+    /// The newest group that each worker was told of.
+    groups: Vec<MembershipVersion>,
     order: Vec<u32>,
     plan: PlanVersion,
     step: u64,
@@ -89,6 +91,7 @@ impl Job {
             sync,
             servers,
             lives: vec![Incarnation(0); workers as usize],
+            groups: vec![MembershipVersion(0); workers as usize],
             order,
             plan: PlanVersion(0),
             step: 0,
@@ -112,8 +115,9 @@ impl Job {
         }
         while let Some(effect) = self.head.poll_effect() {
             match black_box(effect) {
-                HeadEffect::Joined(_, joined) => {
+                HeadEffect::Joined(holder, joined) => {
                     self.joined += 1;
+                    self.groups[holder.node.index as usize] = joined.membership;
                     self.step = joined.next_step;
                     self.plan = self.plan.max(joined.plan.version);
                 }
@@ -141,7 +145,8 @@ impl Job {
     }
 
     fn join(&mut self, index: u32) {
-        self.tell(HeadEvent::Join { holder: self.holder(index), standing: Standing::default() });
+        let standing = Standing { group: self.groups[index as usize], ..Standing::default() };
+        self.tell(HeadEvent::Join { holder: self.holder(index), standing });
     }
 
     fn start(&mut self) {
@@ -212,6 +217,7 @@ impl Job {
         self.head.on_deadline(self.now);
         self.joined = 0;
         self.lives[dead as usize] = self.lives[dead as usize].next();
+        self.groups[dead as usize] = MembershipVersion(0);
         self.register(NodeId::worker(dead), self.lives[dead as usize]);
         let returns = match self.sync {
             SyncMode::AllReduce => self.order.len(),

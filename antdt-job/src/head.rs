@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use antdt_agent::BeatReply;
 use antdt_controller::{
-    Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Formation, Membership, Policy,
-    Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga, Seat,
-    StepCoordinator,
+    Arrival, Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Formation, Membership,
+    Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent,
+    RestartSaga, Seat, StepCoordinator,
 };
 use antdt_core::{
     BatchReport, ClusterView, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, Joined,
@@ -305,6 +305,8 @@ pub struct Head {
     /// With servers: workers that wait for the first common start.
     at_start: BTreeSet<Holder>,
     started: bool,
+    /// All-reduce: what the members of the group in force were told.
+    formed: Option<Box<Joined>>,
     lost: Vec<Holder>,
     published: Option<Plan>,
     plan_membership: MembershipVersion,
@@ -364,6 +366,7 @@ impl Head {
             joined: Participants::default(),
             at_start: BTreeSet::new(),
             started: false,
+            formed: None,
             lost: Vec::new(),
             published: None,
             plan_membership: MembershipVersion(0),
@@ -560,10 +563,15 @@ impl Head {
             return HeadAnswer::Parked;
         }
         match self.config.sync {
-            SyncMode::AllReduce => {
-                self.membership.join(holder, standing);
-                self.form(now);
-            }
+            SyncMode::AllReduce => match self.membership.join(holder, standing) {
+                Arrival::Waits => self.form(now),
+                Arrival::Member if self.completed.is_some() => self.send_home(holder),
+                Arrival::Member => {
+                    let joined = self.formed.clone().expect("a group with members was formed");
+                    self.effects.push_back(HeadEffect::Joined(holder, joined));
+                }
+                Arrival::NotLive => {}
+            },
             SyncMode::PsBsp | SyncMode::PsAsp => {
                 self.at_start.insert(holder);
                 self.start_with_servers(now);
@@ -681,9 +689,11 @@ impl Head {
             next_step,
             ..self.joined_reply(version, addresses)
         };
+        let joined = Box::new(joined);
         for holder in members {
-            self.effects.push_back(HeadEffect::Joined(holder, Box::new(joined.clone())));
+            self.effects.push_back(HeadEffect::Joined(holder, joined.clone()));
         }
+        self.formed = Some(joined);
     }
 
     /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has

@@ -23,8 +23,8 @@ use std::time::Duration;
 use antdt_agent::{AgentSession, Batch, Batcher, Meter, PlanSwitch, Reported};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Exchanged, Held, Holder, Iteration, JobTime, Joined, Readiness, Registered, RequestId, Standing,
-    StepCommit, StepResult, SyncMode,
+    Ack, Exchanged, Held, Holder, Iteration, JobTime, Joined, MembershipVersion, Readiness, Registered,
+    RequestId, Standing, StepCommit, StepResult, SyncMode,
 };
 
 use feed::Feed;
@@ -231,6 +231,8 @@ pub struct WorkerLoop {
     batch: Batch,
     /// Samples behind its gradient, and the sum of their losses.
     computed: (u64, f64),
+    /// All-reduce: the newest group that the worker was told of.
+    group: MembershipVersion,
     /// All-reduce: whether the worker has the job's model, which a replacement takes from a survivor.
     trained: bool,
     /// All-reduce: the newest step in the model.
@@ -255,6 +257,7 @@ impl WorkerLoop {
             idle: false,
             batch: Batch::default(),
             computed: (0, 0.0),
+            group: MembershipVersion(0),
             trained: false,
             applied: None,
             prepared: None,
@@ -295,6 +298,8 @@ impl WorkerLoop {
     pub fn step(&mut self, now: JobTime, session: &mut AgentSession, reply: Reply) -> Call {
         match (std::mem::replace(&mut self.at, At::Over), reply) {
             (At::Start, Reply::Begin) => self.join(),
+            // The answer to an earlier question: what became of that group, the worker knows.
+            (At::Joining, Reply::Joined(joined)) if self.knows(&joined) => self.join(),
             (At::Joining, Reply::Joined(joined)) => {
                 session.regrouped();
                 match self.sync {
@@ -360,7 +365,8 @@ impl WorkerLoop {
 
     /// Meets the others, or with servers the master.
     fn join(&mut self) -> Call {
-        let standing = Standing { applied: self.applied.clone(), prepared: self.prepared.clone() };
+        let standing =
+            Standing { group: self.group, applied: self.applied.clone(), prepared: self.prepared.clone() };
         self.ask(At::Joining, Call::Join(standing))
     }
 

@@ -10,6 +10,8 @@ pub mod detector;
 pub mod exit;
 pub mod liveness;
 
+mod running_median;
+
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

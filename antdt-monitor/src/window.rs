@@ -8,6 +8,7 @@ use std::time::Duration;
 use antdt_core::{BatchReport, PlanVersion};
 
 use crate::config::WindowConfig;
+use crate::running_median::RunningMedian;
 use crate::stats::lower_median_of;
 
 /// A node that is this many times faster than the median has that many times more batches in its window, and no
@@ -226,14 +227,6 @@ impl ShortWindow {
     }
 }
 
-/// One verdict's numbers, as the long window remembers them.
-#[derive(Debug, Clone, Copy)]
-struct Beat {
-    sample_time: SampleTime,
-    slowness_ratio: f64,
-    slow: bool,
-}
-
 /// A ratio in the total order of floating-point numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ratio(f64);
@@ -265,48 +258,52 @@ impl Eq for Ratio {}
 #[derive(Debug, Clone)]
 pub struct LongWindow {
     most: usize,
-    beats: VecDeque<Beat>,
-    /// Of these, so many in which the node was slow.
-    slow: usize,
-    /// The median time per sample, once it was asked for.
-    sample_time: Cell<Option<SampleTime>>,
+    sample_times: RunningMedian<SampleTime>,
+    slowness_ratios: RunningMedian<Ratio>,
+    /// Whether the node was slow, oldest verdict first.
+    slow: VecDeque<bool>,
+    /// In so many of these it was.
+    slow_count: usize,
 }
 
 impl LongWindow {
     /// An empty window.
     pub fn new(config: &WindowConfig) -> Self {
-        Self { most: config.long_beats(), beats: VecDeque::new(), slow: 0, sample_time: Cell::new(None) }
+        let most = config.long_beats();
+        Self {
+            most,
+            sample_times: RunningMedian::new(most),
+            slowness_ratios: RunningMedian::new(most),
+            slow: VecDeque::new(),
+            slow_count: 0,
+        }
     }
 
     /// Takes in a verdict's numbers.
     pub fn push(&mut self, sample_time: SampleTime, slowness_ratio: f64, slow: bool) {
-        if self.beats.len() == self.most {
-            let oldest = self.beats.pop_front();
-            self.slow -= usize::from(oldest.is_some_and(|beat| beat.slow));
+        self.sample_times.push(sample_time);
+        self.slowness_ratios.push(Ratio(slowness_ratio));
+        if self.slow.len() == self.most {
+            self.slow_count -= usize::from(self.slow.pop_front() == Some(true));
         }
-        self.beats.push_back(Beat { sample_time, slowness_ratio, slow });
-        self.slow += usize::from(slow);
-        self.sample_time.set(None);
+        self.slow.push_back(slow);
+        self.slow_count += usize::from(slow);
     }
 
     /// Share of the whole window in which the node was slow, 0 to 1. What is not known yet counts as not slow.
     #[allow(clippy::cast_precision_loss, reason = "at most some thousands")]
     pub fn slow_fraction(&self) -> f64 {
-        self.slow as f64 / self.most as f64
+        self.slow_count as f64 / self.most as f64
     }
 
     /// Median time per sample; `None` before the first verdict.
     pub fn sample_time(&self) -> Option<SampleTime> {
-        if self.sample_time.get().is_none() {
-            self.sample_time.set(lower_median_of(self.most, self.beats.iter().map(|beat| beat.sample_time)));
-        }
-        self.sample_time.get()
+        self.sample_times.get()
     }
 
     /// Median ratio to the peers; `None` before the first verdict.
     pub fn slowness_ratio(&self) -> Option<f64> {
-        lower_median_of(self.most, self.beats.iter().map(|beat| Ratio(beat.slowness_ratio)))
-            .map(|ratio| ratio.0)
+        self.slowness_ratios.get().map(|ratio| ratio.0)
     }
 }
 

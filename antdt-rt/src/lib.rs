@@ -12,6 +12,6 @@ pub use drive::{Runner, drive, drive_recorded};
 pub use inbox::{Closed, Inbox, Mailbox, mailbox};
 pub use record::Recorder;
 #[cfg(feature = "record")]
-pub use record::{MachineRecorder, Recorded, TraceWriter};
+pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceWriter, open_trace};
 pub use retry::Backoff;
 pub use tokio_util::sync::CancellationToken;

@@ -3,8 +3,12 @@
 use antdt_core::JobTime;
 
 #[cfg(feature = "record")]
+mod packing;
+#[cfg(feature = "record")]
 mod writer;
 
+#[cfg(feature = "record")]
+pub use packing::{PackedFile, Packing, open_trace};
 #[cfg(feature = "record")]
 pub use writer::{MachineRecorder, Recorded, TraceWriter};
 

@@ -2,13 +2,16 @@
 //! full of holes costs the task that owns it; how fast a log is read again.
 //!
 //! One element of `fetch+ack` is one transition (a fetch or an ack), the drained records included. One element of
-//! `replay` is one record.
+//! `replay` is one record. One element of `exchange` is the call with which a worker ends a step, with 100 to 16,384
+//! workers that come in any order.
 
 use std::cell::{LazyCell, RefCell};
+use std::collections::VecDeque;
 use std::hint::black_box;
 
 use antdt_core::{
-    Ack, Epoch, FetchOutcome, Generation, Holder, Incarnation, Machine, NodeId, RequestId, Seed,
+    Ack, DetRng, Epoch, FetchOutcome, Generation, Grant, Holder, Incarnation, Machine, NodeId, RequestId,
+    Seed,
 };
 use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot, Record, Recovery, ShardLedger};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -88,6 +91,77 @@ fn recovery(shards: u64) -> Recovery {
         recovery.apply(&record).expect("it follows");
     }
     recovery
+}
+
+/// A job in step: every worker acknowledges a batch, and asks for a shard when it has less than the next batch.
+struct InStep {
+    ledger: ShardLedger,
+    /// Each with its request and, of each lease, what it has trained.
+    workers: Vec<(u64, VecDeque<(Grant, u64)>)>,
+    /// In which order they come: anew with every step.
+    order: Vec<u32>,
+    rng: DetRng,
+}
+
+impl InStep {
+    const BATCH: u64 = 64;
+
+    fn new(workers: u32) -> Self {
+        // Two batches and a half, as in a job of a thousand steps.
+        let spec = DatasetSpec {
+            epochs: Epochs::Infinite,
+            epoch_overlap: 1,
+            max_leases_per_holder: 2 * workers,
+            ..DatasetSpec::new("d", 1_000_000 * u64::from(workers), 160)
+        };
+        let mut ledger = ShardLedger::new(spec, Generation(1)).expect("a valid data set");
+        for index in 0..workers {
+            ledger.register(Holder::new(NodeId::worker(index), Incarnation(0))).expect("a new holder");
+        }
+        let states = vec![(0, VecDeque::new()); workers as usize];
+        Self { ledger, workers: states, order: (0..workers).collect(), rng: Seed(1).rng() }
+    }
+
+    fn step(&mut self) {
+        for at in (1..self.order.len()).rev() {
+            let with = self.rng.below(at as u64 + 1) as usize;
+            self.order.swap(at, with);
+        }
+        for index in &self.order {
+            let (request, leases) = &mut self.workers[*index as usize];
+            let (mut acks, mut left) = (Vec::new(), Self::BATCH);
+            for (grant, offset) in leases.iter_mut() {
+                let taken = left.min(grant.len - *offset);
+                (left, *offset) = (left - taken, *offset + taken);
+                if taken > 0 {
+                    acks.push(Ack { lease: grant.lease, offset: *offset });
+                }
+            }
+            leases.retain(|(grant, offset)| *offset < grant.len);
+            let waits: u64 = leases.iter().map(|(grant, offset)| grant.len - offset).sum();
+            let want = u32::from(waits < Self::BATCH);
+            *request += u64::from(want);
+            let holder = Holder::new(NodeId::worker(*index), Incarnation(0));
+            let answer = self.ledger.exchange(holder, Generation(1), RequestId(*request), &acks, want);
+            if let Some(FetchOutcome::Granted(grant)) = answer.expect("a live holder").fetched {
+                leases.push_back((grant, grant.resume_at));
+            }
+            while let Some(effect) = self.ledger.poll_effect() {
+                black_box(&effect);
+            }
+        }
+    }
+}
+
+fn exchanges(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("ledger/exchange");
+    for workers in [100_u32, 1_000, 16_384] {
+        let mut job = InStep::new(workers);
+        job.step();
+        group.throughput(Throughput::Elements(u64::from(workers)));
+        group.bench_function(BenchmarkId::from_parameter(workers), |bencher| bencher.iter(|| job.step()));
+    }
+    group.finish();
 }
 
 /// Resident memory of this process in MiB, where the system tells.
@@ -186,5 +260,5 @@ fn holes(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, transitions, opening, replay, holes);
+criterion_group!(benches, transitions, exchanges, opening, replay, holes);
 criterion_main!(benches);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use antdt_controller::policy::{NonDedicated, ProposedAction, Unmanaged};
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::{ClusterView, Holder, JobTime, NodeActionKind, Reason};
-use antdt_sim::WhatIf;
+use antdt_sim::{Calibration, WhatIf};
 
 /// Gives every other worker three quarters of its pair's samples, and at the next tick the others.
 #[derive(Debug, Clone, Default)]
@@ -78,10 +78,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Box::new(Oscillates::default()),
         Box::new(KillsTooEagerly),
     ];
+    // If the simulator is not to be trusted there are no figures.
+    let calibration = Calibration::line()?;
     println!("{:>20} {:>12} {:>8}", "policy", "completion", "actions");
     for policy in policies {
         let run = world.run(policy)?;
         println!("{:>20} {:>10.1} s {:>8}", run.policy, run.completed.as_secs_f64(), run.actions.len());
     }
+    println!("{calibration}");
     Ok(())
 }

@@ -8,8 +8,10 @@
 //! documents.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::time::Duration;
 
+use antdt_controller::Policy;
 use antdt_controller::policy::by_name;
 use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed, SyncMode};
 
@@ -17,15 +19,17 @@ use crate::happening::Observer;
 use crate::invariant::{self, Checkers};
 use crate::journal::Outcome;
 use crate::model::Fault;
-use crate::model::faults::Listed;
-use crate::world::World;
-use crate::{Models, Setup, Violation};
+use crate::model::faults::{Chaos, Listed};
+use crate::world::{Blind, World};
+use crate::{Models, Setup, Tracer, Violation};
 
+mod restless;
 mod rough;
 mod story;
 #[cfg(test)]
 mod tests;
 
+pub use self::restless::Restless;
 pub use self::rough::Rough;
 pub use self::story::Story;
 
@@ -36,14 +40,14 @@ const LIMIT: Duration = Duration::from_secs(24 * 3600);
 const EVENTS_MAX: u64 = 5_000_000;
 
 /// Most faults of a case.
-const FAULTS_MAX: u64 = 12;
+const FAULTS_MAX: u32 = 12;
 
 /// A random world.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     /// The job.
     pub setup: Setup,
-    /// The name of the policy.
+    /// The name of the policy: one that ships, or [`Restless`].
     pub policy: &'static str,
     /// How fast workers and messages are, and how unreliably.
     pub rough: Rough,
@@ -70,11 +74,8 @@ pub fn case(seed: u64) -> Case {
     let rough = Rough::draw(&setup, rng);
     // Faults go on for about as long as the job would take without them.
     let busy = rough.duration(&setup) + Duration::from_secs(2);
-    let mut times: Vec<JobTime> =
-        (0..rng.below(FAULTS_MAX + 1)).map(|_| JobTime::ZERO + up_to(rng, busy * 3 / 2)).collect();
-    times.sort_unstable();
-    let faults: Vec<(JobTime, Fault)> = times.into_iter().map(|at| (at, fault(&setup, rng))).collect();
-    let policy = if rng.below(2) == 0 { "none" } else { "nd" };
+    let faults = faults(&setup, busy * 3 / 2, rng);
+    let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
     let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
 }
@@ -103,27 +104,19 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
     }
 }
 
-fn fault(setup: &Setup, rng: &mut DetRng) -> Fault {
-    let worker = NodeId::worker(below(rng, setup.workers));
+/// What goes wrong in `lasting`.
+fn faults(setup: &Setup, lasting: Duration, rng: &mut DetRng) -> Vec<(JobTime, Fault)> {
     // The loss of a server ends the job: rarely, or nothing else would be seen.
-    let node = if setup.servers > 0 && rng.below(10) == 0 {
-        NodeId::server(below(rng, setup.servers))
-    } else {
-        worker
+    let workers = (0..setup.workers).flat_map(|index| [NodeId::worker(index); 20]);
+    let chaos = Chaos {
+        nodes: workers.chain((0..setup.servers).map(NodeId::server)).collect(),
+        codes: vec![Exit::CODE_RETRY, Exit::CODE_RETRY, 1, Exit::CODE_NEVER],
+        faults_max: FAULTS_MAX,
+        until: JobTime::ZERO + lasting,
+        longest: Duration::from_secs(60),
     };
-    match rng.below(16) {
-        0..=4 => Fault::Crash(if rng.below(8) == 0 { node } else { worker }),
-        5 => Fault::Exit(worker, [Exit::CODE_RETRY, Exit::CODE_RETRY, 1, Exit::CODE_NEVER][index(rng, 4)]),
-        6..=8 => Fault::Pause(node, pause(rng)),
-        9..=11 => Fault::Cut(node, pause(rng)),
-        12 => Fault::PauseMaster(pause(rng)),
-        _ => Fault::RestartLedger,
-    }
-}
-
-/// From 10 ms to 60 s, short and long ones alike.
-fn pause(rng: &mut DetRng) -> Duration {
-    Duration::from_millis(10).mul_f64(6_000_f64.powf(rng.unit()))
+    let drawn = chaos.draw(rng).expect("there is a worker, and a code");
+    drawn.left().copied().collect()
 }
 
 fn up_to(rng: &mut DetRng, most: Duration) -> Duration {
@@ -144,40 +137,51 @@ impl Case {
     /// # Errors
     /// If one of them does not hold.
     pub fn run(&self) -> Result<Outcome, CaseError> {
-        self.run_watched(|_, _| ())
+        Ok(self.run_watched(Blind)?.0?)
     }
 
     /// The same; `and` sees everything that the invariants see, before they do.
-    fn run_watched(
-        &self,
-        and: impl FnMut(JobTime, &crate::Happening<'_>) + 'static,
-    ) -> Result<Outcome, CaseError> {
-        let policy = by_name(self.policy)
-            .map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))?;
-        let models = Models {
-            compute: Box::new(self.rough.clone()),
-            network: Box::new(self.rough.clone()),
-            scheduler: Box::new(self.rough.clone()),
-            faults: Box::new(Listed::new(self.faults.iter().copied())),
-        };
-        let watched = Watched { checkers: Checkers::new(invariant::all(&self.setup)?), and };
-        let world = World::watched(self.setup.clone(), policy, models, watched)?.at_most(EVENTS_MAX);
-        let (outcome, mut watched) =
-            world.run(JobTime::ZERO + LIMIT).map_err(|(violation, _)| CaseError::Violated(violation))?;
-        watched.checkers.finish()?;
-        Ok(outcome)
+    fn run_watched<O: Observer>(&self, and: O) -> Result<(Result<Outcome, Violation>, O), InvalidValue> {
+        let models = self.models()?;
+        let watched = (and, Checkers::new(invariant::all(&self.setup)?));
+        let world = World::watched(self.setup.clone(), self.policy()?, models, watched)?.at_most(EVENTS_MAX);
+        Ok(match world.run(JobTime::ZERO + LIMIT) {
+            Ok((outcome, (and, mut checkers))) => (checkers.finish().map(|()| outcome), and),
+            Err((violation, (and, _))) => (Err(violation), and),
+        })
+    }
+
+    pub(crate) fn models(&self) -> Result<Models, InvalidValue> {
+        self.rough.models(&self.setup, Box::new(Listed::new(self.faults.iter().copied())))
+    }
+
+    pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, InvalidValue> {
+        if self.policy == Restless::NAME {
+            return Ok(Box::new(Restless::new(self.setup.seed)));
+        }
+        by_name(self.policy).map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))
+    }
+
+    /// Runs it again and writes its trace, up to where an invariant does not hold any more. Gives `out` back.
+    ///
+    /// # Errors
+    /// If it cannot be written, or the case is none.
+    pub fn trace<W: Write>(&self, out: W) -> io::Result<W> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let name = format!("chaos seed {}", self.setup.seed.0);
+        let tracer = Tracer::new(out, &name, &self.setup, self.policy().map_err(invalid)?)?;
+        match self.run_watched(tracer).map_err(invalid)? {
+            (Ok(_), tracer) => tracer.finish(),
+            (Err(_), tracer) => tracer.break_off(),
+        }
     }
 
     /// Runs it again, and tells what happened to those that the failure is about.
     pub fn story(&self) -> Story {
-        let lines = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-        let told = std::rc::Rc::clone(&lines);
-        let result = self.run_watched(move |at, what| {
-            if let Some(line) = story::line(what) {
-                told.borrow_mut().push((at, line));
-            }
-        });
-        Story::new(lines.take(), result.err())
+        match self.run_watched(story::Lines::default()) {
+            Ok((result, lines)) => Story::new(lines.0, result.err().map(CaseError::Violated)),
+            Err(invalid) => Story::new(Vec::new(), Some(invalid.into())),
+        }
     }
 }
 
@@ -200,18 +204,5 @@ impl fmt::Display for Case {
             write!(f, "\n  {at} {fault:?}")?;
         }
         Ok(())
-    }
-}
-
-/// The invariants, and somebody who looks over their shoulders.
-struct Watched<F> {
-    checkers: Checkers,
-    and: F,
-}
-
-impl<F: FnMut(JobTime, &crate::Happening<'_>)> Observer for Watched<F> {
-    fn saw(&mut self, at: JobTime, what: &crate::Happening<'_>) -> Result<(), Violation> {
-        (self.and)(at, what);
-        self.checkers.saw(at, what)
     }
 }

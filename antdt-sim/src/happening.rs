@@ -14,6 +14,8 @@ pub enum Happening<'a> {
     Ledger(&'a Event, &'a Answer),
     /// The ledger wrote this down before it answered.
     Record(&'a Record),
+    /// The ledger wants those to ask again whom it told to wait, once it has answered.
+    Wake,
     /// The head answered.
     Head(&'a HeadEvent, &'a HeadAnswer),
     /// A deadline of the head passed.

@@ -37,6 +37,7 @@ pub mod bounds_respected;
 pub mod committed_once;
 pub mod done_is_final;
 pub mod epoch_ends;
+mod holding;
 mod leases;
 pub mod no_early_end;
 pub mod no_flapping;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{Counts, Exit, Holder, JobTime, NodeId, PlanVersion};
+use antdt_core::{Counts, Exit, Holder, JobTime, NodeId, PlanVersion, Role};
 use antdt_job::Note;
 
 use crate::Setup;
@@ -56,7 +56,7 @@ pub struct Usage {
 /// Batches of one worker around one time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// When the last of them was reported.
+    /// When the last of them ended.
     pub at: JobTime,
     /// How many.
     pub batches: u32,
@@ -83,7 +83,8 @@ pub struct Outcome {
     pub actions: Vec<Action>,
     /// What happened, in order; the first ones if there were very many.
     pub events: Vec<Event>,
-    /// When each plan was in force everywhere.
+    /// When the master heard of the last worker that went over to each plan. The step at which all do is the plan's own,
+    /// earlier by up to a heartbeat; of a plan that not all lived to see, the last one that did.
     pub switches: Vec<(JobTime, PlanVersion)>,
     /// How processes ended.
     pub exits: Vec<(JobTime, Holder, Exit)>,
@@ -105,7 +106,7 @@ impl Outcome {
 
     /// Share of the workers' time in which they did not compute, 0 to 1.
     pub fn idle_share(&self) -> f64 {
-        let workers = self.usage.iter().filter(|usage| usage.holder.node.role == antdt_core::Role::Worker);
+        let workers = self.usage.iter().filter(|usage| usage.holder.node.role == Role::Worker);
         let (mut alive, mut busy) = (0.0, 0.0);
         for usage in workers {
             alive += usage.alive.as_secs_f64();
@@ -193,11 +194,20 @@ impl Journal {
                 self.switches.insert(version, at);
             }
             Note::Batches(reports) if self.with_series => {
-                for (report, _) in reports.iter().filter(|(report, _)| report.samples > 0) {
+                // The newest one ended just now; the others before it.
+                let mut end = at;
+                let mut points = Vec::with_capacity(reports.len());
+                for (report, _) in reports.iter().rev() {
                     let wall = report.data_wait + report.compute + report.communicate + report.barrier_wait;
-                    let point =
-                        Point { at, batches: 1, samples: report.samples, compute: report.compute, wall };
-                    self.series.entry(report.holder.node).or_default().push(point);
+                    if report.holder.node.role == Role::Worker && report.samples > 0 {
+                        let (samples, compute) = (report.samples, report.compute);
+                        let point = Point { at: end, batches: 1, samples, compute, wall };
+                        points.push((report.holder.node, point));
+                    }
+                    end = end - wall;
+                }
+                for (node, point) in points.into_iter().rev() {
+                    self.series.entry(node).or_default().push(point);
                 }
             }
             Note::Completed => {

@@ -102,7 +102,8 @@ pub enum Fault {
     Pause(NodeId, Duration),
     /// The master's process stands still for this long.
     PauseMaster(Duration),
-    /// Nothing gets from the node to anybody, or from anybody to it, for this long.
+    /// Nothing gets from the node to anybody, or from anybody to it, for this long; an order to end it neither, nor the news
+    /// of its end. A life that was given up meanwhile is a zombie until the order arrives.
     Cut(NodeId, Duration),
     /// The shard service is started again from its log.
     RestartLedger,

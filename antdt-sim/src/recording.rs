@@ -4,8 +4,9 @@
 //! The end of a file may be torn, because the process was killed while it wrote: that is no error, and
 //! [`Entries::torn`] tells. Anything else that is no entry is an error that names the line.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use antdt_controller::policy::UnknownPolicy;
@@ -36,7 +37,7 @@ pub enum RecordingError {
         /// The file.
         file: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A line is not what it should be, and it is not the torn end of the file.
     #[error("{}, line {line}: {source}", file.display())]
@@ -101,6 +102,17 @@ pub enum RecordingError {
     },
 }
 
+/// Opens a file for reading from its first byte. Whoever reads compressed files brings one that can.
+pub type Open = fn(&Path) -> io::Result<Box<dyn BufRead>>;
+
+/// The file as it is.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open_plain(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    Ok(Box::new(BufReader::new(File::open(path)?)))
+}
+
 /// A recorded job. Only its header is in memory.
 ///
 /// ```no_run
@@ -113,9 +125,10 @@ pub enum RecordingError {
 /// println!("{:?} after {:?}", facts.outcome, facts.completed);
 /// # Ok::<(), antdt_sim::recording::RecordingError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Recording {
     path: PathBuf,
+    open: Open,
     header: Header,
 }
 
@@ -125,9 +138,17 @@ impl Recording {
     /// # Errors
     /// If the file cannot be read, or is no recording of a known version.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
+        Self::read_with(path, open_plain)
+    }
+
+    /// [`read`](Self::read), of a file that `open` opens, each time that it is read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_with(path: impl AsRef<Path>, open: Open) -> Result<Self, RecordingError> {
         let path = path.as_ref().to_owned();
-        let (header, _) = begin(&path)?;
-        Ok(Self { path, header })
+        let (header, _) = begin(&path, open)?;
+        Ok(Self { path, open, header })
     }
 
     /// The file.
@@ -172,7 +193,7 @@ impl Recording {
     /// # Errors
     /// If the file cannot be opened any more.
     pub fn entries(&self) -> Result<Entries, RecordingError> {
-        let (_, reader) = begin(&self.path)?;
+        let (_, reader) = begin(&self.path, self.open)?;
         Ok(Entries { file: self.path.clone(), reader, line: 1, buffer: Vec::new(), end: None, torn: None })
     }
 
@@ -183,12 +204,12 @@ impl Recording {
 }
 
 /// Opens a file and reads its first line.
-fn begin(path: &Path) -> Result<(Header, BufReader<File>), RecordingError> {
+fn begin(path: &Path, open: Open) -> Result<(Header, Box<dyn BufRead>), RecordingError> {
     let failed = |source| RecordingError::Io { file: path.to_owned(), source };
-    let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+    let mut reader = open(path).map_err(failed)?;
     let mut line = Vec::new();
     // A file without lines must not be read into memory to find that out.
-    std::io::Read::take(&mut reader, HEADER_MAX).read_until(b'\n', &mut line).map_err(failed)?;
+    io::Read::take(&mut reader, HEADER_MAX).read_until(b'\n', &mut line).map_err(failed)?;
     let header = Header::parse(&String::from_utf8_lossy(&line));
     let header = header.map_err(|source| RecordingError::Line { file: path.to_owned(), line: 1, source })?;
     Ok((header, reader))
@@ -198,14 +219,19 @@ fn begin(path: &Path) -> Result<(Header, BufReader<File>), RecordingError> {
 const HEADER_MAX: u64 = 1 << 20;
 
 /// The entries of a recording, in order. Made by [`Recording::entries`].
-#[derive(Debug)]
 pub struct Entries {
     file: PathBuf,
-    reader: BufReader<File>,
+    reader: Box<dyn BufRead>,
     line: u64,
     buffer: Vec<u8>,
     end: Option<End>,
     torn: Option<u64>,
+}
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entries").field("file", &self.file).field("line", &self.line).finish_non_exhaustive()
+    }
 }
 
 impl Entries {
@@ -241,6 +267,11 @@ impl Iterator for Entries {
         match self.reader.read_until(b'\n', &mut self.buffer) {
             Ok(0) => return None,
             Ok(_) => {}
+            // A compressed file that was cut off.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.torn = Some(self.buffer.len() as u64);
+                return None;
+            }
             Err(source) => return Some(Err(RecordingError::Io { file: self.file.clone(), source })),
         }
         self.line += 1;

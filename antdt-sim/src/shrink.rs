@@ -87,7 +87,7 @@ impl Shrunk {
             |case| case.policy = "none",
             |case| case.rough.loss = 0.0,
             |case| case.rough.jitter = Duration::ZERO,
-            |case| case.rough.spread = 0.0,
+            |case| case.rough.variation = 0.0,
         ];
         for step in smaller {
             loop {

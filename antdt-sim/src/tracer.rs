@@ -1,17 +1,20 @@
 //! Writes down what the machines of a simulated job are told and do, as `antdt run --record FILE` does of a real one.
 //!
-//! What is written reads as a [`Recording`](crate::Recording) does. It cannot be replayed as one: what the ledger writes
-//! down stands before the event that it follows from. Same setup, same models, same seed: same bytes.
+//! What is written is a [`Recording`](crate::Recording) like any other: the entries of each machine stand as the loop of
+//! production writes them (event, answer, effects), it is replayed entry by entry, and a world can be made of it. Same
+//! setup, same models, same seed: same bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 
 use antdt_controller::Policy;
-use antdt_core::JobTime;
 use antdt_core::text::format_duration;
 use antdt_core::trace::{End, Entry, Header, Kind, write_entry};
+use antdt_core::{Generation, JobTime};
 use antdt_job::HeadSettings;
+use antdt_shard::Record;
+use antdt_shard::ledger::Effect;
 use serde::Serialize;
 
 use crate::world::{dataset, head_config};
@@ -24,8 +27,9 @@ pub struct Tracer<W> {
     entries: u64,
     last: JobTime,
     failed: Option<io::Error>,
-    /// What the ledger writes down before it is asked anything is the making of it, and no part of a recording.
-    ledger_asked: bool,
+    /// What the ledger does for the event that it has not answered yet. The world says it before the answer, because it
+    /// must be carried out before; a recording has it after, as the machine does.
+    ledger_effects: Vec<Effect>,
 }
 
 impl<W> fmt::Debug for Tracer<W> {
@@ -37,12 +41,6 @@ impl<W> fmt::Debug for Tracer<W> {
             .field("failed", failed)
             .finish()
     }
-}
-
-/// As the ledger's effects are written.
-#[derive(Serialize)]
-enum LedgerEffect<'a> {
-    Record(&'a antdt_shard::Record),
 }
 
 impl<W: Write> Tracer<W> {
@@ -63,19 +61,27 @@ impl<W: Write> Tracer<W> {
         let mut line = Vec::new();
         header.write(&mut line)?;
         out.write_all(&line)?;
-        Ok(Self { out, line, entries: 0, last: JobTime::ZERO, failed: None, ledger_asked: false })
+        Ok(Self { out, line, entries: 0, last: JobTime::ZERO, failed: None, ledger_effects: Vec::new() })
     }
 
-    /// Writes the last entry, and what is still in memory.
+    /// Writes the last entry, and gives back what it was written to.
     ///
     /// # Errors
     /// If anything could not be written.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<W> {
         let end = End { entries: self.entries, dropped: 0 };
         self.write(self.last, Entry::TRACE, Kind::End, &end);
+        self.break_off()
+    }
+
+    /// Gives back what it was written to, without a last entry: what happened then was not seen.
+    ///
+    /// # Errors
+    /// If anything could not be written.
+    pub fn break_off(self) -> io::Result<W> {
         match self.failed {
             Some(error) => Err(error),
-            None => self.out.flush(),
+            None => Ok(self.out),
         }
     }
 
@@ -103,15 +109,21 @@ impl<W: Write> Observer for Tracer<W> {
             Happening::HeadDeadline => self.write(at, "head", Kind::Deadline, &()),
             Happening::Effect(effect) => self.write(at, "head", Kind::Effect, effect),
             Happening::Ledger(event, answer) => {
-                self.ledger_asked = true;
                 self.write(at, "ledger", Kind::Event, event);
                 self.write(at, "ledger", Kind::Answer, answer);
+                for effect in std::mem::take(&mut self.ledger_effects) {
+                    self.write(at, "ledger", Kind::Effect, &effect);
+                }
             }
-            Happening::Record(record) if self.ledger_asked => {
-                self.write(at, "ledger", Kind::Effect, &LedgerEffect::Record(record));
+            // The making of the first ledger is no part of a recording.
+            Happening::Record(Record::GenerationStarted { generation: Generation(1) }) => {}
+            Happening::Record(record @ Record::GenerationStarted { .. }) => {
+                self.write(at, "ledger", Kind::Restart, &());
+                self.write(at, "ledger", Kind::Effect, &Effect::Record((*record).clone()));
             }
-            Happening::Record(_)
-            | Happening::Worker(..)
+            Happening::Record(record) => self.ledger_effects.push(Effect::Record((*record).clone())),
+            Happening::Wake => self.ledger_effects.push(Effect::Wake),
+            Happening::Worker(..)
             | Happening::Beat(..)
             | Happening::Born(_)
             | Happening::Died(_)

@@ -5,8 +5,7 @@
 //! the same seed, so that what differs is the policies' doing.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +20,9 @@ use crate::model::compute::{Constant, Series, Slowdowns};
 use crate::model::faults::Listed;
 use crate::model::network::{AlphaBeta, SharedNic};
 use crate::model::{Collective, Compute, Faults, Hosts, Models, Network, Scheduler, Site, scheduler};
-use crate::recording::{Facts, RecordedCompute, RecordedFaults, RecordedStarts, RecordingError};
+use crate::recording::{
+    Facts, Open, RecordedCompute, RecordedFaults, RecordedStarts, RecordingError, open_plain,
+};
 use crate::replay::{ReplayError, read_slowdowns};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::{Recording, Setup, Violation, World};
@@ -125,6 +126,14 @@ impl WhatIf {
     /// # Errors
     /// If the file cannot be read, or has nothing in it.
     pub fn read(path: &Path) -> Result<Self, WhatIfError> {
+        Self::read_with(path, open_plain)
+    }
+
+    /// [`read`](Self::read); a recording or a CSV is opened by `open`, so that it may be compressed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_with(path: &Path, open: Open) -> Result<Self, WhatIfError> {
         let failed = |source| WhatIfError::Read { path: path.to_owned(), source };
         let empty = |what| WhatIfError::Empty { path: path.to_owned(), what };
         let (trace, setup) = if path.extension().is_some_and(|extension| extension == "toml") {
@@ -133,16 +142,16 @@ impl WhatIf {
             let setup = scenario.setup.clone();
             (Trace::Scenario(Box::new(scenario)), setup)
         } else {
-            let mut start = BufReader::new(File::open(path).map_err(failed)?);
-            let first = start.fill_buf().map_err(failed)?.iter().find(|byte| !byte.is_ascii_whitespace());
-            match first {
+            let mut file = open(path).map_err(failed)?;
+            let start = file.fill_buf().map_err(failed)?;
+            match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
                 None => {
                     return Err(empty(
                         "name a recording (antdt run --record FILE), a CSV of slowdowns or a scenario",
                     ));
                 }
                 Some(b'{') => {
-                    let facts = Recording::read(path)?.facts()?;
+                    let facts = Recording::read_with(path, open)?.facts()?;
                     if facts.batches.is_empty() {
                         return Err(empty("no batch was recorded; record a job that trains"));
                     }
@@ -150,7 +159,8 @@ impl WhatIf {
                     (Trace::Recording(Box::new(facts)), setup)
                 }
                 Some(_) => {
-                    let text = std::fs::read_to_string(path).map_err(failed)?;
+                    let mut text = String::new();
+                    file.read_to_string(&mut text).map_err(failed)?;
                     let slowdowns = read_slowdowns(&text)
                         .map_err(|source| WhatIfError::Slowdowns { path: path.to_owned(), source })?;
                     let setup = setup_for(&slowdowns);
@@ -294,7 +304,8 @@ impl Network for AsRecorded {
 /// What sending and receiving took in a step: the median of the worker that waited least for others meanwhile.
 fn communication(facts: &Facts) -> Duration {
     let median = |batches: &Vec<crate::recording::Batch>| {
-        let mut times: Vec<Duration> = batches.iter().map(|batch| batch.communicate).collect();
+        let mut times: Vec<Duration> =
+            batches.iter().map(|batch| batch.communicate / batch.batches).collect();
         times.sort_unstable();
         times.get(times.len() / 2).copied()
     };
@@ -337,7 +348,7 @@ fn setup_of(facts: &Facts) -> Result<Setup, InvalidValue> {
         }
         // A program of the user's, which reads its data by itself: what it trained on is what there was.
         None => {
-            let trained = facts.batches.values().flatten().map(|batch| u64::from(batch.samples)).sum();
+            let trained = facts.batches.values().flatten().map(|batch| batch.samples).sum();
             setup.samples = u64::max(trained, 1);
         }
     }
@@ -428,8 +439,8 @@ impl Run {
         let cut_off = || Err("the recording ends before the job".to_owned());
         let point = |batch: &crate::recording::Batch| Point {
             at: batch.end,
-            batches: 1,
-            samples: batch.samples.into(),
+            batches: batch.batches,
+            samples: batch.samples,
             compute: batch.compute,
             wall: batch.wall(),
         };

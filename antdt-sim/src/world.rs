@@ -75,8 +75,12 @@ enum Due {
     Unkept(LifeId, u64),
     /// The training thread gets a reply to this call.
     Reply(LifeId, u64, Answered),
+    /// The training thread makes this call.
+    Begin(LifeId, Box<(Holder, Call)>),
     /// What the training thread did by itself is over.
     Over(LifeId, u64, Work),
+    /// The gradient of the group's member of this rank is ready.
+    Computed(MembershipVersion, u32),
     /// The head's answer to a registration or a farewell arrives.
     Told(LifeId, u64, Box<HeadAnswer>),
     /// What was lost on its way is sent again.
@@ -87,6 +91,8 @@ enum Due {
     Done(MembershipVersion, u64),
     /// Members of a group may have waited too long.
     Late(MembershipVersion),
+    /// The launcher reaches the host of a process that shall end, or tries to.
+    Kill(LifeId),
     /// The process was ordered to end, or ends by itself.
     Dies(LifeId, i32, i32),
     /// The launcher's word.
@@ -164,6 +170,10 @@ pub struct World<O = Blind> {
     groups: BTreeMap<MembershipVersion, Group>,
     deadline: JobTime,
     master_paused_until: JobTime,
+    /// When something goes wrong next.
+    next_fault: JobTime,
+    /// From then on nobody stands still or is cut off, as far as is known.
+    quiet_from: JobTime,
     network_rng: DetRng,
     scheduler_rng: DetRng,
     fault_rng: DetRng,
@@ -214,6 +224,7 @@ impl<O: Observer> World<O> {
             }
         }
         let calm = fault.is_none();
+        let next_fault = fault.as_ref().map_or(JobTime::NEVER, |(at, _)| *at);
         if let Some((at, fault)) = fault {
             queue.push(at, Due::Fault(Box::new(fault)));
         }
@@ -243,6 +254,8 @@ impl<O: Observer> World<O> {
             groups: BTreeMap::new(),
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
+            next_fault,
+            quiet_from: JobTime::ZERO,
             ended: None,
             violation: None,
         };
@@ -292,6 +305,8 @@ impl<O: Observer> World<O> {
             return Err((violation, self.observer));
         }
         let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
+        let ahead = self.lives.iter().filter(|life| life.ahead.0 > self.now).count();
+        self.events -= ahead as u64;
         let lives = self.lives.iter().map(|life| life.usage(self.now));
         let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
         Ok((outcome, self.observer))
@@ -333,12 +348,18 @@ impl<O: Observer> World<O> {
             Due::ToLedger(life, call, question) => self.at_ledger(life, call, question),
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
+            Due::Begin(life, made) => {
+                let (holder, call) = *made;
+                self.begin_later(life, holder, call);
+            }
             Due::Over(life, call, work) => self.over(life, call, work),
+            Due::Computed(group, rank) => self.computed(group, rank as usize),
             Due::Told(life, call, answer) => self.told(life, call, answer),
             Due::Again(life, call, lost) => self.again(life, call, lost),
             Due::Reask(life) => self.reask(life),
             Due::Done(group, operation) => self.done(group, operation),
             Due::Late(group) => self.late(group),
+            Due::Kill(life) => self.kill(life),
             Due::Dies(life, code, signal) => self.dies(life, code, signal),
             Due::ToLauncher(event) => {
                 if !self.master_paused(&event) {
@@ -408,7 +429,7 @@ impl<O: Observer> World<O> {
             HeadEffect::Launch(holder) => self.launch(holder),
             HeadEffect::Kill(holder) => {
                 if let Some(life) = self.life_of(holder) {
-                    self.queue.push(self.now + PROCESS_DELAY, Due::Dies(life, -1, 9));
+                    self.kill(life);
                 }
             }
             HeadEffect::Settle(contribution) => {
@@ -496,6 +517,18 @@ impl<O: Observer> World<O> {
         self.send_head(id, call, HeadEvent::Register(registration));
     }
 
+    /// A process that stands still is killed like any other. Who has ordered the end of one that is cut off tries again
+    /// as often as every caller does.
+    fn kill(&mut self, id: LifeId) {
+        let life = &mut self.lives[id.0 as usize];
+        life.dying = true;
+        if self.now < life.cut_until {
+            self.queue.push(self.now + CALL_TIMEOUT, Due::Kill(id));
+        } else {
+            self.queue.push(self.now + PROCESS_DELAY, Due::Dies(id, -1, 9));
+        }
+    }
+
     /// Whether the life is dead, or stands still: then `due` is put off until it goes on.
     fn put_off(&mut self, id: LifeId, due: Due) -> bool {
         let life = &self.lives[id.0 as usize];
@@ -507,10 +540,13 @@ impl<O: Observer> World<O> {
     }
 
     fn dies(&mut self, id: LifeId, code: i32, signal: i32) {
-        let life = &mut self.lives[id.0 as usize];
-        if life.is_dead() {
+        if self.lives[id.0 as usize].is_dead() {
             return;
         }
+        if let Some((group, _)) = self.lives[id.0 as usize].group {
+            self.catch_up(group);
+        }
+        let life = &mut self.lives[id.0 as usize];
         life.stage = Stage::Dead;
         life.died = self.now;
         life.worker = None;
@@ -525,8 +561,10 @@ impl<O: Observer> World<O> {
         if let Some((group, _)) = group {
             self.leave_group(group, Some(id));
         }
+        // The news of it comes from its host.
+        let told = self.lives[id.0 as usize].cut_until.max(self.now) + PROCESS_DELAY;
         let exited = HeadEvent::Exited(holder, exit, Vec::new());
-        self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(exited)));
+        self.queue.push(told, Due::ToLauncher(Box::new(exited)));
     }
 
     fn exit(&mut self, id: LifeId, code: i32) {
@@ -534,7 +572,10 @@ impl<O: Observer> World<O> {
     }
 
     fn fault(&mut self, fault: Fault) {
-        match self.models.faults.next(&mut self.fault_rng) {
+        self.catch_up_all();
+        let next = self.models.faults.next(&mut self.fault_rng);
+        self.next_fault = next.as_ref().map_or(JobTime::NEVER, |(at, _)| *at);
+        match next {
             Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
             None if self.observer.watches() => self.saw(&Happening::Calm),
             None => {}
@@ -561,6 +602,7 @@ impl<O: Observer> World<O> {
                 if let Some(id) = alive(self, node) {
                     let life = &mut self.lives[id.0 as usize];
                     life.paused_until = life.paused_until.max(self.now + lasting);
+                    self.quiet_from = self.quiet_from.max(life.paused_until);
                 }
             }
             Fault::PauseMaster(lasting) => {
@@ -570,6 +612,7 @@ impl<O: Observer> World<O> {
                 if let Some(id) = alive(self, node) {
                     let life = &mut self.lives[id.0 as usize];
                     life.cut_until = life.cut_until.max(self.now + lasting);
+                    self.quiet_from = self.quiet_from.max(life.cut_until);
                     if let Some((group, _)) = life.group {
                         // Its peers hear nothing any more; they find out when they wait for it.
                         self.draw_fates(group);
@@ -718,6 +761,7 @@ impl<O: Observer> World<O> {
         let first = BeatReply { plan, servers, ..BeatReply::default() };
         life.session.beat_answered(self.now, first);
         life.call += 1;
+        life.next_beat = self.now;
         self.queue.push(self.now, Due::Beat(id));
         if life.holder.node.role == Role::Worker {
             life.worker = Some(WorkerLoop::new(life.holder, self.setup.sync, self.now));
@@ -749,6 +793,7 @@ impl<O: Observer> World<O> {
         if life.worker.is_none() && life.holder.node.role == Role::Server {
             life.report_service(every);
         }
+        life.next_beat = self.now + every;
         self.send_beat(id);
         self.queue.push(self.now + every, Due::Beat(id));
     }
@@ -756,6 +801,7 @@ impl<O: Observer> World<O> {
     fn send_beat(&mut self, id: LifeId) {
         let life = &mut self.lives[id.0 as usize];
         let holder = life.holder;
+        life.beats_open += 1;
         let beat = life.session.beat();
         let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
@@ -776,6 +822,7 @@ impl<O: Observer> World<O> {
     ) {
         let reports = reports.into_iter().map(|(report, loss_sum)| Reported { report, loss_sum }).collect();
         let life = &mut self.lives[id.0 as usize];
+        life.beats_open = life.beats_open.saturating_sub(1);
         life.session.beat_failed(self.now, antdt_agent::Beat { reports, plan_ready, plan_applied });
         if life.session.state() == SessionState::MasterLost {
             self.exit(id, Exit::CODE_RETRY);
@@ -793,6 +840,7 @@ impl<O: Observer> World<O> {
         let life = &mut self.lives[id.0 as usize];
         let waits_for_servers =
             life.worker.is_some() && self.setup.sync.has_servers() && life.session.servers().is_empty();
+        life.beats_open = life.beats_open.saturating_sub(1);
         let notice = reply.broken_group.map(Notice::GroupBroken);
         life.session.beat_answered(self.now, *reply);
         let state = life.session.state();
@@ -810,6 +858,7 @@ impl<O: Observer> World<O> {
             self.begin_training(id);
         }
         if let Some(Notice::GroupBroken(version)) = notice {
+            self.catch_up(version);
             let life = &self.lives[id.0 as usize];
             if life.in_group_call && life.group.is_some_and(|(group, _)| group == version) {
                 self.break_off(id);
@@ -839,6 +888,57 @@ impl<O: Observer> World<O> {
         }
     }
 
+    /// The training thread gets the shard service's reply to this call.
+    ///
+    /// If nothing can look at the life before the reply is there, the thread goes on with it at once, while the life is at
+    /// hand, up to its gradient or its next message.
+    fn answered(&mut self, at: JobTime, id: LifeId, call: u64, reply: Reply) {
+        let life = &self.lives[id.0 as usize];
+        let alone = life.call == call
+            && life.group.is_some()
+            && at < life.next_beat
+            && life.beats_open == 0
+            && !life.dying
+            && at < self.next_fault
+            // Who is ordered to end from now on ends later.
+            && at <= self.now + PROCESS_DELAY
+            // Who looks on sees things when they happen.
+            && self.now >= self.quiet_from
+            && !self.observer.watches();
+        if !alone {
+            return self.send_reply(at, id, call, reply);
+        }
+        self.lives[id.0 as usize].ahead = (at, Duration::ZERO);
+        self.events += 1;
+        let now = std::mem::replace(&mut self.now, at);
+        let mut next = self.step(id, reply);
+        while let Some((holder, call)) = next.take() {
+            match call {
+                Call::Load(_) => {
+                    if let Some(at_once) = self.begin(id, holder, call) {
+                        next = self.step(id, self.result_of(id, at_once));
+                    }
+                }
+                // Of an empty batch there is no gradient to wait for, and the group must not hear of it too early.
+                Call::Compute if self.lives[id.0 as usize].batch > 0 => drop(self.begin(id, holder, call)),
+                _ => self.queue.push(at, Due::Begin(id, Box::new((holder, call)))),
+            }
+        }
+        self.now = now;
+    }
+
+    /// The training thread makes a call that was known before.
+    fn begin_later(&mut self, id: LifeId, holder: Holder, call: Call) {
+        // The reply was counted already.
+        self.events -= 1;
+        if self.lives[id.0 as usize].is_dead() {
+            return;
+        }
+        if let Some(at_once) = self.begin(id, holder, call) {
+            self.advance(id, self.result_of(id, at_once));
+        }
+    }
+
     /// What the training thread did by itself is over, unless it broke that off.
     fn over(&mut self, id: LifeId, call: u64, work: Work) {
         let life = &self.lives[id.0 as usize];
@@ -848,6 +948,18 @@ impl<O: Observer> World<O> {
         if self.now < life.paused_until {
             self.queue.push(life.paused_until, Due::Over(id, call, work));
             return;
+        }
+        if matches!(work, Work::Pull | Work::Push) {
+            let (limit, done) = (life.transfer_limit, self.transferred(id));
+            if done > self.now {
+                if self.now < limit {
+                    self.queue.push(done.min(limit), Due::Over(id, call, work));
+                } else {
+                    // A server did not answer in time.
+                    self.exit(id, Exit::CODE_RETRY);
+                }
+                return;
+            }
         }
         let reply = self.result_of(id, work);
         self.advance(id, reply);
@@ -933,8 +1045,7 @@ impl<O: Observer> World<O> {
                 Some(Work::Load)
             }
             Call::Pull => {
-                let time = self.transfer(id, false);
-                self.later(id, time, Work::Pull);
+                self.transfer(id, Work::Pull);
                 None
             }
             Call::Compute => {
@@ -944,11 +1055,19 @@ impl<O: Observer> World<O> {
                 }
                 let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
                 life.busy += time;
-                self.later(id, time, Work::Compute);
+                if life.ahead.0 == self.now {
+                    life.ahead.1 += time;
+                }
+                match life.group {
+                    Some((group, rank)) => {
+                        self.queue.push(self.now + time, Due::Computed(group, rank));
+                    }
+                    None => self.later(id, time, Work::Compute),
+                }
                 None
             }
-            Call::Combine { step, samples, acks } => {
-                self.meet(id, Part::Combine { step, samples, acks });
+            Call::Combine { step, acks, .. } => {
+                self.meet(id, Part::Combine { step, acks });
                 None
             }
             Call::Agree(lanes) => {
@@ -957,11 +1076,10 @@ impl<O: Observer> World<O> {
             }
             Call::Apply => Some(Work::Apply),
             Call::Push { .. } => {
-                let time = self.transfer(id, true);
                 if self.setup.sync == SyncMode::PsAsp {
                     self.journal.pushed();
                 }
-                self.later(id, time, Work::Push);
+                self.transfer(id, Work::Push);
                 None
             }
             Call::Ready { step, readiness } => {
@@ -980,8 +1098,9 @@ impl<O: Observer> World<O> {
         self.queue.push(self.now + time, Due::Over(id, call, work));
     }
 
-    /// How long it takes to send the gradient to all servers, or to get the parameters from them.
-    fn transfer(&mut self, id: LifeId, push: bool) -> Duration {
+    /// Sends the gradient to all servers, or gets the parameters from them: one call, with one limit.
+    fn transfer(&mut self, id: LifeId, work: Work) {
+        let push = matches!(work, Work::Push);
         let servers = self.setup.servers.max(1);
         let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
         let (node, samples) = (self.lives[id.0 as usize].holder.node, self.lives[id.0 as usize].batch);
@@ -1012,13 +1131,26 @@ impl<O: Observer> World<O> {
             let answered = cross(begin + time, it, me, back);
             last = last.max(answered);
         }
-        last.since(self.now)
+        let (limit, call) = (self.now + self.setup.collective_timeout, self.lives[id.0 as usize].call);
+        let life = &mut self.lives[id.0 as usize];
+        (life.transfer_done, life.transfer_limit) = (last, limit);
+        self.queue.push(last.min(limit), Due::Over(id, call, work));
+    }
+
+    /// When the transfer of a life is done. What is on its way to or from a host that is cut off is sent again until it gets
+    /// through, and a server that stands still answers when it goes on.
+    fn transferred(&self, id: LifeId) -> JobTime {
+        let life = &self.lives[id.0 as usize];
+        let servers = (0..self.setup.servers).filter_map(|index| self.current.get(&NodeId::server(index)));
+        let servers = servers.map(|server| &self.lives[server.0 as usize]);
+        let reached = servers.map(|server| server.cut_until.max(server.paused_until)).max();
+        life.transfer_done.max(life.cut_until).max(reached.unwrap_or_default())
     }
 
     /// Asks the head something that it answers when it has decided.
     fn park(&mut self, id: LifeId, event: HeadEvent) {
         let (now, life) = (self.now, &mut self.lives[id.0 as usize]);
-        life.parked = Some((event.clone(), now));
+        life.parked = Some(Box::new((event.clone(), now)));
         let call = life.call;
         if !life.reask_armed {
             life.reask_armed = true;
@@ -1035,7 +1167,7 @@ impl<O: Observer> World<O> {
         if life.is_dead() {
             return;
         }
-        let Some((event, since)) = &mut life.parked else { return };
+        let Some((event, since)) = life.parked.as_deref_mut() else { return };
         let due = *since + PARK_MAX;
         life.reask_armed = true;
         if due > now {
@@ -1053,7 +1185,7 @@ impl<O: Observer> World<O> {
     /// Answers a parked call, if the life still waits for it: of a commit, that of this step.
     fn unpark(&mut self, holder: Holder, step: Option<u64>, reply: impl FnOnce() -> Reply) {
         let Some(id) = self.life_of(holder) else { return };
-        let waits = match (&self.lives[id.0 as usize].parked, step) {
+        let waits = match (self.lives[id.0 as usize].parked.as_deref(), step) {
             (Some((HeadEvent::Join { .. }, _)), None) => true,
             (Some((HeadEvent::Ready { step: waits, .. }, _)), Some(step)) => *waits == step,
             _ => false,

@@ -2,11 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_collective::schedule::{Choice, CostModel};
-use antdt_controller::policy::by_name;
-use antdt_core::{DetRng, Holder, JobTime, NodeId, Role, Seed, SyncMode};
+use antdt_controller::policy::{ProposedAction, by_name};
+use antdt_controller::{Decision, Policy, RestartBudget};
+use antdt_core::{
+    ClusterView, DetRng, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Reason, Role, Seed,
+    SyncMode,
+};
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::network::AlphaBeta;
 use antdt_sim::model::{Collective, Compute, Hosts, Models, Network, Site, scheduler};
@@ -166,5 +171,182 @@ fn a_ring_costs_what_its_formula_says() {
         let formula = 41.0 * 2.0 * (n - 1.0) / n * bytes as f64 / link.bandwidth;
         let differs = long.since(short).as_secs_f64();
         assert!((differs - formula).abs() < 1e-6, "{workers}: {differs} {formula}");
+    }
+}
+
+/// Worker 1 is slow until it is started again.
+#[derive(Debug, Clone, Copy)]
+struct Cured {
+    per_sample: Duration,
+    slow: u32,
+}
+
+impl Compute for Cured {
+    fn time(&mut self, _: JobTime, holder: Holder, samples: u64, _: &mut DetRng) -> Duration {
+        let factor = if holder == Holder::new(SLOW, Incarnation(0)) { self.slow } else { 1 };
+        match holder.node.role {
+            Role::Server => Duration::ZERO,
+            Role::Worker => self.per_sample * factor * u32::try_from(samples).unwrap(),
+        }
+    }
+}
+
+const SLOW: NodeId = NodeId::worker(1);
+
+/// Batches that fit the speeds of those who are there, and at a given time, if at all, one restart of the slow worker.
+#[derive(Debug, Clone)]
+struct RestartAt {
+    at: Option<JobTime>,
+    slow: u32,
+    /// Whether batch sizes mean anything.
+    fitting: bool,
+}
+
+impl Policy for RestartAt {
+    fn name(&self) -> &'static str {
+        "restart-at"
+    }
+
+    fn decide(&mut self, now: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
+        let live: Vec<_> = view.live_workers().collect();
+        let is_slow = |node: &NodeView| node.id == SLOW && node.incarnation == Incarnation(0);
+        // In units of the slow one's share.
+        let share = |node: &NodeView| if is_slow(node) { 1 } else { self.slow };
+        let shares: u32 = live.iter().map(|node| share(node)).sum();
+        let sizes = live.iter().map(|node| (node.id, view.global_batch_size * share(node) / shares));
+        let sizes: BTreeMap<NodeId, u32> = sizes.collect();
+        let other = live.iter().any(|node| sizes[&node.id] != node.batch_size);
+        let due = self.at.is_some_and(|at| at <= now) && live.iter().any(|node| is_slow(node));
+        let restart = due.then(|| {
+            self.at = None;
+            ProposedAction {
+                target: Holder::new(SLOW, Incarnation(0)),
+                kind: NodeActionKind::KillRestart { drain: Duration::from_secs(1) },
+                reason: Reason::Other("to see whether it pays".to_owned()),
+            }
+        });
+        Decision {
+            batch_sizes: (self.fitting && other && !due).then_some(sizes),
+            node_actions: restart.into_iter().collect(),
+            ..Decision::nothing(Reason::Balanced)
+        }
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+/// A job that is `slow`er in one of `workers`, and its worker's restart, which takes `start`.
+#[derive(Debug, Clone, Copy)]
+struct Restart {
+    sync: SyncMode,
+    workers: u32,
+    slow: u32,
+    start: Duration,
+}
+
+impl Restart {
+    /// Samples per second of a worker that is not slow.
+    const SPEED: f64 = 1000.0;
+    /// How long all have been at work when the worker is restarted.
+    const BEFORE: Duration = Duration::from_secs(4);
+
+    fn run(self, samples: u64, restart: bool) -> Outcome {
+        let Self { sync, workers, slow, start } = self;
+        let job = Setup {
+            samples,
+            // Divided by the shares of any who may be there without a rest.
+            global_batch_size: if sync == SyncMode::PsAsp { 4 * workers } else { self.batch() },
+            shard_len: Some(4),
+            // Orders and news are as good as immediate.
+            heartbeat: Duration::from_millis(10),
+            control_tick: Duration::from_millis(100),
+            ..setup(sync, workers, 1)
+        };
+        let policy = RestartAt {
+            at: restart.then_some(JobTime::from_duration(start + Self::BEFORE)),
+            slow,
+            fitting: sync.is_synchronous(),
+        };
+        let models = Models {
+            compute: Box::new(Cured { per_sample: Duration::from_millis(1), slow }),
+            network: Box::new(Instant(Duration::ZERO)),
+            scheduler: Box::new(scheduler::Constant(start)),
+            faults: Box::new(Listed::new([])),
+        };
+        let world = World::new(job, Box::new(policy), models).unwrap();
+        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1_000_000))).unwrap();
+        assert_eq!(outcome.result, Ok(()));
+        let restarts = outcome.actions.iter().filter(|action| action.kind == "KILL_RESTART").count();
+        assert_eq!(restarts, usize::from(restart), "{:?}", outcome.actions);
+        outcome
+    }
+
+    /// The least batch that the shares of all, of all but one and of all after the restart divide.
+    fn batch(self) -> u32 {
+        let Self { workers, slow, .. } = self;
+        (slow * (workers - 1) + 1) * (workers - 1) * workers
+    }
+
+    /// `(V, v_s, v_n)`: speed of the others, of the worker before and after.
+    fn speeds(self) -> (f64, f64, f64) {
+        (Self::SPEED * f64::from(self.workers - 1), Self::SPEED / f64::from(self.slow), Self::SPEED)
+    }
+
+    /// Samples of a job that has so many seconds to go at its present speed when the worker is restarted.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn samples(self, to_go: f64) -> u64 {
+        let (others, before, _) = self.speeds();
+        ((others + before) * (Self::BEFORE.as_secs_f64() + to_go)) as u64
+    }
+}
+
+/// A restart pays if and only if more than `D v_n / (v_n - v_s)` of the job is left, at the speed that it has: what the worker
+/// would have done while it is away must be less than what it does more afterwards. Nobody waits for anybody.
+/// Source: `antdt-controller`'s `AntDT-ND`; ours.
+#[test]
+fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
+    for (workers, slow, start) in [(2, 2, 2), (4, 2, 2), (4, 5, 3), (8, 3, 1)] {
+        let case = Restart { sync: SyncMode::PsAsp, workers, slow, start: Duration::from_secs(start) };
+        let (others, before, after) = case.speeds();
+        // It is away from its end until the new one computes: the news of its end, the order, the start.
+        let away = case.start.as_secs_f64();
+        let break_even = away * after / (after - before);
+        for (to_go, pays) in [(0.95, false), (1.05, true)] {
+            let samples = case.samples(break_even * to_go);
+            let (left, restarted) = (case.run(samples, false), case.run(samples, true));
+            let name = format!("{case:?}, {to_go} of the break-even");
+            assert_eq!(restarted.completed < left.completed, pays, "{name}");
+
+            // And by how much, to a batch of the slow worker and the waiting for two heartbeats.
+            let died = restarted.exits[0].0.as_secs_f64();
+            assert_eq!(restarted.exits[0].1, Holder::new(SLOW, Incarnation(0)), "{name}");
+            #[allow(clippy::cast_precision_loss)]
+            let all = samples as f64;
+            let done = (died - away) * (others + before);
+            let formula = died + (all - done + after * away) / (others + after);
+            let took = restarted.completed.as_secs_f64();
+            let tail = 0.004 * f64::from(slow) + 0.03;
+            assert!((took - formula).abs() <= tail, "{name}: {took} against {formula}");
+        }
+    }
+}
+
+/// In step, with batches that fit, it pays beyond `(v_n D + 2 R V) / (v_n - v_s)`, with `R` the time in which everybody waits for
+/// a new group. It is 0 here but for a heartbeat, which the tenth to either side covers.
+/// Source: as above.
+#[test]
+fn in_step_a_restart_breaks_even_where_the_formula_says() {
+    for (workers, slow, start) in [(3, 2, 5), (4, 3, 5), (4, 2, 8)] {
+        let case = Restart { sync: SyncMode::AllReduce, workers, slow, start: Duration::from_secs(start) };
+        let (_, before, after) = case.speeds();
+        let break_even = case.start.as_secs_f64() * after / (after - before);
+        for (to_go, pays) in [(0.9, false), (1.1, true)] {
+            let samples = case.samples(break_even * to_go);
+            let (left, restarted) = (case.run(samples, false), case.run(samples, true));
+            let (a, b) = (restarted.completed.as_secs_f64(), left.completed.as_secs_f64());
+            assert_eq!(a < b, pays, "{case:?}, {to_go} of the break-even: {a} against {b}");
+        }
     }
 }

@@ -22,6 +22,9 @@ use crate::{server, worker};
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
 
+/// Exit code of a simulation that was interrupted, as shells have it for an interrupt.
+const EXIT_INTERRUPTED: u8 = 130;
+
 /// Variable with the shape of the parameters, for servers, which need not read the data: dense length, table rows,
 /// table columns, initial scale.
 const LAYOUT: &str = "ANTDT_LAYOUT";
@@ -40,9 +43,9 @@ pub fn main() -> ExitCode {
         Command::Print(text) => print(&text),
         Command::DataSynth(synth) => data_synth(&synth),
         Command::Run(spec) => return run(&spec),
-        Command::WhatIf(asked) => return answer(simulate::whatif::run(&asked)),
-        Command::Sim(asked) => return answer(simulate::scenario::run(&asked)),
-        Command::Diff(asked) => return answer(simulate::diff(&asked)),
+        Command::WhatIf(asked) => return compute(move || simulate::whatif::run(&asked)),
+        Command::Sim(asked) => return compute(move || simulate::scenario::run(&asked)),
+        Command::Diff(asked) => return compute(move || simulate::diff(&asked)),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
     };
@@ -51,6 +54,37 @@ pub fn main() -> ExitCode {
         Err(error) => {
             complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Carries out what only computes, until it is over or somebody has enough.
+fn compute(work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let stop = CancellationToken::new();
+    let done = runtime.block_on(async {
+        let work = tokio::task::spawn_blocking(work);
+        tokio::spawn(stop_on_signal(stop.clone()));
+        tokio::select! {
+            done = work => Some(done),
+            () = stop.cancelled() => None,
+        }
+    });
+    // It ends with the process.
+    runtime.shutdown_background();
+    match done {
+        Some(Ok(done)) => answer(done),
+        // A panic has said what it is.
+        Some(Err(_)) => ExitCode::FAILURE,
+        None => {
+            complain(&"interrupted; files that were being written are not whole");
+            ExitCode::from(EXIT_INTERRUPTED)
         }
     }
 }

@@ -540,19 +540,64 @@ fn a_recorded_job_is_replayed_without_a_difference_and_a_planted_one_is_found() 
 
 #[test]
 fn what_was_recorded_before_the_master_was_killed_can_be_replayed() {
+    for name in ["job.trace", "job.trace.gz"] {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join(name);
+        let mut job = Job::start(&[MODES[0], SLOW, &["--record", trace.to_str().unwrap()]].concat());
+        let facts = || Recording::read_with(&trace, antdt_rt::open_trace).ok()?.facts().ok();
+        wait_for("a batch in the recording", || facts().filter(|facts| !facts.batches.is_empty()));
+        job.child.kill().unwrap();
+        job.child.wait().unwrap();
+        let recording = Recording::read_with(&trace, antdt_rt::open_trace).unwrap();
+        let replayed = recording.replay().unwrap();
+        assert!(replayed.cut_off && replayed.compared > 0);
+        let facts = facts().unwrap();
+        assert!(facts.end.is_none() && facts.outcome.is_none() && !facts.batches.is_empty());
+    }
+}
+
+#[test]
+fn the_recording_of_an_interrupted_job_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.trace");
-    let mut job = Job::start(&[MODES[0], SLOW, &["--record", trace.to_str().unwrap()]].concat());
-    wait_for("a batch in the recording", || {
-        std::fs::read_to_string(&trace).is_ok_and(|text| text.contains("\"samples\":")).then_some(())
-    });
-    job.child.kill().unwrap();
-    job.child.wait().unwrap();
-    let recording = Recording::read(&trace).unwrap();
-    let replayed = recording.replay().unwrap();
-    assert!(replayed.cut_off && replayed.compared > 0);
-    let facts = recording.facts().unwrap();
-    assert!(facts.end.is_none() && facts.outcome.is_none() && !facts.batches.is_empty());
+    let job = Job::start(&[MODES[0], SLOW, &["--record", trace.to_str().unwrap()]].concat());
+    let facts = || Recording::read(&trace).ok()?.facts().ok();
+    wait_for("a batch in the recording", || facts().filter(|facts| !facts.batches.is_empty()));
+    signal(job.child.id(), "INT");
+    let (report, _) = job.finish();
+    assert!(matches!(report.outcome, Outcome::Failed { .. }), "{:?}", report.outcome);
+    let replayed = Recording::read(&trace).unwrap().replay().unwrap();
+    assert!(!replayed.cut_off);
+    assert!(facts().unwrap().outcome.unwrap().is_err());
+}
+
+/// The disk is full before the job is over: no file may be longer than 128 blocks.
+#[test]
+fn a_full_disk_ends_the_recording_with_one_line_and_not_the_job() {
+    for name in ["job.trace", "job.trace.gz"] {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join(name);
+        // Servers, because a segment of shared memory counts as a file here.
+        let program = "trap '' XFSZ; ulimit -f 128; exec \"$@\"";
+        let job = ["run", "--record", trace.to_str().unwrap(), "--quiet", "--data", "synthetic:20000"];
+        let mode =
+            ["--nproc-per-node", "2", "--servers", "1", "--sync", "ps-bsp", "--global-batch-size", "32"];
+        let mut command = Command::new("sh");
+        command.args(["-c", program, "sh", env!("CARGO_BIN_EXE_antdt")]).args(job).args(mode);
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = finish(child);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let told: Vec<&str> = error.lines().filter(|line| line.contains("the recording ends here")).collect();
+        assert_eq!(told.len(), 1, "{error}");
+        assert!(told[0].contains("File too large") && told[0].contains("the job goes on"), "{error}");
+        assert!(std::fs::metadata(&trace).unwrap().len() <= 128 << 10);
+
+        let recording = Recording::read_with(&trace, antdt_rt::open_trace).unwrap();
+        let replayed = recording.replay().unwrap();
+        assert!(replayed.cut_off && replayed.compared > 100, "{replayed:?}");
+    }
 }
 
 /// Where real rows are, if they are.

@@ -46,6 +46,42 @@ fn exit_codes_say_how_it_went() {
 }
 
 #[test]
+fn a_simulation_that_is_interrupted_says_so_in_one_line() {
+    for name in ["INT", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("seed.jsonl");
+        // Long enough that nobody waits for its end.
+        let scenario = folder.path().join("long.toml");
+        std::fs::write(&scenario, "[job]\nworkers = 8\nsamples = 4_000_000_000\n[compute]\nspeed = 1000.0\n")
+            .unwrap();
+        let (scenario, trace_name) = (scenario.display().to_string(), trace.display().to_string());
+        let child = Command::new(env!("CARGO_BIN_EXE_antdt"))
+            .args(["sim", "--scenario", &scenario, "--trace", &trace_name])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It is at work once it has written something.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while std::fs::metadata(&trace).map_or(0, |trace| trace.len()) == 0 {
+            assert!(std::time::Instant::now() < deadline, "it does not begin");
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+        let sent = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(130), "{error}");
+        assert_eq!(error, "error: interrupted; files that were being written are not whole\n");
+        assert!(output.stdout.is_empty());
+        // What is there reads as a recording that was cut off.
+        let facts = antdt_sim::Recording::read(&trace).unwrap().facts().unwrap();
+        assert_eq!((facts.end, facts.outcome), (None, None));
+    }
+}
+
+#[test]
 fn what_a_recorded_job_would_have_been_stands_beside_what_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("job.trace").display().to_string();

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use antdt_agent::Batch;
-use antdt_controller::Membership;
-use antdt_core::{Contribution, DetRng, Generation, Holder, Incarnation, NodeId, Seed, Standing, StepResult};
+use antdt_controller::{Arrival, Membership};
+use antdt_core::{
+    Contribution, DetRng, Generation, Holder, Incarnation, MembershipVersion, NodeId, Seed, Standing,
+    StepResult,
+};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
 use crate::feeder::Feeder;
@@ -18,6 +21,8 @@ struct Worker {
     feeder: Feeder,
     /// `None` until it holds the job's model.
     model: Option<Oracle>,
+    /// The group that it was told of last.
+    group: MembershipVersion,
     applied: Option<(u64, Contributions)>,
     prepared: Option<(u64, Contributions)>,
 }
@@ -121,10 +126,11 @@ impl RingWorld {
                 .collect(),
         };
         let standing = Standing {
+            group: worker.group,
             applied: worker.applied.as_ref().map(result),
             prepared: worker.prepared.as_ref().map(result),
         };
-        assert!(self.membership.join(holder, standing));
+        assert_eq!(self.membership.join(holder, standing), Arrival::Waits);
     }
 
     /// Everybody who lives asks for a group. Returns whether one was formed.
@@ -143,6 +149,7 @@ impl RingWorld {
         assert!(!formed.model_lost, "one worker is always left alive");
         for holder in &formed.members {
             let worker = self.workers.get_mut(holder).expect("members are workers");
+            worker.group = formed.version;
             let Some((step, contributions)) = worker.prepared.take() else { continue };
             if formed.commit == Some(step) {
                 self.apply(*holder, step, contributions);

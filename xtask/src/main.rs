@@ -25,7 +25,7 @@ cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
 cargo xtask mutants [--crate NAME] [MUTANT]...
                                       plants defects in a crate; its tests must catch every one
-cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED
+cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
 cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); --quick, --json FILE,

@@ -11,6 +11,10 @@ use antdt_bench::{BENCHES, Entry, Settings, collective, entry};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
+/// As in the `antdt` command.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Benchmarks of AntDT; run by `cargo xtask bench`.
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -32,7 +36,8 @@ struct Arguments {
     /// Measure beside another system, if it is installed (collective). May be given several times.
     #[arg(long, value_name = "NAME")]
     peer: Vec<collective::Peer>,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective). May be given several times.
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective) or `recording` (shard). May be
+    /// given several times.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// For `rank`: where its orders come from.

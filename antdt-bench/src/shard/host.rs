@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use antdt_proto::v1;
 use antdt_proto::v1::shard_server::{Shard, ShardServer as Stub};
-use antdt_rt::{CancellationToken, JobClock};
+use antdt_rt::{CancellationToken, JobClock, Recorder};
+use antdt_shard::ledger::{Answer, Effect, Event};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
 use antdt_shard::{DatasetSpec, LedgerStore};
 use anyhow::Result;
@@ -30,8 +31,18 @@ impl Host {
 
     /// Starts a service; gives its address and a way to reach it without one.
     pub(super) fn serve<S: LedgerStore>(&self, spec: DatasetSpec, store: S) -> Result<(String, ShardHandle)> {
+        self.serve_watched(spec, store, ())
+    }
+
+    /// The same, and somebody sees all that the ledger is told and does.
+    pub(super) fn serve_watched<S: LedgerStore>(
+        &self,
+        spec: DatasetSpec,
+        store: S,
+        watcher: impl Recorder<Event, Answer, Effect> + 'static,
+    ) -> Result<(String, ShardHandle)> {
         let shutdown = self.shutdown.clone();
-        let started = ShardService::start(spec, store, JobClock::start(), shutdown);
+        let started = ShardService::start_watched(spec, store, JobClock::start(), shutdown, watcher);
         let handle = self.runtime.block_on(started)?.handle();
         let server = ShardServer::new().with(handle.clone())?.into_service();
         Ok((self.listen(Server::builder().add_service(server))?, handle))

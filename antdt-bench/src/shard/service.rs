@@ -16,19 +16,19 @@ use super::puller::{Puller, Round, round};
 use super::{DLROVER, NAME, Scale, spec};
 use crate::Entry;
 
-const CLIENTS: u32 = 16;
+pub(super) const CLIENTS: u32 = 16;
 const BATCH: u32 = 16;
 /// Of the data set: enough that no round comes near the end of an epoch, where grants are fewer.
-const SHARDS: u64 = 1_000_000_000;
+pub(super) const SHARDS: u64 = 1_000_000_000;
 
 /// A group of pullers and what it did in each round.
-struct Team<S> {
+pub(super) struct Team<S> {
     pullers: Vec<Puller<S>>,
     rounds: Vec<Round>,
 }
 
 impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
-    fn new(runtime: &Runtime, want: u32, source: impl Fn() -> Result<S>) -> Result<Self> {
+    pub(super) fn new(runtime: &Runtime, want: u32, source: impl Fn() -> Result<S>) -> Result<Self> {
         let mut pullers = Vec::new();
         for index in 0..CLIENTS {
             pullers.push(runtime.block_on(Puller::begin(source()?, index, want))?);
@@ -36,12 +36,17 @@ impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
         Ok(Self { pullers, rounds: Vec::new() })
     }
 
-    fn play(&mut self, runtime: &Runtime, length: Duration) -> Result<()> {
+    pub(super) fn play(&mut self, runtime: &Runtime, length: Duration) -> Result<()> {
         self.rounds.push(round(runtime, &mut self.pullers, length)?);
         Ok(())
     }
 
-    fn median(&self, what: impl Fn(&Round) -> f64) -> f64 {
+    /// What each round of this team took, over what that of the other one just before it or after it did.
+    pub(super) fn ratios<T>(&self, to: &Team<T>, what: impl Fn(&Round) -> f64) -> Vec<f64> {
+        self.rounds.iter().zip(&to.rounds).map(|(round, other)| what(round) / what(other)).collect()
+    }
+
+    pub(super) fn median(&self, what: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(what))
     }
 

@@ -22,7 +22,12 @@ fn result(step: u64) -> StepResult {
 }
 
 fn standing(applied: Option<u64>, prepared: Option<u64>) -> Standing {
-    Standing { applied: applied.map(result), prepared: prepared.map(result) }
+    Standing { applied: applied.map(result), prepared: prepared.map(result), ..Standing::default() }
+}
+
+/// A worker that knows of the group in force asks for the next one.
+fn join(membership: &mut Membership, holder: Holder, standing: Standing) -> Arrival {
+    membership.join(holder, Standing { group: membership.group_version, ..standing })
 }
 
 /// Three workers in a group that has taken no step yet.
@@ -31,7 +36,7 @@ fn group_of_three() -> Membership {
     for i in 0..3 {
         assert!(membership.form().is_none(), "worker {i} has not come yet");
         assert!(membership.register(worker(i)));
-        assert!(membership.join(worker(i), Standing::default()));
+        assert_eq!(join(&mut membership, worker(i), Standing::default()), Arrival::Waits);
     }
     let first = membership.form().expect("all have come");
     assert_eq!(first.members, [worker(0), worker(1), worker(2)]);
@@ -47,9 +52,9 @@ fn after_a_death(zero: Standing, one: Standing) -> Formation {
     assert_eq!(membership.broken(), None);
     assert_eq!(membership.lost(worker(2)), [], "its leases wait for the decision of the survivors");
     assert_eq!(membership.broken(), Some(group), "whoever waits for the dead is told");
-    membership.join(worker(0), zero);
+    join(&mut membership, worker(0), zero);
     assert!(membership.form().is_none(), "worker 1 has not come yet");
-    membership.join(worker(1), one);
+    join(&mut membership, worker(1), one);
     let formed = membership.form().expect("the survivors have come; the dead one is not waited for");
     assert_eq!(membership.broken(), None);
     formed
@@ -62,8 +67,8 @@ fn a_replacement_that_dies_too_does_not_give_its_predecessors_leases_back() {
     membership.launched(again(2));
     membership.register(again(2));
     assert_eq!(membership.lost(again(2)), [], "its end would end the life whose step is undecided");
-    membership.join(worker(0), standing(Some(5), None));
-    membership.join(worker(1), standing(Some(5), None));
+    join(&mut membership, worker(0), standing(Some(5), None));
+    join(&mut membership, worker(1), standing(Some(5), None));
     let formed = membership.form().expect("the survivors have come");
     assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)] }]);
     assert_eq!(formed.released, [worker(2), again(2)]);
@@ -75,16 +80,21 @@ fn a_step_that_was_decided_stays_so_if_those_who_heard_of_it_die() {
     membership.lost(worker(2));
     membership.launched(again(2));
     membership.register(again(2));
-    let before = || standing(Some(4), Some(5));
-    membership.join(worker(0), before());
-    membership.join(worker(1), before());
-    membership.join(again(2), standing(None, None));
+    let group = membership.group_version;
+    let old = || Standing { group, ..standing(Some(4), Some(5)) };
+    membership.join(worker(0), old());
+    membership.join(worker(1), old());
+    join(&mut membership, again(2), standing(None, None));
     let formed = membership.form().expect("all have come");
     assert_eq!((formed.commit, formed.next_step), (Some(5), 6));
     // Worker 1 makes step 5 part of the model and dies; the others did not hear of the group and ask again.
     membership.lost(worker(1));
-    membership.join(worker(0), before());
-    membership.join(again(2), standing(None, None));
+    assert_eq!(membership.join(worker(0), old()), Arrival::Member);
+    assert_eq!(membership.join(again(2), standing(None, None)), Arrival::Member);
+    assert_eq!(membership.form(), None);
+    // They are told what was decided, and that the group is broken they find out in it.
+    join(&mut membership, worker(0), standing(Some(5), None));
+    join(&mut membership, again(2), standing(None, None));
     let formed = membership.form().expect("the survivors have come");
     assert_eq!((formed.commit, formed.next_step, formed.source), (Some(5), 6, Some(Rank(0))));
     assert!(!formed.model_lost);
@@ -130,18 +140,18 @@ fn the_very_first_step_can_be_committed_or_aborted_too() {
 fn a_replacement_is_let_in_at_the_next_meeting_and_takes_the_model_from_a_survivor() {
     let mut membership = group_of_three();
     membership.lost(worker(2));
-    membership.join(worker(0), standing(Some(4), None));
-    membership.join(worker(1), standing(Some(4), None));
+    join(&mut membership, worker(0), standing(Some(4), None));
+    join(&mut membership, worker(1), standing(Some(4), None));
     membership.form().unwrap();
 
     membership.launched(again(2));
     assert!(membership.register(again(2)));
     assert!(!membership.reform_wanted(), "it has not asked yet");
-    membership.join(again(2), Standing::default());
+    join(&mut membership, again(2), Standing::default());
     assert!(membership.reform_wanted());
     assert!(membership.form().is_none(), "the others are in a step");
-    membership.join(worker(0), standing(Some(9), None));
-    membership.join(worker(1), standing(Some(9), None));
+    join(&mut membership, worker(0), standing(Some(9), None));
+    join(&mut membership, worker(1), standing(Some(9), None));
     let formed = membership.form().unwrap();
     assert_eq!(formed.members, [worker(0), worker(1), again(2)]);
     assert_eq!((formed.source, formed.next_step, formed.commit), (Some(Rank(0)), 10, None));
@@ -155,7 +165,7 @@ fn an_older_life_can_neither_register_nor_join() {
     membership.launched(again(2));
     assert!(membership.register(again(2)));
     assert!(!membership.register(worker(2)));
-    assert!(!membership.join(worker(2), Standing::default()));
+    assert_eq!(join(&mut membership, worker(2), Standing::default()), Arrival::NotLive);
     assert!(!membership.register(Holder::new(NodeId::worker(9), Incarnation(0))), "not a worker of this job");
 }
 
@@ -163,8 +173,8 @@ fn an_older_life_can_neither_register_nor_join() {
 fn a_worker_that_leaves_is_not_waited_for() {
     let mut membership = group_of_three();
     membership.leave(worker(1));
-    membership.join(worker(0), standing(Some(4), None));
-    membership.join(worker(2), standing(Some(4), None));
+    join(&mut membership, worker(0), standing(Some(4), None));
+    join(&mut membership, worker(2), standing(Some(4), None));
     assert_eq!(membership.form().unwrap().members, [worker(0), worker(2)]);
     membership.leave(worker(0));
     membership.leave(worker(2));
@@ -181,7 +191,7 @@ fn when_nobody_survives_the_leases_go_back_at_once_and_the_model_is_lost() {
     for i in 0..3 {
         membership.launched(again(i));
         membership.register(again(i));
-        membership.join(again(i), Standing::default());
+        join(&mut membership, again(i), Standing::default());
     }
     let formed = membership.form().unwrap();
     assert!(formed.model_lost);
@@ -193,12 +203,12 @@ fn a_replacement_that_dies_while_it_waits_gives_its_leases_back_at_once() {
     let mut membership = group_of_three();
     membership.lost(worker(2));
     // The survivors went on, which decided its predecessor's last step.
-    membership.join(worker(0), standing(Some(5), None));
-    membership.join(worker(1), standing(Some(5), None));
+    join(&mut membership, worker(0), standing(Some(5), None));
+    join(&mut membership, worker(1), standing(Some(5), None));
     assert!(membership.form().is_some());
     membership.launched(again(2));
     membership.register(again(2));
-    membership.join(again(2), Standing::default());
+    join(&mut membership, again(2), Standing::default());
     assert!(membership.reform_wanted());
     assert_eq!(membership.lost(again(2)), [again(2)]);
     assert!(!membership.reform_wanted());
@@ -208,7 +218,7 @@ fn a_replacement_that_dies_while_it_waits_gives_its_leases_back_at_once() {
 fn a_worker_that_is_given_up_before_the_start_is_not_waited_for() {
     let mut membership = Membership::new((0..2).map(NodeId::worker));
     membership.register(worker(0));
-    membership.join(worker(0), Standing::default());
+    join(&mut membership, worker(0), Standing::default());
     assert!(membership.form().is_none());
     membership.give_up(NodeId::worker(1));
     assert_eq!(membership.form().unwrap().members, [worker(0)]);
@@ -247,15 +257,15 @@ fn a_model_whose_last_owner_died_while_handing_it_over_is_lost() {
     membership.lost(worker(2));
     for node in [again(1), again(2)] {
         membership.register(node);
-        membership.join(node, Standing::default());
+        join(&mut membership, node, Standing::default());
     }
-    membership.join(worker(0), standing(Some(7), None));
+    join(&mut membership, worker(0), standing(Some(7), None));
     let second = membership.form().expect("all have come");
     assert_eq!((second.source, second.next_step, second.model_lost), (Some(Rank(0)), 8, false));
 
     membership.lost(worker(0));
-    membership.join(again(1), Standing::default());
-    membership.join(again(2), Standing::default());
+    join(&mut membership, again(1), Standing::default());
+    join(&mut membership, again(2), Standing::default());
     assert!(membership.form().expect("the survivors have come").model_lost);
 }
 
@@ -264,15 +274,43 @@ fn a_newcomer_that_has_the_model_already_keeps_it() {
     let mut membership = group_of_three();
     membership.lost(worker(2));
     membership.register(again(2));
-    membership.join(again(2), Standing::default());
-    membership.join(worker(0), standing(Some(7), None));
-    membership.join(worker(1), standing(Some(7), None));
+    join(&mut membership, again(2), Standing::default());
+    join(&mut membership, worker(0), standing(Some(7), None));
+    join(&mut membership, worker(1), standing(Some(7), None));
     membership.form().expect("all have come");
 
     membership.lost(worker(0));
     membership.lost(worker(1));
     let taken_over = StepResult { step: 7, contributions: [].into() };
-    membership.join(again(2), Standing { applied: Some(taken_over), prepared: None });
+    join(&mut membership, again(2), Standing { applied: Some(taken_over), ..Standing::default() });
     let third = membership.form().expect("the survivor has come");
     assert_eq!((third.source, third.next_step, third.model_lost), (Some(Rank(0)), 8, false));
+}
+
+/// The master stood still while its workers asked again and again.
+#[test]
+fn an_old_copy_of_a_question_is_not_taken_for_a_worker_that_has_come() {
+    let mut membership = group_of_three();
+    let group = membership.group_version;
+    let old = |prepared| Standing { group, ..standing(Some(4), prepared) };
+    membership.lost(worker(2));
+    membership.join(worker(0), old(Some(5)));
+    membership.join(worker(1), old(None));
+    let formed = membership.form().expect("the survivors have come");
+    assert_eq!((formed.commit, formed.next_step), (None, 5), "worker 0 drops the step");
+    // Worker 1 dies in the new group. What worker 0 said in the old one has been on its way all the time.
+    membership.lost(worker(1));
+    assert_eq!(membership.join(worker(0), old(Some(5))), Arrival::Member);
+    assert_eq!(membership.form(), None, "the survivor has not come");
+    join(&mut membership, worker(0), standing(Some(4), None));
+    assert_eq!(membership.join(worker(0), old(Some(5))), Arrival::Waits, "what it said last holds");
+    let formed = membership.form().expect("the survivor has come");
+    assert_eq!((formed.commit, formed.next_step, formed.source), (None, 5, Some(Rank(0))));
+}
+
+#[test]
+fn a_member_that_was_not_told_of_its_group_is_no_newcomer_to_it() {
+    let mut membership = group_of_three();
+    assert_eq!(membership.join(worker(0), Standing::default()), Arrival::Member);
+    assert!(!membership.reform_wanted());
 }

@@ -77,6 +77,19 @@ fn every_broken_action_is_refused() {
 }
 
 #[test]
+fn the_only_replica_of_the_model_is_not_restarted() {
+    let target = life(NodeId::worker(1), 0);
+    for sync in [SyncMode::AllReduce, SyncMode::PsBsp] {
+        let mut view = quiet_view(sync, &[1000; 2]);
+        assert_eq!(check(&view, None, &[target]), Ok(()));
+        view.workers[0].status = NodeStatus::Lost;
+        let only = Err(Refusal::OnlyWorker { node: target.node });
+        let expected = if sync == SyncMode::AllReduce { only } else { Ok(()) };
+        assert_eq!(check(&view, None, &[target]), expected, "{sync:?}");
+    }
+}
+
+#[test]
 fn a_node_over_its_budget_is_refused() {
     let view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
     let none = RestartBudget::new(BudgetConfig { per_node: 0, ..BudgetConfig::default() });

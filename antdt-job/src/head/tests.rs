@@ -108,7 +108,8 @@ impl World {
     }
 
     fn join(&mut self, holder: Holder, applied: Option<StepResult>) -> HeadAnswer {
-        self.tell(HeadEvent::Join { holder, standing: Standing { applied, prepared: None } })
+        let group = self.head.formed.as_ref().map(|joined| joined.membership).unwrap_or_default();
+        self.tell(HeadEvent::Join { holder, standing: Standing { group, applied, prepared: None } })
     }
 
     fn leave(&mut self, holder: Holder, end_of_data: bool) -> HeadAnswer {
@@ -196,6 +197,23 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
     world.join(worker(1, 0), Some(step(9, &done[..2])));
     let orders = world.orders();
     assert_eq!(orders, ["joined worker-0#0 at 10", "joined worker-1#0 at 10", "joined worker-2#1 at 10"]);
+}
+
+#[test]
+fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
+    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    let told = world.head.formed.clone().expect("a group was formed");
+    world.tell(HeadEvent::Join { holder: worker(0, 0), standing: Standing::default() });
+    let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
+    assert_eq!((*holder, joined), (worker(0, 0), &told));
+    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
+    assert!(!reply.reform, "its peer need not meet it");
+    // When all is done, there is no group to go to.
+    world.orders();
+    world.leave(worker(1, 0), true);
+    world.orders();
+    world.tell(HeadEvent::Join { holder: worker(0, 0), standing: Standing::default() });
+    assert_eq!(world.orders(), ["home worker-0#0"]);
 }
 
 #[test]

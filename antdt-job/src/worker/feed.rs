@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher};
 use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId};
+use smallvec::SmallVec;
 
 use super::{Call, Reply, not_an_answer};
 
@@ -46,8 +47,8 @@ pub(super) struct Feed {
     filling: bool,
     /// How long the service may keep a question while nothing is held.
     patience: Duration,
-    /// What the question acknowledges, and the leases that this finishes.
-    acks: Vec<Ack>,
+    /// What the question acknowledges, and the leases that were finished since the service answered last.
+    acks: SmallVec<[Ack; 1]>,
     done: Vec<Held>,
     /// Shards that it asks for, and how long the service may keep it.
     want: u32,
@@ -95,7 +96,7 @@ impl Feed {
             let Ack { lease, offset } = fragment.ack();
             self.acks.push(Ack { lease: self.batcher.name_of(lease), offset });
         }
-        self.done = self.batcher.commit(batch);
+        self.done.append(&mut self.batcher.commit(batch));
         if self.acks.is_empty() {
             return None;
         }
@@ -104,9 +105,9 @@ impl Feed {
         self.exchange(want, Duration::ZERO)
     }
 
-    /// The batch is part of the model and was acknowledged by somebody else.
+    /// The batch is part of the model and was acknowledged by somebody else; in vain, if the service was restarted before.
     pub(super) fn settled(&mut self, batch: &Batch) {
-        self.batcher.commit(batch);
+        self.done.append(&mut self.batcher.commit(batch));
     }
 
     /// The batch is not part of the model: its samples come again.
@@ -202,7 +203,7 @@ impl Feed {
         self.asked = Asked::Exchange;
         Some(Call::Exchange {
             request: RequestId(self.granted + 1),
-            acks: self.acks.clone(),
+            acks: self.acks.to_vec(),
             want: self.want,
             wait: self.wait,
         })
@@ -210,6 +211,8 @@ impl Feed {
 
     /// Takes in what was granted, and returns what others could begin at once.
     fn exchanged(&mut self, exchanged: &Exchanged) -> Option<Call> {
+        // It is the service that was told of them.
+        self.done.clear();
         // Only now: a late copy of a question that was answered with "wait" may be granted, and asking it again is how
         // one hears of that.
         self.granted += u64::from(matches!(exchanged.fetched, Some(FetchOutcome::Granted(_))));

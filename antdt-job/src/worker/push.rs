@@ -72,8 +72,9 @@ impl WorkerLoop {
     /// At its own pace: the batch is done.
     pub(super) fn next_alone(&mut self, now: JobTime, session: &mut AgentSession) -> Call {
         self.report(now, session, self.batch.len());
-        self.step += 1;
+        // The plan was in force in the step that is over.
         self.note_plans(session);
+        self.step += 1;
         self.begin_push(session)
     }
 

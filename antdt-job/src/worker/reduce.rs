@@ -2,16 +2,22 @@
 
 use antdt_agent::{AgentSession, Part, SessionState};
 use antdt_collective::lanes::{Lanes, Verdict};
-use antdt_core::{JobTime, Joined, StepResult};
+use antdt_core::{JobTime, Joined, StepResult, SyncMode};
 
 use super::{At, Call, End, Then, WorkerLoop};
 
 impl WorkerLoop {
+    /// Whether it was told of this group before.
+    pub(super) fn knows(&self, joined: &Joined) -> bool {
+        self.sync == SyncMode::AllReduce && !joined.finished && joined.membership <= self.group
+    }
+
     /// A group was formed. What the last one left open is decided first.
     pub(super) fn joined(&mut self, joined: Box<Joined>) -> Call {
         if joined.finished {
             return self.over(End::EndOfData { trained: self.trained });
         }
+        self.group = joined.membership;
         self.step = joined.next_step;
         if let Some(prepared) = &self.prepared {
             if joined.commit_prepared && prepared.step + 1 == joined.next_step {

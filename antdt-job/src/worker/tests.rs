@@ -128,7 +128,7 @@ fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
     assert_eq!(standing.applied.as_ref().map(|result| result.step), Some(0));
     assert_eq!(standing.prepared, None);
     assert!(outside.session.reform());
-    (outside.membership, outside.plan) = (2, plan(2, 2, 8));
+    outside.plan = plan(2, 2, 8);
     outside.until(|call| matches!(call, Call::Agree(_)));
     assert!(!outside.session.reform() && outside.worker.batch_size() == 8);
     assert!(
@@ -159,7 +159,8 @@ fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
     outside.until(|call| matches!(call, Call::Combine { .. }));
     let batch = outside.batch.clone();
     outside.say(Reply::Broken);
-    assert_eq!(outside.call, Call::Join(Standing::default()), "nothing is in its model");
+    let first = Standing { group: MembershipVersion(1), ..Standing::default() };
+    assert_eq!(outside.call, Call::Join(first), "nothing is in its model");
     outside.until(|call| matches!(call, Call::Load(_)));
     assert_eq!(outside.call, Call::Load(batch));
     // The broken step leaves no trace in the times.
@@ -177,7 +178,9 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
         outside.until(|call| matches!(call, Call::Agree(_)));
         let batch = outside.batch.clone();
         outside.say(Reply::Broken);
-        let Call::Join(Standing { applied: None, prepared: Some(prepared) }) = &outside.call else {
+        let Call::Join(Standing { group: MembershipVersion(1), applied: None, prepared: Some(prepared) }) =
+            &outside.call
+        else {
             panic!("{:?}", outside.call);
         };
         assert_eq!((prepared.step, &prepared.contributions[0].acks), (0, &batch.acks()));
@@ -199,11 +202,25 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
 }
 
 #[test]
+fn an_answer_that_names_a_group_it_knows_decides_nothing() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Enter(_)));
+    let Call::Enter(first) = outside.call.clone() else { unreachable!() };
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    outside.say(Reply::Broken);
+    let question = outside.call.clone();
+    outside.say(Reply::Joined(first));
+    assert_eq!(outside.call, question, "the step it has prepared is still to be decided");
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 100);
+}
+
+#[test]
 fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
     outside.until(|call| matches!(call, Call::Enter(_)));
     outside.say(Reply::Broken);
-    assert_eq!(outside.call, Call::Join(Standing::default()));
+    assert_eq!(outside.call, Call::Join(Standing { group: MembershipVersion(1), ..Standing::default() }));
     assert_eq!(outside.end(), End::EndOfData { trained: true });
 }
 
@@ -216,7 +233,8 @@ fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
     outside.until(|call| matches!(call, Call::Combine { .. }));
     outside.say(Reply::Broken);
     let taken_over = StepResult { step: 6, contributions: [].into() };
-    assert_eq!(outside.call, Call::Join(Standing { applied: Some(taken_over), prepared: None }));
+    let group = MembershipVersion(1);
+    assert_eq!(outside.call, Call::Join(Standing { group, applied: Some(taken_over), prepared: None }));
 }
 
 #[test]
@@ -243,6 +261,21 @@ fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
     // The acks were said with the registration; what is left of the question is the wish for more.
     let again = Call::Exchange { request, acks: Vec::new(), want: 1, wait: Duration::ZERO };
     assert_eq!(outside.call, again);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 10);
+}
+
+/// The master acknowledges a step in one place, and does so in vain when the service has forgotten the leases.
+#[test]
+fn a_shard_that_is_done_is_presented_though_the_master_acknowledged_it() {
+    let mut outside = Outside::new(SyncMode::PsBsp, &[4, 6], 4);
+    outside.until(|call| matches!(call, Call::Ready { .. }));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.say(Reply::ServiceRestarted);
+    let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
+    assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4, 4], "one goes on, one is done");
+    let reply = outside.adopt(0);
+    outside.say(reply);
     assert_eq!(outside.end(), End::EndOfData { trained: true });
     assert_eq!(outside.trained(), 10);
 }

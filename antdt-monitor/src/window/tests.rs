@@ -110,7 +110,7 @@ fn memory_is_bounded_however_long_the_job() {
         long.push(SampleTime(1), 1.0, true);
     }
     assert_eq!(window.batches.len(), 80);
-    assert_eq!(long.beats.len(), 40);
+    assert_eq!(long.slow.len(), 40);
 }
 
 #[test]

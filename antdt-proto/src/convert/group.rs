@@ -51,6 +51,7 @@ impl v1::JoinRequest {
             holder: Some(holder.into()),
             applied: standing.applied.as_ref().map(Into::into),
             prepared: standing.prepared.as_ref().map(Into::into),
+            group: standing.group.0,
         }
     }
 
@@ -62,7 +63,7 @@ impl v1::JoinRequest {
         let holder = required("join.holder", self.holder)?.try_into()?;
         let applied = self.applied.map(TryInto::try_into).transpose()?;
         let prepared = self.prepared.map(TryInto::try_into).transpose()?;
-        Ok((holder, core::Standing { applied, prepared }))
+        Ok((holder, core::Standing { group: core::MembershipVersion(self.group), applied, prepared }))
     }
 }
 
@@ -186,7 +187,11 @@ mod tests {
         let holder = Holder::new(NodeId::worker(2), Incarnation(1));
         let ack = Ack { lease: LeaseId { generation: Generation(3), sequence: 9 }, offset: 7 };
         let result = StepResult { step: 5, contributions: [Contribution { holder, acks: vec![ack] }].into() };
-        let standing = antdt_core::Standing { applied: Some(result), prepared: None };
+        let standing = antdt_core::Standing {
+            group: antdt_core::MembershipVersion(7),
+            applied: Some(result),
+            prepared: None,
+        };
         let back = v1::JoinRequest::new(holder, &standing).into_core().unwrap();
         assert_eq!(back, (holder, standing));
 

@@ -1305,6 +1305,9 @@ pub struct JoinRequest {
     /// The step after it, if this worker has its result but could not learn whether everyone does.
     #[prost(message, optional, tag = "3")]
     pub prepared: ::core::option::Option<StepResult>,
+    /// Newest group that this worker was told of; 0 before the first.
+    #[prost(uint64, tag = "4")]
+    pub group: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {

@@ -10,7 +10,7 @@ use antdt_core::JobTime;
 use antdt_core::trace::{End, Entry, Header, Kind, write_entry};
 use serde::Serialize;
 
-use super::Recorder;
+use super::{Packing, Recorder};
 
 /// Bytes that may wait to be written. More would let a slow disk take more of the job's memory before it is given up;
 /// a job of some thousand events a second writes about a megabyte in a second.
@@ -72,20 +72,26 @@ impl TraceWriter {
     ///
     /// # Errors
     /// If the header cannot be written.
-    pub fn start(file: File, header: &Header) -> std::io::Result<Self> {
-        Self::start_within(file, header, WAITING_MAX)
+    pub fn start(file: File, packing: Packing, header: &Header) -> std::io::Result<Self> {
+        Self::start_within(file, packing, header, WAITING_MAX)
     }
 
-    fn start_within(mut file: File, header: &Header, waiting_max: usize) -> std::io::Result<Self> {
+    fn start_within(
+        mut file: File,
+        packing: Packing,
+        header: &Header,
+        waiting_max: usize,
+    ) -> std::io::Result<Self> {
         let mut line = Vec::new();
         header.write(&mut line)?;
+        packing.pack(&mut line)?;
         file.write_all(&line)?;
         let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max });
         let (ended, done) = channel();
         let (writing, written) = (Arc::clone(&shared), line.len() as u64);
         std::thread::Builder::new().name("antdt-record".to_owned()).spawn(move || {
             // Whoever started it may have gone without waiting.
-            let _ = ended.send(write_all(&writing, file, written));
+            let _ = ended.send(write_all(&writing, file, packing, written));
         })?;
         Ok(Self { shared, done })
     }
@@ -169,7 +175,7 @@ where
 }
 
 /// The thread. `bytes` are in the file already.
-fn write_all(shared: &Shared, mut file: File, mut bytes: u64) -> Recorded {
+fn write_all(shared: &Shared, mut file: File, packing: Packing, mut bytes: u64) -> Recorded {
     let mut taken = Vec::new();
     let (mut in_file, mut warned) = (0, false);
     loop {
@@ -184,9 +190,10 @@ fn write_all(shared: &Shared, mut file: File, mut bytes: u64) -> Recorded {
         }
         drop(state);
 
-        let (whole, error) = write_lines(&mut file, &taken);
-        in_file += taken[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
-        bytes += whole as u64;
+        let written = write_lines(&mut file, packing, &mut taken);
+        let error = written.error;
+        in_file += written.entries;
+        bytes += written.bytes;
         taken.clear();
         if let Some(error) = error {
             let mut state = shared.lock();
@@ -210,15 +217,29 @@ fn write_all(shared: &Shared, mut file: File, mut bytes: u64) -> Recorded {
             drop(state);
             let mut line = Vec::new();
             if write_entry(&mut line, newest, Entry::TRACE, Kind::End, &end).is_ok() {
-                bytes += write_lines(&mut file, &line).0 as u64;
+                bytes += write_lines(&mut file, packing, &mut line).bytes;
             }
             return Recorded { end, bytes };
         }
     }
 }
 
-/// Writes whole lines. Says how many bytes of whole lines are in the file, and what went wrong with the rest.
-fn write_lines(file: &mut File, lines: &[u8]) -> (usize, Option<std::io::Error>) {
+/// What got into the file.
+struct Written {
+    entries: u64,
+    /// Of whole lines; compressed, of whole members.
+    bytes: u64,
+    /// Why not everything did.
+    error: Option<std::io::Error>,
+}
+
+/// Writes whole lines. What is in `lines` afterwards is of no use.
+fn write_lines(file: &mut File, packing: Packing, lines: &mut Vec<u8>) -> Written {
+    let entries = |lines: &[u8]| lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let all = entries(lines);
+    if let Err(error) = packing.pack(lines) {
+        return Written { entries: 0, bytes: 0, error: Some(error) };
+    }
     let mut done = 0;
     while done < lines.len() {
         let error = match file.write(&lines[done..]) {
@@ -230,10 +251,14 @@ fn write_lines(file: &mut File, lines: &[u8]) -> (usize, Option<std::io::Error>)
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => error,
         };
-        let whole = lines[..done].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        return (whole, Some(error));
+        let whole = match packing {
+            Packing::Plain => lines[..done].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1),
+            // A piece of a member is of no use.
+            Packing::Gzip => 0,
+        };
+        return Written { entries: entries(&lines[..whole]), bytes: whole as u64, error: Some(error) };
     }
-    (done, None)
+    Written { entries: all, bytes: done as u64, error: None }
 }
 
 #[cfg(test)]

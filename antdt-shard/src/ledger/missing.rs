@@ -58,7 +58,8 @@ impl ShardLedger {
         let given_up = book.quarantined().filter(|g| g.key.epoch == epoch);
         let given_up = given_up.map(|g| (g.key.index, (g.offset, MissingWhy::Quarantined)));
         left.extend(given_up.take(shards.saturating_sub(left.len())).collect::<Vec<_>>());
-        let leased = self.standing.leases.values().map(|lease| &lease.taken).filter(|t| t.key.epoch == epoch);
+        let leased = self.standing.leases_by_age();
+        let leased = leased.iter().map(|(_, lease)| &lease.taken).filter(|t| t.key.epoch == epoch);
         let leased = leased.map(|t| (t.key.index, (t.begun.offset, MissingWhy::Leased)));
         left.extend(leased.take(shards.saturating_sub(left.len())).collect::<Vec<_>>());
 

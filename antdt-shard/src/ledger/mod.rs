@@ -25,6 +25,7 @@ mod account;
 mod book;
 pub(crate) mod codec;
 mod cut;
+mod leases;
 mod machine;
 mod missing;
 mod pass;
@@ -37,11 +38,12 @@ use std::time::Duration;
 
 use antdt_core::{
     Ack, AckOutcome, Counts, Epoch, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation,
-    JobTime, LeaseId, NodeId, Registered, RequestId, Role, SampleRange, ShardKey,
+    JobTime, LeaseId, NodeId, NodeMap, Registered, RequestId, Role, SampleRange, ShardKey,
 };
 
 use self::book::{After, Book, Taken};
 pub use self::cut::{CutBinding, LedgerCut};
+use self::leases::{Lease, Leases};
 pub use self::machine::{Answer, Event, LedgerStatus};
 pub use self::missing::{Missing, MissingWhy};
 pub use self::record::{Record, Recovery};
@@ -81,14 +83,6 @@ pub struct Quarantined {
     pub offset: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Lease {
-    holder: Holder,
-    /// Samples that were done when it was granted.
-    resumed_at: u64,
-    taken: Taken,
-}
-
 /// The answer to a request, as long as the holder may repeat it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answered {
@@ -101,8 +95,7 @@ struct Answered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     live: Incarnation,
-    /// Its leases, oldest first.
-    leases: VecDeque<u64>,
+    leases: Leases,
     last: Option<Answered>,
     /// Leases that the live incarnation finished lately, with their lengths: the repetition of an ack whose answer
     /// was lost is recognised. As many as it can hold are enough, because a holder acknowledges one call at a time.
@@ -114,19 +107,12 @@ impl Member {
     /// shards than this in one call is then answered as stale, which costs a count of the agent, not a sample.
     const COMPLETED_MAX: usize = 1024;
 
-    const fn new(live: Incarnation) -> Self {
-        Self { live, leases: VecDeque::new(), last: None, completed: VecDeque::new() }
+    fn new(live: Incarnation) -> Self {
+        Self { live, leases: Leases::default(), last: None, completed: VecDeque::new() }
     }
 
     fn held(&self) -> u32 {
         u32::try_from(self.leases.len()).expect("no more than max_leases_per_holder, a u32")
-    }
-
-    /// A lease of it has ended. Most often it is the oldest.
-    fn end(&mut self, sequence: u64) {
-        if let Some(at) = self.leases.iter().position(|held| *held == sequence) {
-            self.leases.remove(at);
-        }
     }
 }
 
@@ -135,8 +121,7 @@ impl Member {
 struct Standing {
     generation: Generation,
     sequence: u64,
-    leases: BTreeMap<u64, Lease>,
-    members: BTreeMap<NodeId, Member>,
+    members: NodeMap<Member>,
     /// Those who were told to wait and have not been given anything since.
     idle: BTreeSet<NodeId>,
     /// Nothing is granted before this.
@@ -145,18 +130,27 @@ struct Standing {
 
 impl Standing {
     const fn new(generation: Generation) -> Self {
-        Self {
-            generation,
-            sequence: 0,
-            leases: BTreeMap::new(),
-            members: BTreeMap::new(),
-            idle: BTreeSet::new(),
-            frozen_until: None,
-        }
+        Self { generation, sequence: 0, members: NodeMap::new(), idle: BTreeSet::new(), frozen_until: None }
+    }
+
+    /// All leases, in the order of their holders.
+    fn leases(&self) -> impl Iterator<Item = (Holder, &Lease)> {
+        self.members.iter().flat_map(|(node, member)| {
+            let holder = Holder::new(node, member.live);
+            member.leases.iter().map(move |lease| (holder, lease))
+        })
+    }
+
+    /// All leases, oldest first; O(leases · log leases).
+    fn leases_by_age(&self) -> Vec<(Holder, &Lease)> {
+        let mut leases: Vec<_> = self.leases().collect();
+        leases.sort_unstable_by_key(|(_, lease)| lease.sequence);
+        leases
     }
 }
 
-/// The ledger of one data set. O(outstanding leases + holes + nodes) memory, for any number of shards and epochs.
+/// The ledger of one data set. O(outstanding leases + holes + nodes) memory, for any number of shards and epochs; workers
+/// are numbered from 0, and one with a large number takes as much as a [`NodeMap`] says.
 ///
 /// Every change queues the [`Record`]s that make it durable; drain them with [`poll_effect`](antdt_core::Machine::poll_effect)
 /// after every call, and release the answer when they are stored.
@@ -246,8 +240,10 @@ impl ShardLedger {
         if let Some(before) = incarnation.0.checked_sub(1) {
             self.worker_lost(Holder::new(node, Incarnation(before)));
         }
-        let first = !self.standing.members.contains_key(&node);
-        self.standing.members.entry(node).or_insert_with(|| Member::new(incarnation));
+        let first = !self.standing.members.contains(node);
+        if first {
+            self.standing.members.insert(node, Member::new(incarnation));
+        }
         let adopt = |held: &Held| {
             let again = self.held_again(holder, held.key);
             if first && again.is_none() { self.adopt(holder, share, held) } else { again }
@@ -258,21 +254,14 @@ impl ShardLedger {
 
     /// The lease that a holder has on a shard, granted as it stands.
     fn held_again(&self, holder: Holder, key: ShardKey) -> Option<Grant> {
-        let member = self.standing.members.get(&holder.node)?;
-        let of_shard = |sequence: &u64| {
-            self.standing
-                .leases
-                .get(sequence)
-                .filter(|lease| lease.taken.key == key)
-                .map(|l| (*sequence, l.taken))
-        };
-        let (sequence, taken) = member.leases.iter().find_map(of_shard)?;
-        Some(self.grant(sequence, &taken))
+        let member = self.standing.members.get(holder.node)?;
+        let lease = member.leases.iter().find(|lease| lease.taken.key == key)?;
+        Some(self.grant(lease.sequence, &lease.taken))
     }
 
     fn adopt(&mut self, holder: Holder, share: u32, held: &Held) -> Option<Grant> {
         let void = self.book.restored.is_some_and(|restored| held.lease.generation <= restored);
-        let has_room = self.standing.members.get(&holder.node)?.held() < self.book.spec.max_leases_per_holder;
+        let has_room = self.standing.members.get(holder.node)?.held() < self.book.spec.max_leases_per_holder;
         if void || held.lease.generation >= self.standing.generation || !has_room {
             return None;
         }
@@ -347,19 +336,18 @@ impl ShardLedger {
         if generation != current {
             return Err(FetchError::WrongGeneration { given: generation, current });
         }
-        if let Some(through) = self.fence(holder) {
-            return Err(FetchError::Fenced { holder, through });
-        }
-        let member = self.standing.members.get(&holder.node);
+        // A live member is not fenced: the fence that ends a life puts it out.
+        let member = self.standing.members.get(holder.node);
         if member.is_none_or(|member| member.live != holder.incarnation) {
-            return Err(FetchError::UnknownHolder { holder });
+            let fenced = self.fence(holder).map(|through| FetchError::Fenced { holder, through });
+            return Err(fenced.unwrap_or(FetchError::UnknownHolder { holder }));
         }
         Ok(())
     }
 
     /// Whether a member may ask with this request; `true` if it was answered with a grant before.
     fn check_request(&self, holder: Holder, request: RequestId) -> Result<bool, FetchError> {
-        match self.standing.members.get(&holder.node).and_then(|member| member.last.as_ref()) {
+        match self.standing.members.get(holder.node).and_then(|member| member.last.as_ref()) {
             Some(last) if last.request == request => return Ok(true),
             Some(last) if last.request > request => {
                 return Err(FetchError::OldRequest { holder, request, last: last.request });
@@ -384,7 +372,7 @@ impl ShardLedger {
     ) -> Result<(FetchOutcome, Vec<Grant>), FetchError> {
         let repeated = self.check_request(holder, request)?;
         let members = self.standing.members.len() as u64;
-        let member = self.standing.members.get(&holder.node).expect("the caller was checked");
+        let member = self.standing.members.get(holder.node).expect("the caller was checked");
         if let Some(last) = member.last.as_ref().filter(|_| repeated) {
             return Ok((FetchOutcome::Granted(last.first), last.more.clone()));
         }
@@ -414,7 +402,7 @@ impl ShardLedger {
             let Some(taken) = self.book.take_first(share) else { break };
             more.push(self.lend(holder, taken));
         }
-        let member = self.standing.members.get_mut(&holder.node).expect("the caller was checked");
+        let member = self.standing.members.get_mut(holder.node).expect("the caller was checked");
         member.last = Some(Answered { request, first, more: more.clone() });
         self.standing.idle.remove(&holder.node);
         Ok((FetchOutcome::Granted(first), more))
@@ -425,9 +413,8 @@ impl ShardLedger {
         self.standing.sequence += 1;
         let sequence = self.standing.sequence;
         let grant = self.grant(sequence, &taken);
-        self.standing.leases.insert(sequence, Lease { holder, resumed_at: taken.begun.offset, taken });
-        let member = self.standing.members.get_mut(&holder.node).expect("only members are lent to");
-        member.leases.push_back(sequence);
+        let member = self.standing.members.get_mut(holder.node).expect("only members are lent to");
+        member.leases.push(Lease { sequence, resumed_at: taken.begun.offset, taken });
         grant
     }
 
@@ -445,17 +432,15 @@ impl ShardLedger {
     /// Leases of this holder that others could begin at once: newest first, none that it has acknowledged samples of,
     /// not the oldest, which it is about to begin, and no more than there are idle holders.
     fn recall(&self, holder: Holder) -> Vec<LeaseId> {
-        let Standing { generation, leases, members, idle, .. } = &self.standing;
+        let Standing { generation, members, idle, .. } = &self.standing;
         // With a static assignment nobody else may have them.
-        let in_vain = self.book.spec.assignment != Assignment::Dynamic;
-        let Some(member) = members.get(&holder.node).filter(|_| !idle.is_empty() && !in_vain) else {
-            return Vec::new();
-        };
+        let in_vain = idle.is_empty() || self.book.spec.assignment != Assignment::Dynamic;
+        let Some(member) = members.get(holder.node).filter(|_| !in_vain) else { return Vec::new() };
         let others = idle.len() - usize::from(idle.contains(&holder.node));
-        let unstarted =
-            |sequence: &&u64| leases.get(sequence).is_some_and(|l| l.taken.begun.offset == l.resumed_at);
-        let newest = member.leases.iter().skip(1).rev().filter(unstarted).take(others);
-        newest.map(|sequence| LeaseId { generation: *generation, sequence: *sequence }).collect()
+        // All but the oldest.
+        let newest = member.leases.iter().rev().take(member.leases.len().saturating_sub(1));
+        let unstarted = newest.filter(|l| l.taken.begun.offset == l.resumed_at).take(others);
+        unstarted.map(|lease| LeaseId { generation: *generation, sequence: lease.sequence }).collect()
     }
 
     /// Grants nothing until [`thaw`](Self::thaw), or until the deadline at the latest: whoever asks is told to wait.
@@ -554,12 +539,11 @@ impl ShardLedger {
         self.records.push_back(Record::Fenced { node, through: incarnation });
         // The lost holder may itself be waiting for an answer.
         self.wake = true;
-        let Standing { members, leases, idle, .. } = &mut self.standing;
-        idle.remove(&node);
+        self.standing.idle.remove(&node);
         // No later life can be live: its registration would have raised the fence this far. So every lease of the node
         // is one of the life that was live, for earlier ones ended when it registered.
-        for sequence in members.remove(&node).into_iter().flat_map(|member| member.leases) {
-            if let Some(lease) = leases.remove(&sequence) {
+        if let Some(member) = self.standing.members.remove(node) {
+            for lease in member.leases.iter() {
                 self.book.put_back(&lease.taken);
             }
         }
@@ -590,11 +574,11 @@ impl ShardLedger {
         self.standing.generation
     }
 
-    /// The live leases, oldest first.
+    /// The live leases, oldest first; O(leases · log leases).
     pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
-        self.standing.leases.iter().map(|(sequence, lease)| Outstanding {
-            lease: LeaseId { generation: self.standing.generation, sequence: *sequence },
-            holder: lease.holder,
+        self.standing.leases_by_age().into_iter().map(|(holder, lease)| Outstanding {
+            lease: LeaseId { generation: self.standing.generation, sequence: lease.sequence },
+            holder,
             key: lease.taken.key,
             offset: lease.taken.begun.offset,
             len: lease.taken.len,
@@ -616,8 +600,9 @@ impl ShardLedger {
     }
 
     fn lease(&self, holder: Holder, id: LeaseId) -> Option<&Lease> {
-        let lease = self.standing.leases.get(&id.sequence)?;
-        (id.generation == self.standing.generation && lease.holder == holder).then_some(lease)
+        let member = self.standing.members.get(holder.node)?;
+        let lease = member.leases.get(id.sequence)?;
+        (id.generation == self.standing.generation && member.live == holder.incarnation).then_some(lease)
     }
 
     fn check(&self, holder: Holder, ack: Ack) -> Result<(), AckError> {
@@ -653,14 +638,14 @@ impl ShardLedger {
 
     fn ack_checked(&mut self, holder: Holder, ack: Ack) -> AckOutcome {
         let Ack { lease: id, offset } = ack;
-        let Standing { generation, leases, members, .. } = &mut self.standing;
+        let Standing { generation, members, .. } = &mut self.standing;
         let current = id.generation == *generation;
-        let lease = leases.get_mut(&id.sequence).filter(|lease| current && lease.holder == holder);
-        let Some(lease) = lease else {
-            let finished = members.get(&holder.node).is_some_and(|member| {
-                member.live == holder.incarnation && member.completed.contains(&(id.sequence, offset))
-            });
-            return if current && finished { AckOutcome::Accepted } else { AckOutcome::StaleLease };
+        let member =
+            members.get_mut(holder.node).filter(|member| current && member.live == holder.incarnation);
+        let Some(member) = member else { return AckOutcome::StaleLease };
+        let Some(lease) = member.leases.get_mut(id.sequence) else {
+            let finished = member.completed.contains(&(id.sequence, offset));
+            return if finished { AckOutcome::Accepted } else { AckOutcome::StaleLease };
         };
         if offset == lease.taken.begun.offset {
             return AckOutcome::Accepted;
@@ -669,9 +654,7 @@ impl ShardLedger {
         self.records.push_back(Record::Acked { epoch, position, offset });
         let after = self.book.ack(&mut lease.taken, offset);
         if after != After::Begun {
-            leases.remove(&id.sequence);
-            let member = members.get_mut(&holder.node).expect("the holder of a live lease is a member");
-            member.end(id.sequence);
+            member.leases.remove(id.sequence);
             let remembered = (self.book.spec.max_leases_per_holder as usize).min(Member::COMPLETED_MAX);
             if member.completed.len() >= remembered {
                 member.completed.pop_front();
@@ -685,10 +668,8 @@ impl ShardLedger {
 
     fn end_lease(&mut self, holder: Holder, id: LeaseId) -> Option<Taken> {
         self.lease(holder, id)?;
-        let lease = self.standing.leases.remove(&id.sequence)?;
-        let member = self.standing.members.get_mut(&holder.node);
-        member.expect("the holder of a live lease is a member").end(id.sequence);
-        Some(lease.taken)
+        let member = self.standing.members.get_mut(holder.node)?;
+        Some(member.leases.remove(id.sequence)?.taken)
     }
 }
 

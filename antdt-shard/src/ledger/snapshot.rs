@@ -46,7 +46,7 @@ impl ShardLedger {
     /// until somebody changes it.
     pub fn snapshot(&self) -> LedgerSnapshot {
         let mut book = self.book.clone();
-        for lease in self.standing.leases.values() {
+        for (_, lease) in self.standing.leases() {
             book.put_back(&lease.taken);
         }
         LedgerSnapshot { book }

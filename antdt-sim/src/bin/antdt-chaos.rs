@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a program, with threads and a clock of its own")]
 
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +14,15 @@ use antdt_sim::shrink::shrink;
 
 const USAGE: &str = "\
 antdt-chaos --seeds N [--from SEED]   run N random worlds under all invariants
-antdt-chaos --seed SEED               run one, and if it fails make it small and tell its story
+antdt-chaos --seed SEED [--trace FILE]    run one, and if it fails make it small and tell its story; its recording goes to FILE
 antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match &arguments[..] {
-        ["--seed", seed] => number("--seed", seed).map(one),
+        ["--seed", seed] => number("--seed", seed).and_then(|seed| one(seed, None)),
+        ["--seed", seed, "--trace", file] => number("--seed", seed).and_then(|seed| one(seed, Some(file))),
         ["--seeds", count] => number("--seeds", count).map(|count| many(0, count, u64::MAX)),
         ["--seeds", count, "--from", from] => {
             number("--seeds", count).and_then(|count| Ok(many(number("--from", from)?, count, u64::MAX)))
@@ -46,10 +48,10 @@ fn number(flag: &str, text: &str) -> Result<u64, String> {
 }
 
 /// One case. Returns whether all invariants hold in it.
-fn one(seed: u64) -> bool {
-    let case = chaos::case(seed);
+fn one(seed: u64, trace: Option<&str>) -> Result<bool, String> {
+    let mut case = chaos::case(seed);
     println!("{case}");
-    match case.run() {
+    let good = match case.run() {
         Ok(outcome) => {
             let (at, steps) = (outcome.completed, outcome.steps);
             println!("every invariant holds; {steps} steps, complete at {at}: {:?}", outcome.result);
@@ -57,11 +59,19 @@ fn one(seed: u64) -> bool {
         }
         Err(error) => {
             let shrunk = shrink(&case, &error);
-            println!("\nsmallest of {} candidates: {}", shrunk.tries, shrunk.case);
-            println!("\n{}", shrunk.case.story());
+            case = shrunk.case;
+            println!("\nsmallest of {} candidates: {case}", shrunk.tries);
+            println!("\n{}", case.story());
             false
         }
+    };
+    if let Some(trace) = trace {
+        let failed = |error| format!("--trace = {trace}: {error}; name another file");
+        let file = std::fs::File::create(trace).map_err(failed)?;
+        case.trace(BufWriter::new(file)).and_then(|mut out| out.flush()).map_err(failed)?;
+        println!("\nits recording is in {trace}");
     }
+    Ok(good)
 }
 
 /// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them.

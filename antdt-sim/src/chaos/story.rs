@@ -8,7 +8,8 @@ use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 use antdt_shard::ledger::{Answer, Event};
 
 use super::CaseError;
-use crate::happening::Happening;
+use crate::Violation;
+use crate::happening::{Happening, Observer};
 
 /// Lines shown at most: the last ones say most.
 const LINES_MAX: usize = 60;
@@ -66,6 +67,17 @@ impl fmt::Display for Story {
     }
 }
 
+/// What happens, one line each.
+#[derive(Debug, Default)]
+pub(super) struct Lines(pub(super) Vec<(JobTime, String)>);
+
+impl Observer for Lines {
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
+        self.0.extend(line(what).map(|line| (at, line)));
+        Ok(())
+    }
+}
+
 /// Words of a line; `lease 1.7` and `shard 3/0` are known by their numbers.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split([' ', ',', ';', ':', '(', ')', '[', ']'])
@@ -97,14 +109,14 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 /// One line for what matters; what concerns all begins with `!`.
-pub(super) fn line(what: &Happening<'_>) -> Option<String> {
+fn line(what: &Happening<'_>) -> Option<String> {
     match what {
         Happening::Ledger(event, answer) => ledger(event, answer),
         Happening::Record(record) => {
             Some(format!("! record {record:?}")).filter(|line| line.contains("Gener"))
         }
         Happening::Head(event, answer) => head(event, answer),
-        Happening::HeadDeadline | Happening::Beat(..) => None,
+        Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) => None,
         Happening::Effect(effect) => self::effect(effect),
         Happening::Worker(holder, reply, call) => worker(reply, call).map(|text| format!("{holder} {text}")),
         Happening::Born(holder) => Some(format!("{holder} begins to run")),
@@ -171,7 +183,10 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::Join { holder, standing } => {
             let step = |result: &Option<antdt_core::StepResult>| result.as_ref().map(|result| result.step);
             let (applied, prepared) = (step(&standing.applied), step(&standing.prepared));
-            format!("master: {holder} joins with applied {applied:?}, prepared {prepared:?}: {word}")
+            let group = standing.group;
+            format!(
+                "master: {holder} joins from group {group} with applied {applied:?}, prepared {prepared:?}: {word}"
+            )
         }
         HeadEvent::Ready { holder, step, readiness } => {
             let (samples, due) = (readiness.samples, acks(&readiness.acks));

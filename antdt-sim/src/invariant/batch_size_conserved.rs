@@ -1,15 +1,17 @@
-//! In synchronous training the batches of one step add up to the global batch, whatever the plans are; fewer samples only where
-//! somebody was told that there are none for him now, as at the data's end, or while a lost worker's part is not yet shared
-//! out among the others. More never.
+//! In synchronous training the batches of one step add up to the global batch, whatever the plans are. More samples never.
+//! Fewer only while a lost worker's part is not yet shared out among the others, and where a worker takes all that it
+//! holds, after it was told that there are none for it now, as at the data's end, or was asked to give back what others
+//! can begin; of which it gives back no more than it was asked for.
 //!
 //! Source: `AntDT` changes the batch sizes of workers such that their sum, and with it the meaning of the learning rate, stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit, SyncMode};
-use antdt_job::{Call, HeadEffect, HeadEvent, Note, Reply};
+use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 
 use super::Invariant;
+use super::holding::Holding;
 use super::seats::Seats;
 use crate::happening::Happening;
 use crate::setup::Setup;
@@ -41,10 +43,13 @@ pub struct BatchSizeConserved {
     loaded: BTreeMap<Holder, Loaded>,
     /// Who was told so since its last batch; of those at the data's end, for ever.
     told: BTreeMap<Holder, bool>,
+    /// What each worker has to take batches from.
+    holdings: BTreeMap<Holder, Holding>,
     /// The group in force, its size, and its open step.
     group: (MembershipVersion, usize),
     open: BTreeMap<(MembershipVersion, u64), Step>,
-    /// With servers: who is ready for which step.
+    /// With servers: who takes part, and who is ready for which step.
+    members: BTreeSet<Holder>,
     ready: BTreeMap<Holder, (u64, Loaded)>,
     committed: Option<u64>,
 }
@@ -58,8 +63,10 @@ impl BatchSizeConserved {
             seats: Seats::default(),
             loaded: BTreeMap::new(),
             told: BTreeMap::new(),
+            holdings: BTreeMap::new(),
             group: (MembershipVersion(0), 0),
             open: BTreeMap::new(),
+            members: BTreeSet::new(),
             ready: BTreeMap::new(),
             committed: None,
         }
@@ -67,15 +74,21 @@ impl BatchSizeConserved {
 
     fn replied(&mut self, holder: Holder, reply: &Reply) {
         match reply {
-            Reply::Exchanged(exchanged) => match exchanged.fetched {
-                Some(FetchOutcome::Wait { .. } | FetchOutcome::AtLimit) => {
+            Reply::Exchanged(exchanged) => {
+                match exchanged.fetched {
+                    Some(FetchOutcome::Wait { .. } | FetchOutcome::AtLimit) => {
+                        self.told.entry(holder).or_default();
+                    }
+                    Some(FetchOutcome::EndOfData) => {
+                        self.told.insert(holder, true);
+                    }
+                    Some(FetchOutcome::Granted(_)) | None => {}
+                }
+                if !exchanged.recalled.is_empty() {
+                    // Others are idle, and it gives back what it has not begun.
                     self.told.entry(holder).or_default();
                 }
-                Some(FetchOutcome::EndOfData) => {
-                    self.told.insert(holder, true);
-                }
-                Some(FetchOutcome::Granted(_)) | None => {}
-            },
+            }
             // An empty batch takes its place.
             Reply::Unreadable { .. } => {
                 self.loaded.insert(holder, Loaded { short: true, ..Loaded::default() });
@@ -91,13 +104,16 @@ impl BatchSizeConserved {
     fn called(&mut self, holder: Holder, call: &Call) -> Result<(), String> {
         let Some(seat) = self.seats.get(holder) else { return Ok(()) };
         match call {
-            // Others are idle, and it gives back what it has not begun.
-            Call::Release(_) => {
-                self.told.entry(holder).or_default();
-            }
             Call::Load(batch) => {
                 let samples = batch.fragments.iter().map(Fragment::len).sum();
                 let (size, end) = (u64::from(seat.size), self.told.get(&holder) == Some(&true));
+                let left = self.holdings.get(&holder).map_or(0, Holding::left);
+                if samples < size.min(left) {
+                    return Err(format!(
+                        "{holder} takes a batch of {samples} samples and has {left}; plan {} says {size}",
+                        seat.applied
+                    ));
+                }
                 let short = end || self.told.remove(&holder).is_some();
                 if samples > size || (samples < size && !short) {
                     return Err(format!(
@@ -149,12 +165,18 @@ impl BatchSizeConserved {
             return Ok(()); // Everybody is told.
         }
         self.committed = Some(commit.step);
+        if let Some(late) = self.members.iter().find(|member| !self.ready.contains_key(member)) {
+            return Err(format!("step {} is committed before {late} is ready", commit.step));
+        }
         let ready = std::mem::take(&mut self.ready);
-        let ready = ready.iter().filter(|(holder, (step, loaded))| {
-            *step == commit.step && (loaded.samples == 0 || commit.contributors.contains_key(holder))
-        });
         let (mut expected, mut short, mut members, mut plan) = (0, false, 0, None);
-        for (holder, (_, loaded)) in ready {
+        for (holder, (step, loaded)) in &ready {
+            if *step != commit.step {
+                return Err(format!(
+                    "step {} is committed before {holder}, which is at step {step}",
+                    commit.step
+                ));
+            }
             expected += loaded.size;
             short |= loaded.short;
             members += usize::from(loaded.size > 0);
@@ -189,13 +211,33 @@ impl Invariant for BatchSizeConserved {
                 }
             }
             Happening::Worker(holder, reply, call) => {
+                let holding = self.holdings.entry(*holder).or_default();
+                holding.replied(*holder, reply);
                 self.replied(*holder, reply);
-                return self.called(*holder, call);
+                self.called(*holder, call)?;
+                let holding = self.holdings.entry(*holder).or_default();
+                return holding.called(call).map_err(|why| format!("{holder} {why}"));
             }
-            Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
+            Happening::Head(HeadEvent::Ready { holder, step, readiness }, HeadAnswer::Parked)
+                if self.committed < Some(*step) =>
+            {
                 let mut loaded = self.loaded.get(holder).copied().unwrap_or_default();
                 loaded.samples = readiness.samples;
                 self.ready.insert(*holder, (*step, loaded));
+            }
+            // What one who is gone was ready for is not part of the step.
+            Happening::Effect(HeadEffect::LedgerLost(holder))
+            | Happening::Head(HeadEvent::Leave { holder, .. }, HeadAnswer::Left { .. }) => {
+                self.ready.remove(holder);
+                self.members.remove(holder);
+            }
+            Happening::Effect(HeadEffect::Joined(holder, joined))
+                if self.sync == SyncMode::PsBsp && !joined.finished =>
+            {
+                self.members.insert(*holder);
+            }
+            Happening::Died(holder) => {
+                self.holdings.remove(holder);
             }
             Happening::Effect(HeadEffect::Committed(_, commit)) => return self.committed(commit),
             _ => {}
@@ -208,9 +250,8 @@ impl Invariant for BatchSizeConserved {
 mod tests {
     use antdt_agent::Batch;
     use antdt_core::{Exchanged, PlanVersion, Readiness};
-    use antdt_job::HeadAnswer;
 
-    use super::super::testing::{History, IDLE, holder, joined, plan};
+    use super::super::testing::{History, IDLE, ack, grant, holder, joined, lease, plan};
     use super::*;
 
     fn setup(sync: SyncMode) -> Setup {
@@ -254,6 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_a_short_batch_takes_all_it_has_and_gives_back_what_it_was_asked_for() {
+        let lend = |recalled: &[u64]| Exchanged {
+            fetched: Some(FetchOutcome::Granted(grant(1, 0, 0))),
+            more: vec![grant(2, 1, 0)],
+            recalled: recalled.iter().map(|number| lease(*number)).collect(),
+            ..Exchanged::default()
+        };
+        let release = |number| Call::Release(vec![ack(number, 0)]);
+        let mut history = in_a_group();
+        history.worker(holder(1), &Reply::Exchanged(lend(&[2])), &release(2)).holds();
+        history.worker(holder(1), &Reply::Released, &batch(3)).fails("3 samples and has 10; plan 1 says 4");
+        let mut history = in_a_group();
+        history.worker(holder(1), &Reply::Exchanged(lend(&[2])), &release(1)).fails("was not asked for");
+        // Without being asked nobody takes less, whatever it has given back.
+        let mut history = in_a_group();
+        history.worker(holder(1), &Reply::Exchanged(lend(&[])), &release(1));
+        history.worker(holder(1), &Reply::Slept, &release(2));
+        history.worker(holder(1), &Reply::Released, &batch(3)).fails("a batch of 3 samples; plan 1 says 4");
+    }
+
+    #[test]
     fn a_plan_adds_up() {
         let publish =
             |sizes: &[u32]| HeadEffect::Note { at: JobTime::ZERO, note: Note::Published(plan(1, sizes)) };
@@ -286,6 +348,13 @@ mod tests {
         };
         run(Some(4), 12).holds();
         run(None, 8).holds();
+        let mut late = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+        let told = Box::new(joined(1, &[], plan(1, &[8, 4]), 0));
+        let commit =
+            StepCommit { step: 0, contributors: BTreeMap::new().into(), samples: 0, apply: None, end: false };
+        late.effect(&HeadEffect::Joined(holder(1), told));
+        late.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
+        late.fails("before worker-1#0 is ready");
         run(Some(4), 8).fails("add up to 8; 12 by the plan");
         run(Some(4), 13).fails("add up to 13");
     }

@@ -3,12 +3,12 @@
 //! between; and a step is committed once, by all who go on with the model, or by nobody.
 //!
 //! Two things may be trained twice, and are not found fault with: in asynchronous training, what was pushed and not yet
-//! acknowledged when its worker died; and what was committed while the shard service was away and was granted to somebody
-//! else before its holder could say so.
+//! acknowledged when its worker was given up; and what was committed and not yet acknowledged when the shard service was
+//! started again, if it is granted to somebody else before its holder has registered there and presented it.
 //!
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{
     Ack, AckOutcome, Contribution, Fragment, Generation, Holder, JobTime, Joined, LeaseId, MembershipVersion,
@@ -29,6 +29,17 @@ const LEASES_MAX: usize = 1 << 16;
 /// Committed steps remembered: members of a group are at most one apart.
 const STEPS_MAX: usize = 16;
 
+/// Samples of a shard that are part of the model.
+#[derive(Debug, Clone, Copy)]
+struct InModel {
+    end: u64,
+    /// Who contributed them last, and the life of the service that leased them to it.
+    holder: Holder,
+    generation: Generation,
+    /// They were granted again, and that was excused.
+    again: bool,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct CommittedOnce {
@@ -36,8 +47,10 @@ pub struct CommittedOnce {
     leases: Leases,
     progress: Progress,
     keys: BTreeMap<LeaseId, ShardKey>,
-    /// Samples in the model that are not acknowledged yet, by the end of them; and the life of the service that leased them.
-    in_model: BTreeMap<ShardKey, (u64, Generation)>,
+    /// Samples in the model that are not acknowledged yet.
+    in_model: BTreeMap<ShardKey, InModel>,
+    /// Who has registered at this life of the service, and so has presented what it holds.
+    registered: BTreeSet<Holder>,
     /// The group of each worker, and the result that it has last, with the group that it is of.
     groups: BTreeMap<Holder, MembershipVersion>,
     combined: BTreeMap<Holder, (MembershipVersion, StepResult)>,
@@ -66,6 +79,7 @@ impl CommittedOnce {
             progress: Progress::new(spec),
             keys: BTreeMap::new(),
             in_model: BTreeMap::new(),
+            registered: BTreeSet::new(),
             groups: BTreeMap::new(),
             combined: BTreeMap::new(),
             steps: BTreeMap::new(),
@@ -81,10 +95,13 @@ impl CommittedOnce {
 
     fn record(&mut self, record: &Record) -> Result<(), String> {
         self.progress.saw(record)?;
+        if let Record::GenerationStarted { .. } = record {
+            self.registered.clear();
+        }
         if let Record::Acked { epoch, position, offset } = record
             && let Some(key) = self.progress.key(*epoch, *position)
         {
-            let in_model = self.in_model.get(&key).map_or(0, |(end, _)| *end);
+            let in_model = self.in_model.get(&key).map_or(0, |samples| samples.end);
             if *offset > in_model {
                 return Err(format!(
                     "{} is acknowledged up to {offset}, but only {in_model} are in the model",
@@ -98,15 +115,14 @@ impl CommittedOnce {
         Ok(())
     }
 
-    /// These samples are part of the model from now on.
-    fn commit(&mut self, acks: &[Ack]) {
+    /// These samples of this holder are part of the model from now on.
+    fn commit(&mut self, holder: Holder, acks: &[Ack]) {
         for ack in acks {
             let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
-            if ack.offset > self.progress.offset(key) {
-                let in_model = self.in_model.entry(key).or_default();
-                if ack.offset > in_model.0 {
-                    *in_model = (ack.offset, ack.lease.generation);
-                }
+            let before = self.in_model.get(&key).map_or(0, |samples| samples.end);
+            if ack.offset > before.max(self.progress.offset(key)) {
+                let (end, generation) = (ack.offset, ack.lease.generation);
+                self.in_model.insert(key, InModel { end, holder, generation, again: false });
             }
         }
     }
@@ -125,7 +141,7 @@ impl CommittedOnce {
             ));
         }
         for contribution in result.contributions.iter() {
-            self.commit(&contribution.acks);
+            self.commit(contribution.holder, &contribution.acks);
         }
         while self.steps.len() > STEPS_MAX {
             self.steps.pop_first();
@@ -175,7 +191,7 @@ impl CommittedOnce {
         } else if self.ready.get(holder).is_none_or(|(_, due)| due != acks) {
             return Err(format!("{holder} is settled for {acks:?}, which it did not say"));
         }
-        self.commit(acks);
+        self.commit(*holder, acks);
         Ok(())
     }
 
@@ -194,7 +210,7 @@ impl CommittedOnce {
             }
             for ack in acks {
                 let Some(key) = self.keys.get(&ack.lease).copied() else { continue };
-                let settled = self.in_model.get(&key).map_or(0, |(end, _)| *end);
+                let settled = self.in_model.get(&key).map_or(0, |samples| samples.end);
                 if settled.max(self.progress.offset(key)) < ack.offset {
                     let (step, shard) = (commit.step, shard(key));
                     return Err(format!("step {step} contains {shard} up to {}, not settled", ack.offset));
@@ -220,7 +236,7 @@ impl CommittedOnce {
             }
             Reply::Pushed if self.sync == SyncMode::PsAsp => {
                 let acks = self.loaded.remove(&holder).unwrap_or_default();
-                self.commit(&acks);
+                self.commit(holder, &acks);
             }
             _ => {}
         }
@@ -236,20 +252,32 @@ impl CommittedOnce {
     }
 
     fn granted(&mut self, what: &Happening<'_>) -> Result<(), String> {
-        for moved in self.leases.saw(what) {
+        // A clone: what was moved is judged by what is known of all leases.
+        for moved in self.leases.saw(what).to_vec() {
             let Move::Granted(holder, grant) = moved else { continue };
             self.keys.insert(grant.lease, grant.key);
             if self.keys.len() > LEASES_MAX {
                 self.keys.pop_first();
             }
-            let Some((end, generation)) = self.in_model.get(&grant.key) else { continue };
-            let excused = self.sync == SyncMode::PsAsp || *generation != self.progress.generation;
-            if grant.resume_at < *end && !excused {
-                let (shard, at) = (shard(grant.key), grant.resume_at);
+            let Some(samples) = self.in_model.get(&grant.key).copied() else { continue };
+            if grant.resume_at >= samples.end {
+                continue;
+            }
+            if !self.is_excused(&samples) {
+                let (shard, at, end) = (shard(grant.key), grant.resume_at, samples.end);
                 return Err(format!("{holder} is to begin {shard} at {at}; the model has {end} of it"));
             }
+            self.in_model.insert(grant.key, InModel { again: true, ..samples });
         }
         Ok(())
+    }
+
+    /// Whether what is in the model may be granted again: see the [module](self).
+    fn is_excused(&self, samples: &InModel) -> bool {
+        let was_given_up = self.leases.fence(samples.holder).is_some();
+        let not_presented =
+            samples.generation != self.progress.generation && !self.registered.contains(&samples.holder);
+        samples.again || not_presented || (was_given_up && self.sync == SyncMode::PsAsp)
     }
 }
 
@@ -262,11 +290,24 @@ impl Invariant for CommittedOnce {
         self.granted(what)?;
         match what {
             Happening::Record(record) => self.record(record),
+            Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Ok(_))) => {
+                self.registered.insert(*holder);
+                // What somebody else was granted meanwhile is refused to it.
+                let samples = self.in_model.iter_mut().filter(|(_, samples)| samples.holder == *holder);
+                for (key, samples) in samples {
+                    samples.again |= self.leases.holder_of(*key).is_some_and(|other| other != *holder);
+                }
+                Ok(())
+            }
             Happening::Ledger(Event::Settle { holder, acks }, Answer::Ack(answer)) => {
                 let now = self.progress.generation;
+                let is_acked = |ack: &Ack| {
+                    self.keys.get(&ack.lease).is_some_and(|key| self.progress.offset(*key) >= ack.offset)
+                };
                 let lost = match answer {
+                    // Somebody who left in order gave the lease back, and said the same before.
                     Ok(outcomes) => acks.iter().zip(outcomes).find(|(ack, outcome)| {
-                        **outcome == AckOutcome::StaleLease && ack.lease.generation == now
+                        **outcome == AckOutcome::StaleLease && ack.lease.generation == now && !is_acked(ack)
                     }),
                     Err(error) => return Err(format!("{holder} cannot be settled: {error}")),
                 };
@@ -279,7 +320,10 @@ impl Invariant for CommittedOnce {
             }
             Happening::Worker(holder, reply, call) => self.worker(*holder, reply, call),
             Happening::Head(HeadEvent::Join { holder, standing }, _) => {
-                self.standings.insert(*holder, standing.clone());
+                // An old copy of its question takes nothing back.
+                if self.standings.get(holder).is_none_or(|said| said.group <= standing.group) {
+                    self.standings.insert(*holder, standing.clone());
+                }
                 Ok(())
             }
             Happening::Head(HeadEvent::Ready { holder, step, readiness }, _) => {
@@ -352,7 +396,7 @@ mod tests {
 
     fn join(history: &mut History<CommittedOnce>, prepared: bool) {
         let (applied, prepared) = if prepared { (None, Some(step(0))) } else { (Some(step(0)), None) };
-        let standing = Standing { applied, prepared };
+        let standing = Standing { applied, prepared, ..Standing::default() };
         history.head(&HeadEvent::Join { holder: holder(0), standing }, &HeadAnswer::Parked);
     }
 
@@ -385,10 +429,14 @@ mod tests {
         history.effect(&HeadEffect::LedgerLost(holder(1))).lost(holder(1));
         history.effect(&HeadEffect::Joined(holder(0), Box::new(again(Some(Rank(0)), 1, 0))));
         history.granted(holder(0), 2, &[grant(3, 1, 4)]).holds();
-        // A service that came back without its leases excuses it.
+        // A service that came back without its leases excuses it, until the holder has said what it has.
         let mut history = combined();
         history.worker(holder(0), &IDLE_REPLY, &Call::Apply).generation(2);
         history.granted(holder(0), 2, &[grant(3, 1, 0)]).holds();
+        history.lost(holder(0)).granted(holder(0), 3, &[grant(4, 1, 2)]).holds();
+        let mut history = combined();
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).generation(2).register(holder(1));
+        history.granted(holder(0), 2, &[grant(3, 1, 0)]).fails("the model has 4 of it");
     }
 
     #[test]
@@ -460,11 +508,21 @@ mod tests {
     fn a_worker_at_its_own_pace_acknowledges_what_it_has_pushed() {
         let new = || {
             let mut history = History::new(CommittedOnce::new(&setup(SyncMode::PsAsp), &spec()));
-            history.granted(holder(0), 1, &[grant(1, 0, 0)]);
+            history.generation(1).granted(holder(0), 1, &[grant(1, 0, 0)]);
             history.worker(holder(0), &Reply::Slept, &Call::Load(super::super::testing::batch(4)));
             history
         };
         new().worker(holder(0), &Reply::Pushed, &IDLE).recorded_ack(0, 4).holds();
         new().recorded_ack(0, 4).fails("only 0 are in the model");
+        // What it had no time to acknowledge may be trained again, but only when it was given up.
+        let again = |history: &mut History<CommittedOnce>| {
+            history.granted(holder(1), 1, &[grant(2, 0, 0)]);
+        };
+        let mut history = new();
+        again(history.worker(holder(0), &Reply::Pushed, &IDLE));
+        history.fails("the model has 4 of it");
+        let mut history = new();
+        again(history.worker(holder(0), &Reply::Pushed, &IDLE).lost(holder(0)));
+        history.holds();
     }
 }

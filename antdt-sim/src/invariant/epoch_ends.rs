@@ -98,7 +98,10 @@ impl Invariant for EpochEnds {
                 self.models.remove(holder);
             }
             Happening::Effect(HeadEffect::Launch(holder)) => *self.lives.entry(holder.node).or_default() += 1,
-            Happening::Died(holder) => drop(self.models.remove(holder)),
+            // Who is given up has it for nobody.
+            Happening::Died(holder) | Happening::Effect(HeadEffect::LedgerLost(holder)) => {
+                self.models.remove(holder);
+            }
             Happening::Head(HeadEvent::Exited(holder, exit, _), _) => self.exit = Some((*holder, *exit)),
             Happening::Worker(holder, reply, call) => {
                 if matches!(reply, Reply::Entered) && self.sync == SyncMode::AllReduce {

@@ -202,6 +202,11 @@ impl Leases {
         self.live.get(&id)
     }
 
+    /// Who has a lease on the shard. O(leases).
+    pub(super) fn holder_of(&self, key: ShardKey) -> Option<Holder> {
+        self.live.values().find(|lease| lease.grant.key == key).map(|lease| lease.holder)
+    }
+
     /// Samples that are leased and not acknowledged. O(leases).
     pub(super) fn doing(&self) -> u64 {
         self.live.values().map(|lease| lease.grant.len - lease.offset).sum()

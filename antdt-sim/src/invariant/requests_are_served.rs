@@ -3,6 +3,7 @@
 //! Source: our design.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use antdt_core::{Holder, JobTime};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
@@ -10,10 +11,27 @@ use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 use super::Invariant;
 use crate::happening::Happening;
 
+/// What a worker waits to be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Asked {
+    Group,
+    Commit(u64),
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group => f.write_str("a group"),
+            Self::Commit(step) => write!(f, "the commit of step {step}"),
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct RequestsAreServed {
-    waiting: BTreeMap<Holder, (&'static str, JobTime)>,
+    /// Who waits for what, and since when. An old copy of a question is one of its own, and is answered beside the newer one.
+    waiting: BTreeMap<(Holder, Asked), JobTime>,
     /// Those whose end the master may not know of yet.
     dead: BTreeSet<Holder>,
     calm: bool,
@@ -21,13 +39,16 @@ pub struct RequestsAreServed {
 }
 
 impl RequestsAreServed {
-    fn served(&mut self, holder: Holder, what: &'static str) -> Result<(), String> {
-        match self.waiting.remove(&holder) {
-            Some((asked, _)) if asked == what => Ok(()),
-            Some((asked, _)) => Err(format!("{holder} asked to be told of {asked} and is told of {what}")),
+    fn served(&mut self, holder: Holder, what: Asked) -> Result<(), String> {
+        match self.waiting.remove(&(holder, what)) {
+            Some(_) => Ok(()),
             None if self.dead.contains(&holder) => Ok(()),
             None => Err(format!("{holder} is told of {what} and did not ask")),
         }
+    }
+
+    fn waits_no_more(&mut self, holder: Holder) {
+        self.waiting.retain(|(who, _), _| *who != holder);
     }
 }
 
@@ -39,18 +60,18 @@ impl Invariant for RequestsAreServed {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
             Happening::Head(HeadEvent::Join { holder, .. }, HeadAnswer::Parked) => {
-                self.waiting.insert(*holder, ("a group", at));
+                self.waiting.insert((*holder, Asked::Group), at);
             }
-            Happening::Head(HeadEvent::Ready { holder, .. }, HeadAnswer::Parked) => {
-                self.waiting.insert(*holder, ("a commit", at));
+            Happening::Head(HeadEvent::Ready { holder, step, .. }, HeadAnswer::Parked) => {
+                self.waiting.insert((*holder, Asked::Commit(*step)), at);
             }
-            Happening::Effect(HeadEffect::Joined(holder, _)) => return self.served(*holder, "a group"),
-            Happening::Effect(HeadEffect::Committed(holder, _)) => return self.served(*holder, "a commit"),
-            Happening::Head(HeadEvent::Leave { holder, .. }, _) => {
-                self.waiting.remove(holder);
+            Happening::Effect(HeadEffect::Joined(holder, _)) => return self.served(*holder, Asked::Group),
+            Happening::Effect(HeadEffect::Committed(holder, commit)) => {
+                return self.served(*holder, Asked::Commit(commit.step));
             }
+            Happening::Head(HeadEvent::Leave { holder, .. }, _) => self.waits_no_more(*holder),
             Happening::Head(HeadEvent::Exited(holder, ..), _) => {
-                self.waiting.remove(holder);
+                self.waits_no_more(*holder);
                 self.dead.remove(holder);
             }
             Happening::Died(holder) => {
@@ -64,8 +85,8 @@ impl Invariant for RequestsAreServed {
     }
 
     fn finish(&mut self, at: JobTime) -> Result<(), String> {
-        match self.waiting.iter().find(|(holder, _)| !self.dead.contains(holder)) {
-            Some((holder, (asked, since))) if self.calm && !self.ended => {
+        match self.waiting.iter().find(|((holder, _), _)| !self.dead.contains(holder)) {
+            Some(((holder, asked), since)) if self.calm && !self.ended => {
                 Err(format!("{holder} has waited for {asked} since {since}, until {at}"))
             }
             _ => Ok(()),
@@ -75,7 +96,7 @@ impl Invariant for RequestsAreServed {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::Standing;
+    use antdt_core::{PlanVersion, Readiness, Standing, StepCommit};
 
     use super::super::testing::{History, holder, joined, plan};
     use super::*;
@@ -102,5 +123,23 @@ mod tests {
         let mut history = History::new(RequestsAreServed::default());
         history.head(&join(0), &HeadAnswer::Parked).effect(&answer(0)).holds();
         history.effect(&answer(0)).fails("did not ask");
+    }
+
+    #[test]
+    fn an_old_copy_of_a_question_is_answered_beside_the_newer_one() {
+        let ready = |step| HeadEvent::Ready {
+            holder: holder(0),
+            step,
+            readiness: Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: vec![] },
+        };
+        let commit = |step| {
+            let contributors = BTreeMap::new().into();
+            let commit = StepCommit { step, contributors, samples: 0, apply: None, end: false };
+            HeadEffect::Committed(holder(0), Box::new(commit))
+        };
+        let mut history = History::new(RequestsAreServed::default());
+        history.head(&ready(1), &HeadAnswer::Parked).head(&ready(0), &HeadAnswer::Parked);
+        history.effect(&commit(0)).effect(&commit(1)).holds();
+        history.effect(&commit(1)).fails("is told of the commit of step 1 and did not ask");
     }
 }

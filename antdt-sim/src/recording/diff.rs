@@ -1,8 +1,11 @@
 //! Where two traces part.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{self, BufRead};
+
+use antdt_core::trace::Header;
+use serde_json::Value;
 
 /// Lines that are shown before and after the first difference.
 const CONTEXT: usize = 3;
@@ -10,9 +13,29 @@ const CONTEXT: usize = 3;
 /// Characters of a line that are shown.
 const SHOWN: usize = 160;
 
-/// The first difference of two traces, with what stands around it.
+/// How two traces differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
+    /// What their headers say differently: who recorded, which settings, from what the machines were made.
+    pub header: Vec<Field>,
+    /// Where their entries part; `None` if they are the same.
+    pub parting: Option<Parting>,
+}
+
+/// Something that two headers say differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, from the outside in: `settings.seed`.
+    pub name: String,
+    /// What the first one says, as JSON; `None` if nothing.
+    pub left: Option<String>,
+    /// What the second one says.
+    pub right: Option<String>,
+}
+
+/// The first line that differs, with what stands around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parting {
     /// The line, from 1; the header is one too.
     pub line: u64,
     /// Bytes of that line that are the same in both.
@@ -25,38 +48,75 @@ pub struct Difference {
     pub right: Vec<String>,
 }
 
-/// Compares two traces, byte for byte: times, order and header count. `None` if they are the same. Reads no further than
-/// it must, and keeps a few lines in memory.
+/// Compares two traces, byte for byte: times and order count. `None` if they are the same. Headers that differ do not keep
+/// the entries from being compared, so that a real job can stand beside a simulated one. Reads no further than it must,
+/// and keeps a few lines in memory.
 ///
 /// # Errors
 /// If one of them cannot be read.
 pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> io::Result<Option<Difference>> {
     let mut before = VecDeque::with_capacity(CONTEXT + 1);
     let (mut left, mut right) = (Vec::new(), Vec::new());
+    let mut header = Vec::new();
     for line in 1.. {
         left.clear();
         right.clear();
         a.read_until(b'\n', &mut left)?;
         b.read_until(b'\n', &mut right)?;
-        if left != right {
+        if line == 1
+            && let (Some(a), Some(b)) = (fields(&left), fields(&right))
+        {
+            header = differences(&a, &b);
+        } else if left != right {
             let column = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
-            return Ok(Some(Difference {
+            let parting = Parting {
                 line,
                 column,
                 before: before.into(),
                 left: rest(&left, &mut a)?,
                 right: rest(&right, &mut b)?,
-            }));
+            };
+            return Ok(Some(Difference { header, parting: Some(parting) }));
         }
         if left.is_empty() {
             break;
         }
-        before.push_back(text(&left));
+        if left == right {
+            before.push_back(text(&left));
+        }
         if before.len() > CONTEXT {
             before.pop_front();
         }
     }
-    Ok(None)
+    Ok((!header.is_empty()).then_some(Difference { header, parting: None }))
+}
+
+/// What a header says, by name; `None` if the line is none.
+fn fields(line: &[u8]) -> Option<BTreeMap<String, String>> {
+    let line = std::str::from_utf8(line).ok()?;
+    Header::parse(line).ok()?;
+    let mut fields = BTreeMap::new();
+    flatten(String::new(), &serde_json::from_str(line).ok()?, &mut fields);
+    Some(fields)
+}
+
+fn flatten(name: String, value: &Value, fields: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                let dot = if name.is_empty() { "" } else { "." };
+                flatten(format!("{name}{dot}{key}"), value, fields);
+            }
+        }
+        value => drop(fields.insert(name, value.to_string())),
+    }
+}
+
+fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Field> {
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let field =
+        |name: &String| Field { name: name.clone(), left: a.get(name).cloned(), right: b.get(name).cloned() };
+    names.into_iter().map(field).filter(|field| field.left != field.right).collect()
 }
 
 /// A line and those after it.
@@ -77,6 +137,22 @@ fn text(line: &[u8]) -> String {
 }
 
 impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.header.is_empty() {
+            writeln!(f, "the headers differ")?;
+        }
+        for Field { name, left, right } in &self.header {
+            let text = |side: &Option<String>| side.as_ref().map_or("-".to_owned(), |text| shown(text, 0));
+            writeln!(f, "    {name}: {} | {}", text(left), text(right))?;
+        }
+        match &self.parting {
+            Some(parting) => parting.fmt(f),
+            None => f.write_str("the entries are the same, byte for byte"),
+        }
+    }
+}
+
+impl fmt::Display for Parting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the traces part at line {}, byte {}", self.line, self.column + 1)?;
         let first = self.line - self.before.len() as u64;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{End, Kind};
-use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Plan, Role};
+use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Role};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 use super::{Recording, RecordingError};
 
-/// What is known of a recorded job. Some fifty bytes for each batch of a worker; everything else is small.
+/// What is known of a recorded job. About 100 MB at most for the batches of all workers; everything else is small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// Settings of the master's head: how gradients are combined, how many workers, the policy.
@@ -21,14 +21,13 @@ pub struct Facts {
     pub dataset: Option<DatasetSpec>,
     /// The other settings of the job by name, in text form.
     pub settings: BTreeMap<String, String>,
-    /// Batches of training by worker, in order of their ends, of all its lives.
+    /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
+    /// neighbours stand as one: what is known of a long job takes no more memory than that.
     pub batches: BTreeMap<NodeId, Vec<Batch>>,
     /// Orders to start a process, in order of time.
     pub starts: Vec<StartFact>,
     /// Ends of processes before the job was over, in order of time.
     pub ends: Vec<EndFact>,
-    /// Plans, when they were made known.
-    pub plans: Vec<(JobTime, Plan)>,
     /// What the policy and the relaunch of dead nodes did, or refused to.
     pub actions: Vec<ActionFact>,
     /// Steps of which a batch was reported: common ones, or with `ps-asp` everybody's own.
@@ -47,15 +46,17 @@ pub struct Facts {
     pub torn: Option<u64>,
 }
 
-/// A batch as its worker reported it.
+/// A batch as its worker reported it, or the sum of several that followed each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// When it ended, on the master's clock: counted back from the arrival of the report.
+    /// When it ended, on the master's clock: counted back from the arrival of the report. Of several, the last one.
     pub end: JobTime,
+    /// How many it is.
+    pub batches: u32,
     /// Which life of the worker: its number of restarts.
     pub life: u32,
     /// Samples.
-    pub samples: u32,
+    pub samples: u64,
     /// Waiting for data.
     pub data_wait: Duration,
     /// The gradient.
@@ -75,7 +76,21 @@ impl Batch {
     /// Nanoseconds of computing for each sample; `None` without samples.
     #[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
     pub fn nanos_per_sample(&self) -> Option<f64> {
-        (self.samples > 0).then(|| self.compute.as_nanos() as f64 / f64::from(self.samples))
+        (self.samples > 0).then(|| self.compute.as_nanos() as f64 / self.samples as f64)
+    }
+
+    /// Both, of which `later` is the later one.
+    fn with(&self, later: &Self) -> Self {
+        Self {
+            end: later.end,
+            batches: self.batches + later.batches,
+            life: later.life,
+            samples: self.samples + later.samples,
+            data_wait: self.data_wait + later.data_wait,
+            compute: self.compute + later.compute,
+            communicate: self.communicate + later.communicate,
+            barrier_wait: self.barrier_wait + later.barrier_wait,
+        }
     }
 }
 
@@ -136,13 +151,16 @@ enum Note {
     Action { kind: String, target: String, reason: String },
     Event(IgnoredAny),
     Launched(IgnoredAny),
-    Published(Plan),
+    Published(IgnoredAny),
     Applied(IgnoredAny, IgnoredAny),
     Died(IgnoredAny, IgnoredAny),
     Batches(IgnoredAny),
     Completed,
     Evaluated(IgnoredAny),
 }
+
+/// Batches that are kept of all workers together: 100 MB.
+const BATCHES_MAX: usize = 1 << 20;
 
 /// Steps behind the newest one that may still be reported for the first time.
 const STEP_MEMORY: usize = 4096;
@@ -153,6 +171,10 @@ impl Recording {
     /// # Errors
     /// If it cannot be read.
     pub fn facts(&self) -> Result<Facts, RecordingError> {
+        self.facts_within(BATCHES_MAX)
+    }
+
+    pub(super) fn facts_within(&self, batches_max: usize) -> Result<Facts, RecordingError> {
         let mut gathering = Gathering {
             facts: Facts {
                 head: self.head()?,
@@ -161,7 +183,6 @@ impl Recording {
                 batches: BTreeMap::new(),
                 starts: Vec::new(),
                 ends: Vec::new(),
-                plans: Vec::new(),
                 actions: Vec::new(),
                 steps: 0,
                 counts: Counts::default(),
@@ -173,6 +194,9 @@ impl Recording {
             },
             expected: BTreeSet::new(),
             recent_steps: BTreeSet::new(),
+            kept: 0,
+            grain: 1,
+            batches_max,
         };
         let mut entries = self.entries()?;
         while let Some(entry) = entries.next() {
@@ -185,7 +209,7 @@ impl Recording {
             match entry.kind {
                 Kind::Event => gathering.event(entry.at, entry.read().map_err(wrong)?),
                 Kind::Effect => gathering.effect(entry.at, entry.read().map_err(wrong)?),
-                Kind::Answer | Kind::Deadline | Kind::End => {}
+                Kind::Answer | Kind::Deadline | Kind::Restart | Kind::End => {}
             }
         }
         gathering.facts.end = entries.end();
@@ -202,6 +226,11 @@ struct Gathering {
     /// Lives whose end surprises nobody.
     expected: BTreeSet<Holder>,
     recent_steps: BTreeSet<u64>,
+    /// Batches that are kept, of all workers.
+    kept: usize,
+    /// How many become one.
+    grain: u32,
+    batches_max: usize,
 }
 
 impl Gathering {
@@ -216,9 +245,14 @@ impl Gathering {
             }
             HeadEvent::Heartbeat { reports, .. } => {
                 // The reporter's clock is used for durations only: count back from the arrival.
+                let mut ends = Vec::with_capacity(reports.len());
                 let mut end = at;
                 for (report, _) in reports.iter().rev() {
-                    end = end - self.batch(end, report);
+                    ends.push(end);
+                    end = end - wall(report);
+                }
+                for ((report, _), end) in reports.iter().zip(ends.into_iter().rev()) {
+                    self.batch(end, report);
                 }
             }
             HeadEvent::Leave { holder, .. } => {
@@ -241,30 +275,46 @@ impl Gathering {
         }
     }
 
-    /// Says how long the batch took.
-    fn batch(&mut self, end: JobTime, report: &BatchReport) -> Duration {
+    fn batch(&mut self, end: JobTime, report: &BatchReport) {
+        let node = report.holder.node;
+        if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
+            return;
+        }
+        if self.facts.head.sync.is_synchronous() {
+            self.facts.steps += u64::from(self.recent_steps.insert(report.iteration.0));
+            while self.recent_steps.len() > STEP_MEMORY {
+                self.recent_steps.pop_first();
+            }
+        } else {
+            self.facts.steps += 1;
+        }
         let batch = Batch {
             end,
+            batches: 1,
             life: report.holder.incarnation.0,
-            samples: u32::try_from(report.samples).unwrap_or(u32::MAX),
+            samples: report.samples,
             data_wait: report.data_wait,
             compute: report.compute,
             communicate: report.communicate,
             barrier_wait: report.barrier_wait,
         };
-        let node = report.holder.node;
-        if node.role == Role::Worker && report.phase == Phase::Train && report.samples > 0 {
-            self.facts.batches.entry(node).or_default().push(batch);
-            if self.facts.head.sync.is_synchronous() {
-                self.facts.steps += u64::from(self.recent_steps.insert(report.iteration.0));
-                while self.recent_steps.len() > STEP_MEMORY {
-                    self.recent_steps.pop_first();
-                }
-            } else {
-                self.facts.steps += 1;
+        let batches = self.facts.batches.entry(node).or_default();
+        match batches.last_mut().filter(|last| last.batches < self.grain && last.life == batch.life) {
+            Some(last) => *last = last.with(&batch),
+            None => {
+                batches.push(batch);
+                self.kept += 1;
             }
         }
-        batch.wall()
+        if self.kept > self.batches_max {
+            self.grain = self.grain.saturating_mul(2);
+            self.kept = 0;
+            for batches in self.facts.batches.values_mut() {
+                let pair = |pair: &[Batch]| pair[1..].iter().fold(pair[0], |a, b| a.with(b));
+                *batches = batches.chunks(2).map(pair).collect();
+                self.kept += batches.len();
+            }
+        }
     }
 
     fn effect(&mut self, at: JobTime, effect: Effect) {
@@ -278,12 +328,12 @@ impl Gathering {
                 Note::Action { kind, target, reason } => {
                     self.facts.actions.push(ActionFact { at, kind, target, reason });
                 }
-                Note::Published(plan) => self.facts.plans.push((at, plan)),
                 Note::Completed => {
                     self.facts.completed.get_or_insert(at);
                 }
                 Note::Event(_)
                 | Note::Launched(_)
+                | Note::Published(_)
                 | Note::Applied(..)
                 | Note::Died(..)
                 | Note::Batches(_)
@@ -292,4 +342,8 @@ impl Gathering {
             Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Joined(..) | Effect::Committed(..) => {}
         }
     }
+}
+
+fn wall(report: &BatchReport) -> Duration {
+    report.data_wait + report.compute + report.communicate + report.barrier_wait
 }

@@ -7,7 +7,8 @@ use antdt_controller::{Policy, policy};
 use antdt_core::trace::{Entry, Kind};
 use antdt_core::{Generation, JobTime, Machine};
 use antdt_job::Head;
-use antdt_shard::ShardLedger;
+use antdt_shard::ledger::Effect;
+use antdt_shard::{Recovery, ShardLedger};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -78,11 +79,14 @@ impl Recording {
         let mut head = Player::new(self, "head", head);
         let mut ledger = match self.dataset()? {
             Some(dataset) => {
-                // The ledger of `antdt run` keeps no log: each begins its first generation, before anybody looks on.
-                let mut ledger =
-                    ShardLedger::new(dataset, Generation(1)).map_err(|e| refused("ledger", &e))?;
-                while ledger.poll_effect().is_some() {}
-                Some(Player::new(self, "ledger", ledger))
+                let log = Recovery::new(dataset).map_err(|e| refused("ledger", &e))?;
+                let ledger = log.clone().finish(Generation(1)).map_err(|e| refused("ledger", &e))?;
+                let mut ledger = LedgerPlayer { player: Player::new(self, "ledger", ledger), log };
+                // It begins its first generation before anybody looks on.
+                while let Some(effect) = ledger.player.machine.poll_effect() {
+                    note(&mut ledger.log, &effect);
+                }
+                Some(ledger)
             }
             None => None,
         };
@@ -90,7 +94,7 @@ impl Recording {
         while let Some(entry) = entries.next() {
             let (entry, line) = (entry?, entries.line());
             match (entry.machine.as_str(), &mut ledger) {
-                ("head", _) => head.take(line, &entry)?,
+                ("head", _) => head.take(line, &entry, |_| ())?,
                 ("ledger", Some(ledger)) => ledger.take(line, &entry)?,
                 (Entry::TRACE, _) => {}
                 (machine, _) => {
@@ -102,7 +106,7 @@ impl Recording {
         let cut_off = !entries.is_whole();
         if !cut_off {
             head.finish(entries.line())?;
-            ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish(entries.line()))?;
+            ledger.as_ref().map_or(Ok(()), |ledger| ledger.player.finish(entries.line()))?;
         }
         let mut replayed = Replayed {
             head: head.machine,
@@ -111,7 +115,7 @@ impl Recording {
             compared: head.compared,
             cut_off,
         };
-        if let Some(ledger) = ledger {
+        if let Some(LedgerPlayer { player: ledger, .. }) = ledger {
             replayed.events += ledger.events;
             replayed.compared += ledger.compared;
             replayed.ledger = Some(ledger.machine);
@@ -144,7 +148,8 @@ where
         Self { recording, name, machine, ahead: VecDeque::new(), now, events: 0, compared: 0 }
     }
 
-    fn take(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+    /// Tells the machine what the entry says, or compares what it did. `sees` is shown every effect of the machine.
+    fn take(&mut self, line: u64, entry: &Entry, sees: impl FnMut(&M::Effect)) -> Result<(), RecordingError> {
         match entry.kind {
             Kind::Event => {
                 self.nothing_ahead(line, entry)?;
@@ -159,6 +164,8 @@ where
                 }
                 self.machine.on_deadline(entry.at);
             }
+            // Of a machine that keeps no log.
+            Kind::Restart => return Err(self.parted(line, Some(entry), None)),
             Kind::Answer | Kind::Effect | Kind::End => {
                 let ahead = self.ahead.pop_front();
                 let same = |(kind, value): &(Kind, String)| {
@@ -171,9 +178,20 @@ where
                 return Ok(());
             }
         }
+        self.drain(line, entry, sees)
+    }
+
+    /// Waits for the recording to show what the machine has just done.
+    fn drain(
+        &mut self,
+        line: u64,
+        entry: &Entry,
+        mut sees: impl FnMut(&M::Effect),
+    ) -> Result<(), RecordingError> {
         self.events += 1;
         self.now = entry.at;
         while let Some(effect) = self.machine.poll_effect() {
+            sees(&effect);
             self.push(line, entry, Kind::Effect, &effect)?;
         }
         Ok(())
@@ -209,7 +227,7 @@ where
 
     fn parted(&self, line: u64, entry: Option<&Entry>, ahead: Option<(Kind, String)>) -> RecordingError {
         let text = |at: JobTime, kind: Kind, value: &str| match kind {
-            Kind::Deadline => format!("deadline at {} ns", at.0),
+            Kind::Deadline | Kind::Restart => format!("{} at {} ns", kind.name(), at.0),
             _ => format!("{} at {} ns: {value}", kind.name(), at.0),
         };
         let parting = Parting {
@@ -220,5 +238,32 @@ where
             replayed: ahead.map(|(kind, value)| text(self.now, kind, &value)),
         };
         RecordingError::Parted { file: self.recording.path.clone(), parting: Box::new(parting) }
+    }
+}
+
+/// A ledger, and what is in its log.
+struct LedgerPlayer<'a> {
+    player: Player<'a, ShardLedger>,
+    log: Recovery,
+}
+
+impl LedgerPlayer<'_> {
+    fn take(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+        let Self { player, log } = self;
+        if entry.kind == Kind::Restart {
+            player.nothing_ahead(line, entry)?;
+            let generation = player.machine.generation().next();
+            let again = log.clone().finish(generation);
+            player.machine = again.expect("what the ledger wrote down folds, and the generation is new");
+            return player.drain(line, entry, |effect| note(log, effect));
+        }
+        player.take(line, entry, |effect| note(log, effect))
+    }
+}
+
+/// Adds what the ledger writes down to its log.
+fn note(log: &mut Recovery, effect: &Effect) {
+    if let Effect::Record(record) = effect {
+        log.apply(record).expect("the ledger wrote it");
     }
 }

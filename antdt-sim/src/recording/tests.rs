@@ -297,7 +297,7 @@ fn the_facts_are_what_happened() {
     let facts = facts();
     assert_eq!((facts.head.workers, facts.head.policy.as_str()), (2, "nd"));
     assert_eq!(facts.dataset.as_ref().unwrap().seed, Seed(u64::MAX), "to the last bit");
-    let ends: Vec<(u64, u32)> = facts.batches[&NodeId::worker(0)]
+    let ends: Vec<(u64, u64)> = facts.batches[&NodeId::worker(0)]
         .iter()
         .map(|batch| (batch.end.0 / 1_000_000, batch.samples))
         .collect();
@@ -311,9 +311,40 @@ fn the_facts_are_what_happened() {
     let exit = Exit::Killed { signal: 9 };
     assert_eq!(facts.ends, [EndFact { life: life(1, 0), at: at(800), exit, expected: false }]);
     assert!(facts.actions.iter().any(|action| action.kind == "RESTART" && action.target == "worker-1"));
-    assert_eq!(facts.plans[0].1.batch_sizes.values().sum::<u32>(), 20);
     assert!(facts.counts.total == 1_000 && facts.counts.doing > 0, "{:?}", facts.counts);
     assert_eq!((facts.completed, facts.outcome.clone()), (None, None));
+}
+
+#[test]
+fn batches_beyond_what_is_kept_are_kept_as_sums_of_neighbours() {
+    let mut lines = lines(&trace());
+    let index = lines.iter().position(|line| line.contains("Heartbeat")).unwrap();
+    // Long ago, worker 0 said so again and again.
+    let beat = lines[index].clone();
+    for _ in 0..200 {
+        lines.insert(index, beat.clone());
+    }
+    let file = file((lines.join("\n") + "\n").as_bytes());
+    let recording = Recording::read(file.path()).unwrap();
+    let all = recording.facts().unwrap();
+    let few = recording.facts_within(50).unwrap();
+    let count = |facts: &Facts| facts.batches.values().map(Vec::len).sum::<usize>();
+    assert_eq!(count(&all), 606);
+    assert!((15..=50).contains(&count(&few)), "{}", count(&few));
+    let sums = |facts: &Facts| {
+        let batches = || facts.batches.values().flatten();
+        let walls: Duration = batches().map(Batch::wall).sum();
+        (
+            batches().map(|batch| batch.batches).sum::<u32>(),
+            batches().map(|batch| batch.samples).sum::<u64>(),
+            walls,
+        )
+    };
+    assert_eq!(sums(&few), sums(&all));
+    let (mut one, mut other) = (RecordedCompute::new(&all).unwrap(), RecordedCompute::new(&few).unwrap());
+    let mut rng = Seed(0).rng();
+    let mut time = |compute: &mut RecordedCompute| compute.time(at(60_000), life(1, 0), 100, &mut rng);
+    assert_eq!(time(&mut one), time(&mut other), "worker 1 was the same all the time");
 }
 
 #[test]
@@ -342,6 +373,32 @@ fn recorded_starts_and_ends_happen_again() {
     assert_eq!(faults.next(&mut rng), None);
 }
 
+fn parts(a: &[u8], b: &[u8]) -> diff::Parting {
+    let found = diff(a, b).unwrap().expect("they differ");
+    assert!(found.header.is_empty(), "{:?}", found.header);
+    found.parting.expect("they part")
+}
+
+#[test]
+fn headers_that_differ_are_told_by_field_and_the_entries_compared_all_the_same() {
+    let trace = trace();
+    let text = std::str::from_utf8(&trace).unwrap();
+    let renamed = text.replacen(r#""recorder":"test""#, r#""recorder":"somebody""#, 1);
+    let other = renamed.replacen(r#""policy":"nd""#, r#""policy":"none""#, 1);
+    let found = diff(&trace[..], other.as_bytes()).unwrap().unwrap();
+    let names: Vec<&str> = found.header.iter().map(|field| field.name.as_str()).collect();
+    assert_eq!(names, ["machines.head.policy", "recorder"]);
+    assert_eq!(found.header[0].right.as_deref(), Some("\"none\""));
+    assert_eq!(found.parting, None);
+    let text = found.to_string();
+    assert!(text.contains("recorder: \"test\" | \"somebody\"") && text.ends_with("byte for byte"), "{text}");
+
+    let index = other.len() - 20;
+    let found = diff(&trace[..], &other.as_bytes()[..index]).unwrap().unwrap();
+    assert_eq!(found.header.len(), 2);
+    assert_eq!(found.parting.unwrap().line, lines(&trace).len() as u64);
+}
+
 #[test]
 fn the_first_difference_of_two_traces_is_shown_with_what_is_around_it() {
     let trace = trace();
@@ -350,7 +407,7 @@ fn the_first_difference_of_two_traces_is_shown_with_what_is_around_it() {
     let place = trace.len() / 2;
     changed[place] = b'~';
     let line = trace[..place].iter().filter(|byte| **byte == b'\n').count();
-    let found = diff(&trace[..], &changed[..]).unwrap().unwrap();
+    let found = parts(&trace, &changed);
     let lines = lines(&trace);
     assert_eq!(found.line, line as u64 + 1);
     assert_eq!(found.before, lines[line - 3..line]);
@@ -363,10 +420,10 @@ fn the_first_difference_of_two_traces_is_shown_with_what_is_around_it() {
 
     // One ends before the other, after a whole line and within one.
     let whole = trace[..place].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
-    let found = diff(&trace[..], &trace[..whole]).unwrap().unwrap();
+    let found = parts(&trace, &trace[..whole]);
     assert_eq!((found.line, found.column, found.right.len()), (line as u64 + 1, 0, 0));
     assert!(found.to_string().contains("(ends)"));
-    let found = diff(&trace[..whole + 5], &trace[..]).unwrap().unwrap();
+    let found = parts(&trace[..whole + 5], &trace);
     assert_eq!((found.line, found.column, found.left.len()), (line as u64 + 1, 5, 1));
     assert_eq!(diff(&b""[..], &b""[..]).unwrap(), None);
 }

@@ -428,8 +428,13 @@ impl ModelsSpec {
             all.push(Box::new(rate.poisson(&nodes)?));
         }
         if let Some(ChaosSpec { faults_max, until, longest }) = self.chaos {
-            let chaos =
-                Chaos { nodes, faults_max, until: JobTime::from_duration(until.0), longest: longest.0 };
+            let chaos = Chaos {
+                nodes,
+                codes: Chaos::CODES.to_vec(),
+                faults_max,
+                until: JobTime::from_duration(until.0),
+                longest: longest.0,
+            };
             all.push(Box::new(chaos.draw(&mut setup.seed.derive("chaos").rng())?));
         }
         Ok(Box::new(Merged::new(all)))

@@ -1,6 +1,7 @@
 //! From files of each kind to runs.
 
 use std::fmt::Write;
+use std::fs::File;
 
 use antdt_controller::policy::{NonDedicated, Unmanaged};
 

@@ -4,19 +4,31 @@
 use std::sync::Arc;
 
 use antdt_collective::lanes::Lanes;
-use antdt_core::{Ack, JobTime};
+use antdt_core::{Ack, Contribution, Holder, JobTime, StepResult};
 
 use super::life::LifeId;
 
 /// What a member does in an operation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(super) enum Part {
     /// Comes in; whether it lacks the model.
     Enter { lacking: bool },
     /// Gives its gradient.
-    Combine { step: u64, samples: u64, acks: Vec<Ack> },
+    Combine { step: u64, acks: Vec<Ack> },
     /// Gives its control values.
     Agree(Lanes),
+}
+
+/// What the members have brought to the open operation so far. The first of them says what it is; whoever brings something
+/// else gets a reply that does not answer its call.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sum {
+    /// Whether somebody lacks the model.
+    Entered { lacking: bool },
+    /// The step, and the acks for it.
+    Combined { step: u64, acks: u64 },
+    /// The totals of the control values.
+    Agreed([f64; Lanes::LEN]),
 }
 
 /// Whether a member hears of the result.
@@ -26,21 +38,37 @@ pub(super) enum Fate {
     Breaks,
 }
 
+/// What a member that has not come waits in: calls count from 1.
+const NO_CALL: u64 = 0;
+
 #[derive(Debug)]
 pub(super) struct Group {
     /// In order of rank.
     pub(super) members: Arc<[LifeId]>,
+    /// The same, as the job names them.
+    pub(super) holders: Arc<[Holder]>,
     /// Who gives the model to those that lack it.
     pub(super) source: Option<usize>,
     /// A member died, left or was late: no further operation ends well.
     pub(super) broken: bool,
-    /// By rank: what each member brought to the open operation, and the number of its call.
-    pub(super) parts: Vec<Option<(u64, Part)>>,
+    /// By rank: the call in which the member waits for the open operation.
+    calls: Vec<u64>,
     /// The memory of the operation before.
-    spare: Vec<Option<(u64, Part)>>,
+    spare: Vec<u64>,
+    /// `None` until the first member came.
+    pub(super) sum: Option<Sum>,
+    /// What each member contributes to the open step.
+    contributions: Arc<[Contribution]>,
+    /// What each contributed to the step before: its memory is used again when nobody needs it any more.
+    before: Arc<[Contribution]>,
     pub(super) arrived: usize,
-    /// When the first member came.
+    /// When the first member came, and the last one.
     pub(super) first: JobTime,
+    pub(super) last: JobTime,
+    /// By rank: when the member's gradient was ready, if it has come [in thought](super::World::computed) only.
+    pub(super) ready: Vec<JobTime>,
+    /// How many have.
+    pub(super) ready_count: usize,
     /// All have come; the result is on its way.
     pub(super) under_way: bool,
     /// By rank, if somebody died while the result was on its way.
@@ -52,16 +80,22 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(members: Vec<LifeId>, source: Option<usize>) -> Self {
-        let parts = vec![None; members.len()];
+    pub(super) fn new(members: Vec<LifeId>, holders: Arc<[Holder]>, source: Option<usize>) -> Self {
         Self {
+            calls: vec![NO_CALL; members.len()],
+            ready: vec![JobTime::NEVER; members.len()],
             members: members.into(),
+            holders,
             source,
             broken: false,
-            parts,
             spare: Vec::new(),
+            sum: None,
+            contributions: Arc::default(),
+            before: Arc::default(),
             arrived: 0,
-            first: JobTime::ZERO,
+            first: JobTime::NEVER,
+            last: JobTime::ZERO,
+            ready_count: 0,
             under_way: false,
             fates: None,
             operation: 0,
@@ -69,19 +103,77 @@ impl Group {
         }
     }
 
-    /// Ends the open operation: what each member brought, by rank. [Give it back](Self::give_back), for its memory.
-    pub(super) fn take(&mut self) -> Vec<Option<(u64, Part)>> {
+    /// A member comes to the open operation, in this call.
+    pub(super) fn come(&mut self, at: JobTime, rank: usize, call: u64, part: Part) {
+        self.first = self.first.min(at);
+        self.last = self.last.max(at);
+        self.calls[rank] = call;
+        self.arrived += 1;
+        match (&mut self.sum, part) {
+            (sum @ None, Part::Enter { lacking }) => *sum = Some(Sum::Entered { lacking }),
+            (sum @ None, Part::Agree(lanes)) => *sum = Some(Sum::Agreed(lanes.encode())),
+            (Some(Sum::Entered { lacking: any }), Part::Enter { lacking }) => *any |= lacking,
+            (Some(Sum::Agreed(totals)), Part::Agree(lanes)) => {
+                totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
+            }
+            (sum @ (None | Some(Sum::Combined { .. })), Part::Combine { step, acks }) => {
+                let Sum::Combined { acks: count, .. } = sum.get_or_insert(Sum::Combined { step, acks: 0 })
+                else {
+                    return;
+                };
+                *count += acks.len() as u64;
+                self.contribution(rank).acks = acks;
+            }
+            (Some(_), _) => {}
+        }
+    }
+
+    fn contribution(&mut self, rank: usize) -> &mut Contribution {
+        if self.contributions.len() != self.holders.len() || Arc::get_mut(&mut self.contributions).is_none() {
+            let empty = |holder: &Holder| Contribution { holder: *holder, acks: Vec::new() };
+            self.contributions = self.holders.iter().map(empty).collect();
+        }
+        &mut Arc::get_mut(&mut self.contributions).expect("nobody else has it")[rank]
+    }
+
+    /// The step that all have contributed to.
+    pub(super) fn combined(&mut self, step: u64) -> StepResult {
+        let contributions = Arc::clone(&self.contributions);
+        std::mem::swap(&mut self.contributions, &mut self.before);
+        StepResult { step, contributions }
+    }
+
+    /// By rank, the call in which each member waits that has come.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.calls.iter().copied().enumerate().filter(|(_, call)| *call != NO_CALL)
+    }
+
+    /// Ends the open operation: by rank, the call in which each member waited for it.
+    /// [Give it back](Self::give_back), for its memory.
+    pub(super) fn take(&mut self) -> Calls {
         self.operation += 1;
         self.arrived = 0;
         self.under_way = false;
-        let mut empty = std::mem::take(&mut self.spare);
-        empty.resize(self.members.len(), None);
-        std::mem::replace(&mut self.parts, empty)
+        self.sum = None;
+        (self.first, self.last) = (JobTime::NEVER, JobTime::ZERO);
+        let mut none = std::mem::take(&mut self.spare);
+        none.resize(self.members.len(), NO_CALL);
+        Calls(std::mem::replace(&mut self.calls, none))
     }
 
-    /// Takes back what was [taken](Self::take), for the next operation: in a large group it is megabytes.
-    pub(super) fn give_back(&mut self, mut parts: Vec<Option<(u64, Part)>>) {
-        parts.clear();
-        self.spare = parts;
+    /// Takes back what was [taken](Self::take), for the next operation.
+    pub(super) fn give_back(&mut self, calls: Calls) {
+        self.spare = calls.0;
+        self.spare.clear();
+    }
+}
+
+/// By rank, the call in which each member waited.
+#[derive(Debug)]
+pub(super) struct Calls(Vec<u64>);
+
+impl Calls {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.0.iter().copied().enumerate().filter(|(_, call)| *call != NO_CALL)
     }
 }

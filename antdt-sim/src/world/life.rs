@@ -1,5 +1,6 @@
 //! One life of a node: a process, from its launch to its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::AgentSession;
@@ -36,7 +37,7 @@ pub(super) struct Life {
     /// Number of the call that is under way; a reply to an older one is void.
     pub(super) call: u64,
     /// The head's event that the training thread waits for the answer of, and since when.
-    pub(super) parked: Option<(HeadEvent, JobTime)>,
+    pub(super) parked: Option<Box<(HeadEvent, JobTime)>>,
     /// Whether something will look after what is parked.
     pub(super) reask_armed: bool,
     /// Stands still until then.
@@ -46,9 +47,9 @@ pub(super) struct Life {
     /// Generation of the shard service that it registered in.
     pub(super) generation: Generation,
     /// The group that it is in, and its rank there.
-    pub(super) group: Option<(MembershipVersion, usize)>,
+    pub(super) group: Option<(MembershipVersion, u32)>,
     /// The group that it was told to enter, and its rank there.
-    pub(super) place: Option<(MembershipVersion, usize)>,
+    pub(super) place: Option<(MembershipVersion, u32)>,
     /// Whether it waits for the others of its group.
     pub(super) in_group_call: bool,
     /// Samples of the loaded batch.
@@ -56,7 +57,7 @@ pub(super) struct Life {
     /// Limit of one wait for a peer.
     pub(super) timeout: Duration,
     /// Members of the group that broke last.
-    pub(super) broken: Vec<Holder>,
+    pub(super) broken: Arc<[Holder]>,
     /// Whether it has the job's model.
     pub(super) trained: bool,
     /// Attempts of the call under way that were lost.
@@ -65,6 +66,18 @@ pub(super) struct Life {
     pub(super) died: JobTime,
     /// Time spent on gradients.
     pub(super) busy: Duration,
+    /// When the transfer to or from the servers is done that it waits for, as it looked when that began.
+    pub(super) transfer_done: JobTime,
+    /// How long it waits for that.
+    pub(super) transfer_limit: JobTime,
+    /// The training thread has gone on to this time ahead of the clock, and there began a gradient that takes so long.
+    pub(super) ahead: (JobTime, Duration),
+    /// When it says next that it is alive.
+    pub(super) next_beat: JobTime,
+    /// Heartbeats under way.
+    pub(super) beats_open: u32,
+    /// It was ordered to end.
+    pub(super) dying: bool,
     /// A server serves one request until then.
     pub(super) busy_until: JobTime,
     /// Bytes served and the time it took, since the last report; of a server.
@@ -100,12 +113,18 @@ impl Life {
             in_group_call: false,
             batch: 0,
             timeout,
-            broken: Vec::new(),
+            broken: Arc::default(),
             trained: false,
             attempts: 0,
             born: now,
             died: JobTime::NEVER,
             busy: Duration::ZERO,
+            transfer_done: JobTime::ZERO,
+            transfer_limit: JobTime::ZERO,
+            ahead: (JobTime::ZERO, Duration::ZERO),
+            next_beat: JobTime::ZERO,
+            beats_open: 0,
+            dying: false,
             busy_until: JobTime::ZERO,
             served: (0, Duration::ZERO),
             reports: 0,
@@ -121,6 +140,7 @@ impl Life {
     /// What became of its time by `now`.
     pub(super) fn usage(&self, now: JobTime) -> Usage {
         let end = self.died.min(now);
-        Usage { holder: self.holder, alive: end.since(self.born), busy: self.busy }
+        let early = if self.ahead.0 > now { self.ahead.1 } else { Duration::ZERO };
+        Usage { holder: self.holder, alive: end.since(self.born), busy: self.busy.saturating_sub(early) }
     }
 }

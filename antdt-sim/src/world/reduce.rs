@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_collective::lanes::Lanes;
-use antdt_core::{Contribution, Holder, Joined, MembershipVersion, StepResult};
+use antdt_core::{JobTime, Joined, MembershipVersion};
 use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
 
-use super::group::{Fate, Group, Part};
+use super::group::{Fate, Group, Part, Sum};
 use super::life::LifeId;
 use super::{ACK_BYTES, Due, Work, World};
 use crate::happening::Observer;
@@ -31,9 +31,10 @@ impl<O: Observer> World<O> {
             self.groups.retain(|known, group| used.contains(known) || group.arrived > 0);
             let gone = members.is_none();
             let members = members.unwrap_or_default();
-            let mut group = Group::new(members, source);
+            let holders = joined.members.iter().map(|(holder, _)| *holder).collect();
+            let mut group = Group::new(members, holders, source);
             group.broken = gone;
-            for (rank, member) in group.members.iter().enumerate() {
+            for (rank, member) in (0..).zip(group.members.iter()) {
                 self.lives[member.0 as usize].place = Some((version, rank));
             }
             self.groups.insert(version, group);
@@ -41,7 +42,7 @@ impl<O: Observer> World<O> {
         let life = &mut self.lives[id.0 as usize];
         let members = joined.members.iter().map(|(holder, _)| *holder);
         life.timeout = next_timeout(life.timeout, &life.broken, members);
-        life.broken.clear();
+        life.broken = Arc::default();
         let lacking = !life.trained;
         life.group = life.place.filter(|(group, _)| *group == version);
         self.meet(id, Part::Enter { lacking });
@@ -64,53 +65,97 @@ impl<O: Observer> World<O> {
             self.later_broken(id, call, timeout);
             return;
         }
-        if group.arrived == 0 {
-            group.first = now;
+        group.come(now, rank as usize, call, part);
+        if group.arrived == group.members.len() {
+            self.operate(version);
+        } else if group.arrived + group.ready_count == group.members.len() {
+            self.catch_up(version);
+        } else if !group.timer_armed {
+            group.timer_armed = true;
+            self.queue.push(now + timeout, Due::Late(version));
         }
-        group.parts[rank] = Some((call, part));
-        group.arrived += 1;
-        if group.arrived < group.members.len() {
-            if !group.timer_armed {
-                group.timer_armed = true;
-                self.queue.push(now + timeout, Due::Late(version));
-            }
-            return;
-        }
+    }
+
+    /// All members have come.
+    fn operate(&mut self, version: MembershipVersion) {
+        let Some(group) = self.groups.get_mut(&version) else { return };
         group.under_way = true;
-        let (operation, world) = (group.operation, u32::try_from(group.members.len()).unwrap_or(u32::MAX));
-        let time = self.time_of(version, world);
-        self.queue.push(now + time, Due::Done(version, operation));
+        let (operation, begin) = (group.operation, group.last);
+        let time = self.time_of(version, begin);
+        self.queue.push(begin + time, Due::Done(version, operation));
     }
 
     fn later_broken(&mut self, id: LifeId, call: u64, after: Duration) {
         self.queue.push(self.now + after, Due::Over(id, call, Work::Break));
     }
 
-    /// How long the operation takes that all have come to.
-    fn time_of(&mut self, version: MembershipVersion, world: u32) -> Duration {
+    /// The gradient of a member is ready.
+    ///
+    /// Members are ready in random order, and each is a walk to another place in memory. So as long as nothing could
+    /// come of it but that the member waits, only the time is noted, and [later](Self::catch_up) all of them come, in the
+    /// order in which they lie there.
+    pub(super) fn computed(&mut self, version: MembershipVersion, rank: usize) {
+        let Some(group) = self.groups.get_mut(&version) else { return };
+        // Who looks on sees things when they happen.
+        let quiet = !self.observer.watches() && self.now >= self.quiet_from;
+        if quiet && group.timer_armed && !group.broken {
+            group.ready[rank] = self.now;
+            group.ready_count += 1;
+            if group.arrived + group.ready_count == group.members.len() {
+                self.catch_up(version);
+            }
+            return;
+        }
+        let id = group.members[rank];
+        self.over(id, self.lives[id.0 as usize].call, Work::Compute);
+    }
+
+    /// Those whose gradients were ready come to the operation, each at the time when it was.
+    pub(super) fn catch_up(&mut self, version: MembershipVersion) {
+        let Some(group) = self.groups.get_mut(&version).filter(|group| group.ready_count > 0) else { return };
+        group.ready_count = 0;
+        let members = Arc::clone(&group.members);
+        let mut ready = std::mem::take(&mut group.ready);
+        let now = self.now;
+        for (id, at) in members.iter().zip(&mut ready) {
+            if *at < JobTime::NEVER {
+                self.now = std::mem::replace(at, JobTime::NEVER);
+                self.over(*id, self.lives[id.0 as usize].call, Work::Compute);
+            }
+        }
+        self.now = now;
+        if let Some(group) = self.groups.get_mut(&version) {
+            group.ready = ready;
+        }
+    }
+
+    /// Before something happens that concerns those who wait.
+    pub(super) fn catch_up_all(&mut self) {
+        for version in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.catch_up(version);
+        }
+    }
+
+    /// How long the operation takes that all have come to, the last one at `begin`.
+    fn time_of(&mut self, version: MembershipVersion, begin: JobTime) -> Duration {
         let group = &self.groups[&version];
-        let parts = group.parts.iter().flatten();
-        let operations = match parts.clone().next() {
-            Some((_, Part::Enter { .. })) => {
-                let lacking = parts.clone().any(|(_, part)| *part == Part::Enter { lacking: true });
+        let world = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
+        let operations = match group.sum {
+            Some(Sum::Entered { lacking }) => {
                 let model = (lacking && group.source.is_some())
                     .then_some(Collective::Broadcast(self.setup.gradient_bytes));
                 [Some(Collective::AllReduce(1)), model]
             }
-            Some((_, Part::Combine { .. })) => {
-                let acks = parts.map(|(_, part)| match part {
-                    Part::Combine { acks, .. } => acks.len() as u64,
-                    Part::Enter { .. } | Part::Agree(_) => 0,
-                });
-                let bytes = u64::from(world) * ACK_BYTES + ACK_BYTES * acks.sum::<u64>();
+            Some(Sum::Combined { acks, .. }) => {
+                let bytes = ACK_BYTES * (u64::from(world) + acks);
                 [Some(Collective::AllReduce(self.setup.gradient_bytes)), Some(Collective::AllGather(bytes))]
             }
-            Some((_, Part::Agree(_))) => [Some(Collective::AllReduce(8 * Lanes::LEN as u64)), None],
+            Some(Sum::Agreed(_)) => [Some(Collective::AllReduce(8 * Lanes::LEN as u64)), None],
             None => [None, None],
         };
         let mut time = Duration::ZERO;
         for operation in operations.into_iter().flatten() {
-            time += self.models.network.collective(self.now + time, operation, world, &mut self.network_rng);
+            time += self.models.network.collective(begin + time, operation, world, &mut self.network_rng);
         }
         time
     }
@@ -122,39 +167,34 @@ impl<O: Observer> World<O> {
         };
         let fates = group.fates.take();
         let members = Arc::clone(&group.members);
-        let mut parts = group.take();
-        let result = Result::of(&mut parts, |rank| self.lives[members[rank].0 as usize].holder);
-        if let Result::Lanes(totals) = &result {
-            let verdict = Lanes::decide(totals, u32::try_from(members.len()).unwrap_or(u32::MAX));
-            self.journal.step(verdict.samples);
-        }
-        for (rank, part) in parts.iter().enumerate() {
+        let reply = match group.sum {
+            Some(Sum::Entered { .. }) => Reply::Entered,
+            Some(Sum::Combined { step, .. }) => Reply::Combined(group.combined(step)),
+            Some(Sum::Agreed(totals)) => {
+                let verdict = Lanes::decide(&totals, u32::try_from(members.len()).unwrap_or(u32::MAX));
+                self.journal.step(verdict.samples);
+                Reply::Agreed(verdict)
+            }
+            None => return,
+        };
+        let calls = group.take();
+        for (rank, call) in calls.iter() {
             let id = members[rank];
-            let Some((call, _)) = part else { continue };
             let life = &mut self.lives[id.0 as usize];
-            if life.is_dead() || life.call != *call {
+            if life.is_dead() || life.call != call {
                 continue;
             }
-            let completes = fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes);
-            let reply = match &result {
-                _ if !completes => {
-                    self.remember_break(id, version);
-                    Reply::Broken
-                }
-                Result::Entered => {
-                    life.trained = true;
-                    Reply::Entered
-                }
-                Result::Step(step) => Reply::Combined(step.clone()),
-                Result::Lanes(totals) => {
-                    let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
-                    Reply::Agreed(Lanes::decide(totals, world))
-                }
+            let reply = if fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes) {
+                life.trained |= matches!(reply, Reply::Entered);
+                reply.clone()
+            } else {
+                self.remember_break(id, version);
+                Reply::Broken
             };
             let life = &self.lives[id.0 as usize];
             if self.now < life.paused_until || life.cut_until > self.now {
                 let at = life.paused_until.max(self.now);
-                self.send_reply(at, id, *call, reply);
+                self.send_reply(at, id, call, reply);
             } else {
                 self.advance(id, reply);
             }
@@ -163,21 +203,18 @@ impl<O: Observer> World<O> {
             }
         }
         if let Some(group) = self.groups.get_mut(&version) {
-            group.give_back(parts);
+            group.give_back(calls);
         }
     }
 
     fn remember_break(&mut self, id: LifeId, version: MembershipVersion) {
-        let members: Vec<Holder> = self
-            .groups
-            .get(&version)
-            .map(|group| group.members.iter().map(|m| self.lives[m.0 as usize].holder).collect())
-            .unwrap_or_default();
-        self.lives[id.0 as usize].broken = members;
+        let members = self.groups.get(&version).map(|group| Arc::clone(&group.holders));
+        self.lives[id.0 as usize].broken = members.unwrap_or_default();
     }
 
     /// A member is not there any more: it died, or it met the master.
     pub(super) fn leave_group(&mut self, version: MembershipVersion, dead: Option<LifeId>) {
+        self.catch_up(version);
         let Some(group) = self.groups.get_mut(&version) else { return };
         if dead.is_some() && group.under_way {
             return self.draw_fates(version);
@@ -194,12 +231,10 @@ impl<O: Observer> World<O> {
     fn break_waiting(&mut self, version: MembershipVersion, after: Duration) {
         let Some(group) = self.groups.get_mut(&version) else { return };
         let members = Arc::clone(&group.members);
-        let parts = group.take();
-        for (rank, part) in parts.iter().enumerate() {
-            if let Some((call, _)) = part {
-                self.remember_break(members[rank], version);
-                self.later_broken(members[rank], *call, after);
-            }
+        let calls = group.take();
+        for (rank, call) in calls.iter() {
+            self.remember_break(members[rank], version);
+            self.later_broken(members[rank], call, after);
         }
     }
 
@@ -212,7 +247,7 @@ impl<O: Observer> World<O> {
             group.broken = true;
             if group.under_way {
                 let all = vec![Fate::Completes; group.members.len()];
-                group.fates.get_or_insert(all)[rank] = Fate::Breaks;
+                group.fates.get_or_insert(all)[rank as usize] = Fate::Breaks;
             }
         }
         self.later_broken(id, call, Duration::ZERO);
@@ -224,13 +259,14 @@ impl<O: Observer> World<O> {
 
     /// Members may have waited for others longer than they may.
     pub(super) fn late(&mut self, version: MembershipVersion) {
+        self.catch_up(version);
         let now = self.now;
         let Some(group) = self.groups.get_mut(&version) else { return };
         group.timer_armed = false;
         if group.arrived == 0 || group.under_way || group.broken {
             return;
         }
-        let first = group.parts.iter().position(Option::is_some).map(|rank| group.members[rank]);
+        let first = group.waiting().next().map(|(rank, _)| group.members[rank]);
         let timeout = first.map_or(Duration::ZERO, |id| self.lives[id.0 as usize].timeout);
         let due = group.first + timeout;
         if due > now {
@@ -250,42 +286,6 @@ impl<O: Observer> World<O> {
             let chance = &mut self.chance;
             let luck = |_: &LifeId| if chance.below(2) == 0 { Fate::Completes } else { Fate::Breaks };
             group.fates = Some(group.members.iter().map(luck).collect());
-        }
-    }
-}
-
-/// What all members get out of an operation.
-enum Result {
-    Entered,
-    Step(StepResult),
-    Lanes([f64; Lanes::LEN]),
-}
-
-impl Result {
-    /// Of what the members brought, by rank. Takes their acks.
-    fn of(parts: &mut [Option<(u64, Part)>], holder: impl Fn(usize) -> Holder) -> Self {
-        let mut totals = [0.0; Lanes::LEN];
-        let mut contributions = Vec::new();
-        let world = parts.len();
-        let mut of_step = None;
-        for (rank, part) in parts.iter_mut().enumerate() {
-            match part {
-                Some((_, Part::Enter { .. })) => return Self::Entered,
-                Some((_, Part::Agree(lanes))) => {
-                    totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
-                }
-                Some((_, Part::Combine { step, acks, .. })) => {
-                    if of_step.replace(*step).is_none() {
-                        contributions.reserve_exact(world);
-                    }
-                    contributions.push(Contribution { holder: holder(rank), acks: std::mem::take(acks) });
-                }
-                None => {}
-            }
-        }
-        match of_step {
-            Some(step) => Self::Step(StepResult { step, contributions: contributions.into() }),
-            None => Self::Lanes(totals),
         }
     }
 }

@@ -38,7 +38,12 @@ impl<O: Observer> World<O> {
                         log.push(record);
                     }
                 }
-                Effect::Wake => wake = true,
+                Effect::Wake => {
+                    wake = true;
+                    if self.observer.watches() {
+                        self.saw(&Happening::Wake);
+                    }
+                }
                 _ => {}
             }
         }
@@ -118,7 +123,7 @@ impl<O: Observer> World<O> {
         match back {
             Some(at) => {
                 if let Some(reply) = self.reply_of(id, call, answer) {
-                    self.send_reply(at, id, call, reply);
+                    self.answered(at, id, call, reply);
                 }
             }
             None => {

@@ -134,3 +134,25 @@ fn a_shard_that_was_given_back_is_not_asked_for_again_in_the_same_step() {
     assert_eq!(outcome.result, Ok(()));
     assert!(outcome.simulated < 10_000, "{}", outcome.simulated);
 }
+
+/// Who does not look does not see what is done out of turn; so nothing may come of it.
+#[test]
+fn what_nobody_watches_goes_as_what_is_watched() {
+    struct Watching;
+    impl Observer for Watching {
+        fn saw(&mut self, _: JobTime, _: &Happening<'_>) -> Result<(), Violation> {
+            Ok(())
+        }
+    }
+    for seed in 0..200 {
+        let case = crate::chaos::case(seed);
+        let models = || case.models().unwrap();
+        let policy = || case.policy().unwrap();
+        let limit = JobTime::ZERO + Duration::from_secs(3600);
+        let blind = World::new(case.setup.clone(), policy(), models()).unwrap();
+        let watched = World::watched(case.setup.clone(), policy(), models(), Watching).unwrap();
+        let (unseen, _) = blind.at_most(5_000_000).run(limit).unwrap();
+        let Ok((seen, _)) = watched.at_most(5_000_000).run(limit) else { panic!("{seed}: a violation") };
+        assert_eq!(unseen, seen, "{seed}");
+    }
+}

@@ -32,7 +32,7 @@ pub struct WhatIf {
     pub speed: Option<f64>,
     /// Virtual time after which a run is given up.
     pub limit: Option<JobTime>,
-    /// Where the figures go.
+    /// Where the figures go; `-` is standard output, in place of the table.
     pub json: Option<PathBuf>,
     /// Where the page goes.
     pub html: Option<PathBuf>,
@@ -143,7 +143,7 @@ pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static s
         .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
         .after_help(
             "FILE is a recording (antdt run --record FILE), a CSV of rows t_s,worker,slowdown, or a scenario (.toml). \
-             Settings of the job replace those of the file.",
+             Both may be compressed (.gz). Settings of the job replace those of the file.",
         )
         .arg(flag("trace", "FILE", "what the job meets").required(true))
         .arg(
@@ -165,7 +165,14 @@ pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static s
             "with a CSV: a worker whose slowdown is 1 [default: 1000]",
         ))
         .arg(flag("limit", "TIME", "virtual time after which a run is given up [default: 720h]"))
-        .arg(flag("json", "FILE", "write the figures and all actions to a file"))
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .value_name("FILE")
+                .num_args(0..=1)
+                .default_missing_value("-")
+                .help("figures and all actions as JSON, to a file or in place of the table"),
+        )
         .arg(flag("html", "FILE", "write a page with charts to a file"));
     for (name, value, help) in settings.iter().filter(|(name, ..)| SHARED.contains(name)) {
         // The defaults of `antdt run` do not count here: those of the file do.
@@ -189,7 +196,11 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag("seeds", "N", "runs, each from a seed of its own").default_value("1"))
         .arg(flag("seed", "N", "the first seed").default_value("0"))
         .arg(flag("policy", "NAME", "none or nd [default: that of the scenario]"))
-        .arg(flag("trace", "FILE", "write down what the machines are told and do; with one seed"))
+        .arg(flag(
+            "trace",
+            "FILE",
+            "write down what the machines are told and do, as a recording; with one seed [.gz: compressed]",
+        ))
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print the figures as JSON"))
         .subcommand(
             Clap::new("diff")
@@ -217,9 +228,12 @@ fn path(matches: &ArgMatches, name: &str) -> Result<Option<PathBuf>, InvalidValu
 }
 
 fn known_policy(name: &str) -> Result<String, CliError> {
-    policy::by_name(name)
-        .map(|_| name.to_owned())
-        .map_err(|error| CliError::new(format!("--policy: {error}")))
+    policy::by_name(name).map(|_| name.to_owned()).map_err(|error| {
+        CliError::new(format!(
+            "--policy: {error}; one of your own runs through the library, in ten lines: antdt-sim/README.md, \
+             \"What would my policy do?\", and its examples/own_policy.rs"
+        ))
+    })
 }
 
 const WHOLE: &str = "a whole number";

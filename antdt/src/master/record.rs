@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use antdt_core::trace::{Header, VERSION};
 use antdt_job::{HeadConfig, HeadSettings};
-use antdt_rt::TraceWriter;
+use antdt_rt::{Packing, TraceWriter, open_trace};
 use antdt_shard::DatasetSpec;
 
 use super::{JobError, settings};
@@ -33,7 +33,7 @@ pub(super) fn open(path: &Path) -> Result<File, JobError> {
         Ok(found) if !found.is_file() => return refuse("it is no plain file; name one"),
         Ok(found) if found.len() > 0 => {
             let mut first = vec![0; beginning().len()];
-            let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
+            let read = open_trace(path).and_then(|mut file| file.read_exact(&mut first));
             if read.is_err() || first != beginning().as_bytes() {
                 return refuse(
                     "it exists and is no recording, which would be overwritten; name another file",
@@ -66,7 +66,7 @@ pub(super) fn start(
         if let Some(dataset) = ledger {
             header.machines.insert("ledger".to_owned(), serde_json::to_value(dataset)?);
         }
-        TraceWriter::start(file, &header)
+        TraceWriter::start(file, Packing::of(path), &header)
     })();
     begun.map_err(|error| refused(path, format!("{error}; free some space, or name another file")))
 }
@@ -110,6 +110,12 @@ mod tests {
         std::fs::write(&file, line).unwrap();
         open(&file).expect("an earlier recording");
         assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
+
+        // Compressed it is one too.
+        let header = Header::new("antdt", "job");
+        let packed = TraceWriter::start(File::create(&file).unwrap(), Packing::Gzip, &header).unwrap();
+        packed.finish(LAST_ENTRIES).unwrap();
+        open(&file).expect("an earlier recording");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{MeasuredOn, Outcome, Report};
 
 pub(crate) mod chart;
 
-use chart::{Chart, Curve, Timeline, draw, draw_timeline};
+use chart::{Chart, Curve, Mark, Timeline, draw, draw_timeline};
 
 pub(crate) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
@@ -177,10 +177,9 @@ fn workers(page: &mut String, report: &Report) {
 }
 
 fn charts(page: &mut String, report: &Report) {
-    let marks: Vec<(f64, String)> = report
-        .actions
-        .iter()
-        .map(|action| (action.time_s, format!("{} {}: {}", action.kind, action.target, action.reason)))
+    let actions = report.actions.iter();
+    let marks: Vec<Mark> = actions
+        .map(|action| Mark::new(action.time_s, &action.kind, &action.target, &action.reason))
         .collect();
     let end = report.job_completion_time_s;
     let curves = |value: fn(&super::BatchPoint) -> f64, faint: bool, steps: bool| -> Vec<Curve> {
@@ -202,11 +201,12 @@ fn charts(page: &mut String, report: &Report) {
     section(
         page,
         "Time per batch",
-        "Strong: computing. Faint: the whole batch, waiting for peers included. Dashed: actions.",
+        "Strong: computing. Faint: the whole batch, waiting for peers included. Upright: actions, restarts in red.",
         &draw(&Chart {
             unit: " s",
             from_zero: true,
             end_s: end,
+            high: None,
             curves: &times,
             marks: &marks,
             done_s: None,
@@ -217,7 +217,15 @@ fn charts(page: &mut String, report: &Report) {
         page,
         "Batch size",
         "Samples per batch of each worker.",
-        &draw(&Chart { unit: "", from_zero: true, end_s: end, curves: &sizes, marks: &marks, done_s: None }),
+        &draw(&Chart {
+            unit: "",
+            from_zero: true,
+            end_s: end,
+            high: None,
+            curves: &sizes,
+            marks: &marks,
+            done_s: None,
+        }),
     );
     let rows: Vec<&str> = report.workers.iter().map(|worker| worker.id.as_str()).collect();
     section(
@@ -242,7 +250,15 @@ fn charts(page: &mut String, report: &Report) {
         page,
         "Training loss",
         "Mean over the samples of each step.",
-        &draw(&Chart { unit: "", from_zero: false, end_s: end, curves: &loss, marks: &marks, done_s: None }),
+        &draw(&Chart {
+            unit: "",
+            from_zero: false,
+            end_s: end,
+            high: None,
+            curves: &loss,
+            marks: &marks,
+            done_s: None,
+        }),
     );
 }
 

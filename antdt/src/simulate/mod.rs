@@ -1,13 +1,10 @@
 //! `antdt whatif` and `antdt sim`: jobs on a virtual clock.
 
-use std::fs::File;
-use std::io::BufReader;
-
 use antdt_sim::recording;
 
 use crate::cli::{CliError, Diff};
 
-mod page;
+pub mod page;
 
 pub mod scenario;
 pub mod whatif;
@@ -29,8 +26,8 @@ pub struct Answer {
 /// # Errors
 /// If one of the files cannot be read.
 pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
-    let open = |path: &std::path::Path| match File::open(path) {
-        Ok(file) => Ok(BufReader::new(file)),
+    let open = |path: &std::path::Path| match antdt_rt::open_trace(path) {
+        Ok(file) => Ok(file),
         Err(error) => Err(CliError::new(format!("{}: {error}; name two traces", path.display()))),
     };
     let both = format!("{}, {}", diff.left.display(), diff.right.display());

@@ -1,11 +1,11 @@
 //! `antdt sim`: a scenario from many seeds, under all invariants.
 
 use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
 
 use antdt_controller::policy;
 use antdt_core::{JobTime, Seed};
+use antdt_rt::{PackedFile, Packing};
 use antdt_sim::invariant::{self, Checkers};
 use antdt_sim::{Calibration, Outcome, Scenario, Tracer, World};
 use serde::Serialize;
@@ -42,8 +42,11 @@ pub fn run(asked: &Sim) -> Result<Answer, CliError> {
         runs.push(once(asked, &scenario, seed)?);
     }
     let good = runs.iter().all(|run| run.wrong.is_empty());
-    let text =
-        if asked.json { json(&runs)? } else { told(asked, &scenario, &runs) + &format!("\n{calibration}\n") };
+    let text = if asked.json {
+        json(&runs, &calibration)?
+    } else {
+        told(asked, &scenario, &runs) + &format!("\n{calibration}\n")
+    };
     Ok(Answer { text, good })
 }
 
@@ -57,8 +60,9 @@ fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run, CliError> {
     let tracer = match &asked.trace {
         Some(path) => {
             let file = File::create(path).map_err(|error| unwritten(path, &error))?;
+            let file = PackedFile::new(file, Packing::of(path));
             let job = asked.scenario.display().to_string();
-            let tracer = Tracer::new(BufWriter::new(file), &job, &setup, policy.clone());
+            let tracer = Tracer::new(file, &job, &setup, policy.clone());
             Some(tracer.map_err(|error| unwritten(path, &error))?)
         }
         None => None,
@@ -79,7 +83,9 @@ fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run, CliError> {
         wrong.push(violation.to_string());
     }
     if let (Some(tracer), Some(path)) = (tracer, &asked.trace) {
-        tracer.finish().map_err(|error| unwritten(path, &error))?;
+        // What came after a violation was not seen.
+        let written = if outcome.is_some() { tracer.finish() } else { tracer.break_off() };
+        written.and_then(PackedFile::finish).map_err(|error| unwritten(path, &error))?;
     }
     Ok(Run { seed, outcome, wrong })
 }
@@ -92,6 +98,8 @@ fn unwritten(path: &Path, error: &std::io::Error) -> CliError {
 #[derive(Serialize)]
 struct Figures<'a> {
     seed: u64,
+    /// How far simulated figures are from real ones.
+    calibration: &'a str,
     completed: bool,
     job_completion_time_s: Option<f64>,
     goodput_samples_per_s: Option<f64>,
@@ -102,10 +110,11 @@ struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    fn of(run: &'a Run) -> Self {
+    fn of(run: &'a Run, calibration: &'a str) -> Self {
         let outcome = run.outcome.as_ref();
         Self {
             seed: run.seed,
+            calibration,
             completed: outcome.is_some_and(|outcome| outcome.result.is_ok()),
             job_completion_time_s: outcome.map(|outcome| outcome.completed.as_secs_f64()),
             goodput_samples_per_s: outcome.map(Outcome::goodput),
@@ -117,8 +126,8 @@ impl<'a> Figures<'a> {
     }
 }
 
-fn json(runs: &[Run]) -> Result<String, CliError> {
-    let figures: Vec<Figures<'_>> = runs.iter().map(Figures::of).collect();
+fn json(runs: &[Run], calibration: &str) -> Result<String, CliError> {
+    let figures: Vec<Figures<'_>> = runs.iter().map(|run| Figures::of(run, calibration)).collect();
     let text =
         serde_json::to_string_pretty(&figures).map_err(|error| CliError::new(format!("--json: {error}")))?;
     Ok(text + "\n")

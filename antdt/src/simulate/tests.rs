@@ -5,6 +5,13 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::cli::{self, Command};
 
+#[path = "../../../antdt-sim/examples/own_policy.rs"]
+#[allow(dead_code, reason = "its main is for people")]
+mod own_policy;
+
+/// What is said of two traces that do not differ.
+const SAME: &str = "the traces are the same, byte for byte\n";
+
 fn shipped(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../antdt-sim/scenarios");
     folder.join(name).display().to_string()
@@ -71,6 +78,7 @@ fn sim_tells_how_long_and_that_all_holds() {
     let answer = ask(&format!("sim --scenario {} --json", shipped("even.toml"))).unwrap();
     let figures: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
     assert_eq!((&figures[0]["seed"], &figures[0]["completed"]), (&0.into(), &true.into()));
+    assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
 }
 
 #[test]
@@ -96,9 +104,104 @@ fn traces_of_one_seed_are_the_same_and_of_two_part() {
         path
     };
     let (a, b, c) = (trace("a", 1), trace("b", 1), trace("c", 2));
-    assert_eq!(ask(&format!("sim diff {a} {b}")).unwrap().text, "the traces are the same, byte for byte\n");
+    assert_eq!(ask(&format!("sim diff {a} {b}")).unwrap().text, SAME);
     let parted = ask(&format!("sim diff {a} {c}")).unwrap();
-    assert!(!parted.good && parted.text.starts_with("the traces part at line"), "{}", parted.text);
+    assert!(!parted.good && parted.text.starts_with("the headers differ\n"), "{}", parted.text);
+    assert!(parted.text.contains("settings.seed: \"1\" | \"2\"\n"), "{}", parted.text);
+    assert!(parted.text.contains("\nthe traces part at line"), "{}", parted.text);
+}
+
+#[test]
+fn traces_and_tables_may_be_compressed() {
+    let (_folder, out) = scratch();
+    let (plain, packed) = (out.join("a.trace"), out.join("a.trace.gz"));
+    for path in [&plain, &packed] {
+        let scenario = shipped("crash_and_rejoin.toml");
+        ask(&format!("sim --scenario {scenario} --trace {}", path.display())).unwrap();
+    }
+    let (plain, packed) = (plain.display(), packed.display());
+    assert!(
+        std::fs::metadata(out.join("a.trace.gz")).unwrap().len() * 5 < {
+            std::fs::metadata(out.join("a.trace")).unwrap().len()
+        }
+    );
+    assert_eq!(ask(&format!("sim diff {plain} {packed}")).unwrap().text, SAME);
+    let whatif = |trace: &dyn std::fmt::Display| ask(&format!("whatif --trace {trace} --json")).unwrap().text;
+    assert_eq!(whatif(&plain), whatif(&packed));
+    // Where a process was killed, as much of the file was written.
+    let bytes = std::fs::read(out.join("a.trace.gz")).unwrap();
+    std::fs::write(out.join("torn.gz"), &bytes[..bytes.len() * 2 / 3]).unwrap();
+    let torn = ask(&format!("whatif --trace {}", out.join("torn.gz").display())).unwrap().text;
+    assert!(torn.contains("the recording ends before the job"), "{torn}");
+
+    let csv = "t_s,worker,slowdown\n0,0,1\n0,1,2\n10,0,1\n10,1,1\n20,0,1\n20,1,1\n";
+    std::fs::write(out.join("a.csv"), csv).unwrap();
+    let file = std::fs::File::create(out.join("a.csv.gz")).unwrap();
+    let mut file = antdt_rt::PackedFile::new(file, antdt_rt::Packing::Gzip);
+    std::io::Write::write_all(&mut file, csv.as_bytes()).unwrap();
+    file.finish().unwrap();
+    assert_eq!(whatif(&out.join("a.csv").display()), whatif(&out.join("a.csv.gz").display()));
+}
+
+#[test]
+fn each_change_of_the_world_changes_the_answer() {
+    let (_folder, out) = scratch();
+    let csv = out.join("night.csv");
+    let rows = (0..60).map(|at| format!("{at},0,1\n{at},1,2\n")).collect::<String>();
+    std::fs::write(&csv, "t_s,worker,slowdown\n".to_owned() + &rows).unwrap();
+    let seconds = |changes: &str| {
+        let line = format!("whatif --trace {} --policy none --json {changes}", csv.display());
+        let figures: serde_json::Value = serde_json::from_str(&ask(&line).unwrap().text).unwrap();
+        assert_eq!(figures[0]["completed"], true, "{changes}");
+        figures[0]["job_completion_time_s"].as_f64().unwrap()
+    };
+    let night = seconds("");
+    // Both at the pace of the slow one, for as many samples as 59 s would be at full speed.
+    assert!((118.0..122.0).contains(&night), "{night}");
+    assert!((11.8..13.0).contains(&seconds("--speedup 10")));
+    assert!((59.0..62.0).contains(&seconds("--emulate-speed 2000")));
+    assert!((59.0..62.0).contains(&seconds("--samples 59000")));
+    // The workers that the file does not know are fast ones.
+    assert!(seconds("--workers 4 --global-batch-size 256") < 0.55 * night);
+    assert!(seconds("--network wan") > 1.2 * night);
+    assert!(seconds("--network alpha=1ms,bandwidth=1e9") < seconds("--network wan"));
+}
+
+#[test]
+fn figures_as_json_stand_in_place_of_the_table() {
+    let text = ask(&format!("whatif --trace {} --policy none --json", shipped("even.toml"))).unwrap().text;
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&figures[0]["policy"], figures.as_array().unwrap().len()), (&"none".into(), 1));
+    // No simulated figure without it.
+    assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
+}
+
+#[test]
+fn policies_that_are_wrong_on_purpose_look_wrong() {
+    use antdt_controller::Policy;
+    use antdt_controller::policy::Unmanaged;
+    use own_policy::{KillsTooEagerly, Oscillates};
+
+    let page_of = |name: &str, factor: u64, wrong: Box<dyn Policy>| {
+        let mut world = antdt_sim::WhatIf::read(Path::new(&shipped(name))).unwrap();
+        world.setup.samples *= factor;
+        let runs = [world.run(Box::new(Unmanaged)).unwrap(), world.run(wrong).unwrap()];
+        let page = page::render(name, &world.setup, &runs, "calibration: none");
+        let bars = page.split("</svg>").next().unwrap().to_owned();
+        (page, bars)
+    };
+    let wrong = Oscillates::default();
+    let (page, bars) = page_of("even.toml", 4, Box::new(wrong));
+    assert!(bars.contains("class=\"bar good\"") && bars.contains("class=\"bar bad\""), "{bars}");
+    assert!(page.contains("times the fastest"));
+    // A fence of ticks, where the other bar has one.
+    assert!(bars.matches("class=\"tick\"").count() > 20, "{bars}");
+    assert!(!bars.contains("tick restart"));
+
+    let (page, bars) = page_of("slow_starts.toml", 1, Box::new(KillsTooEagerly));
+    assert!(bars.matches("class=\"tick restart\"").count() >= 2, "{bars}");
+    assert!(page.contains("class=\"mark restart\"") && page.contains("it is slower than the others"));
+    assert!(bars.contains("class=\"bar good\"") && bars.contains("class=\"bar bad\""), "{bars}");
 }
 
 #[test]
@@ -118,6 +221,21 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
         (format!("whatif --trace {even} --speedup 2"), "--speedup = 2: must be left out"),
         (format!("whatif --trace {even} --workers 0"), "workers = 0: must be at least 1"),
         (format!("whatif --trace {even} --policy dn"), "did you mean `nd`?"),
+        (
+            format!("whatif --trace {even} --policy mine"),
+            "known: none, nd; one of your own runs through the library",
+        ),
+        (
+            format!("sim --scenario {even} --policy mine"),
+            "known: none, nd; one of your own runs through the library",
+        ),
+        (format!("whatif --trace {even} --json /dev/full"), "--json = /dev/full: No space left on device"),
+        (format!("whatif --trace {even} --html /dev/full"), "--html = /dev/full: No space left on device"),
+        (format!("sim --scenario {even} --trace /dev/full"), "--trace = /dev/full: No space left on device"),
+        (format!("sim --scenario {even} --trace {}", out.display()), "Is a directory"),
+        (format!("whatif --trace {}", out.display()), "Is a directory"),
+        (format!("whatif --trace {even} --workers x"), "--workers = x: must be a whole number"),
+        (format!("whatif --trace {even} --speedup -1"), "--speedup = -1: must be a number above 0"),
         (format!("whatif --trace {even} --policy nd,nd"), "more than once"),
         (format!("whatif --trace {even} --network lam"), "did you mean `lan`?"),
         (format!("whatif --trace {even} --network alpha=5us"), "bandwidth=BYTES_PER_S"),

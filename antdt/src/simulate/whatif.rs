@@ -19,7 +19,8 @@ const SHOWN: usize = 12;
 pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let refused = |error: &dyn std::fmt::Display| CliError::new(format!("--trace: {}", one_line(error)));
-    let mut world = antdt_sim::WhatIf::read(&asked.trace).map_err(|error| refused(&error))?;
+    let mut world =
+        antdt_sim::WhatIf::read_with(&asked.trace, antdt_rt::open_trace).map_err(|error| refused(&error))?;
     if let Some(factor) = asked.speedup {
         world.compress(factor).map_err(|error| CliError::new(format!("--{error}")))?;
     }
@@ -39,10 +40,14 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
     };
     let mut text = table(&runs) + &format!("\n{calibration}\n");
     if let Some(path) = &asked.json {
-        let figures: Vec<Figures<'_>> = runs.iter().map(Figures::of).collect();
+        let figures: Vec<Figures<'_>> = runs.iter().map(|run| Figures::of(run, &calibration)).collect();
         let json = serde_json::to_string_pretty(&figures)
             .map_err(|error| CliError::new(format!("--json = {}: {error}", path.display())))?;
-        write("--json", path, json + "\n")?;
+        if path.as_os_str() == "-" {
+            text = json + "\n";
+        } else {
+            write("--json", path, json + "\n")?;
+        }
     }
     if let Some(path) = &asked.html {
         write(
@@ -50,7 +55,9 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
             path,
             page::render(&asked.trace.display().to_string(), &world.setup, &runs, &calibration),
         )?;
-        text += &format!("\ncharts in {}\n", path.display());
+        if asked.json.as_ref().is_none_or(|json| json.as_os_str() != "-") {
+            text += &format!("\ncharts in {}\n", path.display());
+        }
     }
     Ok(Answer { text, good: true })
 }
@@ -60,6 +67,9 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
 struct Figures<'a> {
     policy: &'a str,
     recorded: bool,
+    /// How far simulated figures are from real ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibration: Option<&'a str>,
     completed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<&'a str>,
@@ -81,7 +91,7 @@ struct Done<'a> {
 }
 
 impl<'a> Figures<'a> {
-    fn of(run: &'a Run) -> Self {
+    fn of(run: &'a Run, calibration: &'a str) -> Self {
         let done = |action: &'a Action| Done {
             time_s: action.at.as_secs_f64(),
             step: action.step,
@@ -92,6 +102,7 @@ impl<'a> Figures<'a> {
         Self {
             policy: &run.policy,
             recorded: run.recorded,
+            calibration: (!run.recorded).then_some(calibration),
             completed: run.result.is_ok(),
             why_not: run.result.as_ref().err().map(String::as_str),
             job_completion_time_s: run.completed.as_secs_f64(),

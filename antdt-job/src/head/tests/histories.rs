@@ -71,6 +71,8 @@ struct Job {
     steps: BTreeMap<u64, Vec<Contribution>>,
     /// What was acknowledged, by the holder itself or by the head for it.
     acked: BTreeSet<(u64, Holder)>,
+    /// What workers said who asked for a group.
+    joins: Vec<(Holder, Standing)>,
     end: Option<Result<(), String>>,
 }
 
@@ -93,6 +95,7 @@ impl Job {
             released: BTreeSet::new(),
             steps: BTreeMap::new(),
             acked: BTreeSet::new(),
+            joins: Vec::new(),
             end: None,
         }
     }
@@ -180,7 +183,17 @@ impl Job {
         else {
             return;
         };
+        if self.sync == SyncMode::AllReduce && process.doing != Doing::Waiting {
+            return; // The answer to an old copy of a question.
+        }
         assert_eq!(process.doing, Doing::Waiting);
+        let known =
+            self.sync == SyncMode::AllReduce && !joined.finished && joined.membership <= process.group;
+        if known || (self.sync == SyncMode::AllReduce && self.rng.below(8) == 0) {
+            // Of a group that it knows; or the answer is lost, and it asks again.
+            process.doing = Doing::Joining;
+            return;
+        }
         if joined.finished {
             process.doing = Doing::Leaving { end_of_data: true };
             return;
@@ -214,8 +227,9 @@ impl Job {
             },
             Doing::Joining => {
                 self.life(holder).unwrap().doing = Doing::Waiting;
-                let (applied, prepared) = (process.applied, process.prepared);
-                let standing = Standing { applied, prepared };
+                let Process { group, applied, prepared, .. } = process;
+                let standing = Standing { group, applied, prepared };
+                self.joins.push((holder, standing.clone()));
                 match self.world.tell(HeadEvent::Join { holder, standing }) {
                     HeadAnswer::Parked => return,
                     _ => Doing::Exiting,
@@ -378,6 +392,14 @@ impl Job {
                 3 => {
                     let time = Duration::from_millis(self.rng.below(400));
                     self.world.wait(time);
+                }
+                4 if self.sync == SyncMode::AllReduce && !self.joins.is_empty() => {
+                    // A copy that was on its way for a while.
+                    let newest = self.joins.len().saturating_sub(6);
+                    let index = newest + usize::try_from(self.rng.below(6)).unwrap();
+                    if let Some((holder, standing)) = self.joins.get(index).cloned() {
+                        self.world.tell(HeadEvent::Join { holder, standing });
+                    }
                 }
                 _ => {
                     let nodes: Vec<NodeId> = self.processes.keys().copied().collect();

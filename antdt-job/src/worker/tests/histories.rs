@@ -14,7 +14,13 @@ fn trouble(outside: &mut Outside, pick: u8) -> Option<Reply> {
     match outside.call.clone() {
         Call::Join(standing) => {
             let commit = standing.prepared.is_some() && choice.is_multiple_of(2);
-            Some(Reply::Joined(Box::new(outside.joined(commit))))
+            let mut joined = outside.joined(commit);
+            if outside.membership > 1 && choice.is_multiple_of(3) {
+                // The answer to a question of before the last group.
+                outside.membership -= 1;
+                joined.membership = MembershipVersion(outside.membership);
+            }
+            Some(Reply::Joined(Box::new(joined)))
         }
         Call::Enter(_) | Call::Combine { .. } | Call::Agree(_) => Some(Reply::Broken),
         Call::Register(_) => Some(outside.adopt(usize::from(choice % 3))),

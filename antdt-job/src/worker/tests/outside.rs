@@ -41,6 +41,7 @@ pub(super) struct Outside {
     pub(super) acked: BTreeMap<ShardKey, u64>,
     /// The batch that is loaded.
     pub(super) batch: Batch,
+    /// The newest group.
     pub(super) membership: u64,
     pub(super) plan: Plan,
     /// Step that follows.
@@ -63,7 +64,7 @@ impl Outside {
             committed: BTreeMap::new(),
             acked: BTreeMap::new(),
             batch: Batch::default(),
-            membership: 1,
+            membership: 0,
             plan: plan(1, 1, batch_size),
             next_step: 0,
         };
@@ -160,7 +161,10 @@ impl Outside {
         }
     }
 
-    pub(super) fn joined(&self, commit_prepared: bool) -> Joined {
+    /// A new group.
+    pub(super) fn joined(&mut self, commit_prepared: bool) -> Joined {
+        self.membership += 1;
+        self.plan.membership = MembershipVersion(self.membership);
         Joined {
             membership: MembershipVersion(self.membership),
             members: [(me(), "127.0.0.1:1".to_owned())].into(),

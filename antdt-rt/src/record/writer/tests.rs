@@ -29,7 +29,9 @@ fn end(entries: &[Entry]) -> End {
 fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::start(File::create(&path).unwrap(), &Header::new("test", "job")).unwrap();
+    let writer =
+        TraceWriter::start(File::create(&path).unwrap(), Packing::Plain, &Header::new("test", "job"))
+            .unwrap();
     let mut head = writer.recorder("head");
     let mut ledger = writer.recorder("ledger");
     std::thread::scope(|scope| {
@@ -56,13 +58,15 @@ fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
 fn a_full_disk_ends_the_recording_and_not_the_job() {
     // The header gets in; then there is no room any more.
     let full = File::options().write(true).open("/dev/full").unwrap();
-    assert!(TraceWriter::start(full.try_clone().unwrap(), &Header::new("test", "job")).is_err());
+    assert!(
+        TraceWriter::start(full.try_clone().unwrap(), Packing::Plain, &Header::new("test", "job")).is_err()
+    );
     let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max: 1 << 20 });
     let mut recorder = MachineRecorder { shared: Arc::clone(&shared), machine: "head" };
     tell(&mut recorder, 10);
     let thread = std::thread::spawn({
         let shared = Arc::clone(&shared);
-        move || write_all(&shared, full, 100)
+        move || write_all(&shared, full, Packing::Plain, 100)
     });
     while shared.lock().stopped.is_none() {
         std::thread::yield_now();
@@ -79,7 +83,8 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
 fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
     let (mut reader, pipe) = std::io::pipe().unwrap();
     let file = File::from(OwnedFd::from(pipe));
-    let writer = TraceWriter::start_within(file, &Header::new("test", "job"), 100_000).unwrap();
+    let writer =
+        TraceWriter::start_within(file, Packing::Plain, &Header::new("test", "job"), 100_000).unwrap();
     let mut recorder = writer.recorder("head");
     // A pipe holds 64 KiB; what waits is 100 kB, and as much may be on its way.
     tell(&mut recorder, 5_000);
@@ -100,10 +105,58 @@ fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
 #[test]
 fn a_file_that_is_never_written_is_not_waited_for() {
     let (_reader, pipe) = std::io::pipe().unwrap();
-    let writer =
-        TraceWriter::start_within(File::from(OwnedFd::from(pipe)), &Header::new("test", "job"), 1 << 20)
-            .unwrap();
+    let writer = TraceWriter::start_within(
+        File::from(OwnedFd::from(pipe)),
+        Packing::Plain,
+        &Header::new("test", "job"),
+        1 << 20,
+    )
+    .unwrap();
     // More than the pipe holds.
     tell(&mut writer.recorder("head"), 2_000);
     assert_eq!(writer.finish(Duration::from_millis(50)), None);
+}
+
+#[test]
+fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let path = folder.path().join(name);
+        let packing = Packing::of(&path);
+        let writer = TraceWriter::start(File::create(&path).unwrap(), packing, &Header::new("test", "job"));
+        let writer = writer.unwrap();
+        // Several pieces, some of them empty.
+        for _ in 0..3 {
+            tell(&mut writer.recorder("head"), 2_000);
+            while !writer.shared.lock().waiting.is_empty() {
+                std::thread::yield_now();
+            }
+        }
+        let recorded = writer.finish(LIMIT).expect("a fast disk");
+        assert_eq!(recorded.bytes, std::fs::metadata(&path).unwrap().len());
+        let mut text = String::new();
+        crate::open_trace(&path).unwrap().read_to_string(&mut text).unwrap();
+        (text, recorded)
+    };
+    let (plain, packed) = (write("trace"), write("trace.gz"));
+    assert_eq!(plain.0, packed.0);
+    assert_eq!(end(&entries(&packed.0)), End { entries: 12_000, dropped: 0 });
+    assert!(packed.1.bytes * 5 < plain.1.bytes, "{packed:?} {plain:?}", packed = packed.1, plain = plain.1);
+}
+
+#[test]
+fn a_full_disk_leaves_what_is_whole_of_a_compressed_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.gz");
+    let mut file = File::create(&path).unwrap();
+    let mut lines = b"one\ntwo\n".to_vec();
+    let first = write_lines(&mut file, Packing::Gzip, &mut lines);
+    assert_eq!((first.entries, first.error.is_none()), (2, true));
+    let mut full = File::options().write(true).open("/dev/full").unwrap();
+    let mut lines = b"three\n".to_vec();
+    let second = write_lines(&mut full, Packing::Gzip, &mut lines);
+    assert_eq!((second.entries, second.bytes, second.error.is_some()), (0, 0, true));
+    let mut text = String::new();
+    crate::open_trace(&path).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "one\ntwo\n");
 }

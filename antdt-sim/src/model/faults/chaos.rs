@@ -10,8 +10,10 @@ use crate::model::{Fault, scaled};
 /// What random faults may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
-    /// To whom.
+    /// To whom; more often to one that is named more often.
     pub nodes: Vec<NodeId>,
+    /// Exit codes of processes that end by themselves.
+    pub codes: Vec<i32>,
     /// At most so many faults.
     pub faults_max: u32,
     /// Calm from here on.
@@ -22,6 +24,9 @@ pub struct Chaos {
 }
 
 impl Chaos {
+    /// Failed, to be tried again, out of memory. A code that must not be tried again ends the job.
+    pub const CODES: [i32; 3] = [1, 75, 137];
+
     /// A list of faults: how many, when, which and to whom is drawn from `rng`. One in four comes at the very moment of
     /// the one before, since double failures are where recoveries go wrong.
     ///
@@ -30,6 +35,9 @@ impl Chaos {
     pub fn draw(&self, rng: &mut DetRng) -> Result<Listed, InvalidValue> {
         if self.nodes.is_empty() {
             return Err(InvalidValue::new("chaos.nodes", "(nothing)", "at least one node"));
+        }
+        if self.codes.is_empty() {
+            return Err(InvalidValue::new("chaos.codes", "(nothing)", "at least one exit code"));
         }
         let count = rng.below(u64::from(self.faults_max) + 1);
         let mut before = JobTime(rng.below(self.until.0));
@@ -45,8 +53,7 @@ impl Chaos {
     fn fault(&self, rng: &mut DetRng) -> Fault {
         let node = self.nodes[rng.below(self.nodes.len() as u64) as usize];
         let length = scaled(self.longest, 10_f64.powf(-3.0 * rng.unit()));
-        // Exit codes: failed, to be tried again, out of memory. A code that must not be tried again ends the job.
-        let code = [1, 75, 137][rng.below(3) as usize];
+        let code = self.codes[rng.below(self.codes.len() as u64) as usize];
         match rng.below(10) {
             0..=2 => Fault::Crash(node),
             3 => Fault::Exit(node, code),
@@ -69,6 +76,7 @@ mod tests {
     fn chaos() -> Chaos {
         Chaos {
             nodes: vec![NodeId::worker(0), NodeId::worker(1), NodeId::server(0)],
+            codes: Chaos::CODES.to_vec(),
             faults_max: 8,
             until: JobTime(1_000_000),
             longest: Duration::from_secs(20),
@@ -112,6 +120,7 @@ mod tests {
     #[test]
     fn chaos_without_nodes_is_refused_and_without_time_is_at_the_start() {
         assert!(Chaos { nodes: vec![], ..chaos() }.draw(&mut Seed(0).rng()).is_err());
+        assert!(Chaos { codes: vec![], ..chaos() }.draw(&mut Seed(0).rng()).is_err());
         let list = Chaos { until: JobTime::ZERO, ..chaos() }.draw(&mut Seed(0).rng()).unwrap();
         assert!(list.left().all(|(at, _)| *at == JobTime::ZERO));
     }

@@ -14,6 +14,7 @@ use crate::model::{Collective, Network, Site};
 pub struct Loss<N> {
     network: N,
     share: f64,
+    until: JobTime,
 }
 
 impl<N: Network> Loss<N> {
@@ -25,7 +26,13 @@ impl<N: Network> Loss<N> {
         if !(0.0..=1.0).contains(&share) {
             return Err(InvalidValue::new("loss", share, "a share between 0 and 1, such as 0.01"));
         }
-        Ok(Self { network, share })
+        Ok(Self { network, share, until: JobTime::NEVER })
+    }
+
+    /// The same, but nothing that is sent from then on is lost.
+    #[must_use]
+    pub fn until(self, until: JobTime) -> Self {
+        Self { until, ..self }
     }
 }
 
@@ -40,7 +47,7 @@ impl<N: Network> Network for Loss<N> {
     ) -> Option<JobTime> {
         // It uses the network all the same.
         let arrival = self.network.message(at, from, to, bytes, rng);
-        if rng.unit() < self.share { None } else { arrival }
+        if rng.unit() < self.share && at < self.until { None } else { arrival }
     }
 
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
@@ -65,6 +72,9 @@ mod tests {
                 .count();
             assert!((least..=most).contains(&lost), "{lost} of {share}");
         }
+        let mut healed = Loss::new(AlphaBeta::default(), 1.0).unwrap().until(JobTime(5));
+        let mut arrives = |at| healed.message(JobTime(at), Site::Master, Site::Master, 8, &mut rng).is_some();
+        assert_eq!((arrives(4), arrives(5)), (false, true));
         for share in [-0.1, 1.1, f64::NAN] {
             assert!(Loss::new(AlphaBeta::default(), share).unwrap_err().to_string().starts_with("loss = "));
         }

@@ -18,8 +18,29 @@ pub(crate) struct Curve {
     pub(crate) title: String,
     /// Whether a value holds until the next point.
     pub(crate) steps: bool,
-    /// Time in seconds, value; points that are not finite are left out.
+    /// Time in seconds, value; where a value is not finite the line is broken off.
     pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// A moment at which something was done.
+pub(crate) struct Mark {
+    /// Seconds.
+    pub(crate) time_s: f64,
+    /// Shown when pointed at.
+    pub(crate) text: String,
+    /// Whether a process was ended or started, which costs more than other things do.
+    pub(crate) restart: bool,
+}
+
+impl Mark {
+    /// Something that was done to `target`.
+    pub(crate) fn new(time_s: f64, kind: &str, target: &str, reason: &str) -> Self {
+        Self { time_s, text: format!("{kind} {target}: {reason}"), restart: kind.contains("RESTART") }
+    }
+
+    fn class(&self) -> &'static str {
+        if self.restart { " restart" } else { "" }
+    }
 }
 
 /// Curves over the job's time.
@@ -30,10 +51,12 @@ pub(crate) struct Chart<'a> {
     pub(crate) from_zero: bool,
     /// End of the time axis at least, seconds.
     pub(crate) end_s: f64,
+    /// End of the value axis; `None` if it is to fit what is drawn. What is above is cut off.
+    pub(crate) high: Option<f64>,
     /// What is drawn.
     pub(crate) curves: &'a [Curve],
-    /// Moments with their texts.
-    pub(crate) marks: &'a [(f64, String)],
+    /// What was done.
+    pub(crate) marks: &'a [Mark],
     /// When everything was committed, if that is to be shown.
     pub(crate) done_s: Option<f64>,
 }
@@ -47,8 +70,10 @@ pub(crate) struct Bar {
     pub(crate) class: &'static str,
     /// Its end, seconds.
     pub(crate) to_s: f64,
-    /// Moments with their texts.
-    pub(crate) marks: Vec<(f64, String)>,
+    /// Written behind it.
+    pub(crate) value: String,
+    /// What was done meanwhile.
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// Who held which shard when.
@@ -61,8 +86,8 @@ pub(crate) struct Timeline<'a> {
     pub(crate) end_s: f64,
     /// Colours to go round.
     pub(crate) colours: usize,
-    /// Moments with their texts.
-    pub(crate) marks: &'a [(f64, String)],
+    /// What was done.
+    pub(crate) marks: &'a [Mark],
 }
 
 /// A linear axis: values `from..to` onto pixels `at..at + length`.
@@ -113,7 +138,7 @@ pub(crate) fn draw(chart: &Chart<'_>) -> String {
     }
     let end = all.iter().fold(chart.end_s, |end, (t, _)| end.max(*t));
     let low = all.iter().fold(f64::INFINITY, |low, (_, v)| low.min(*v));
-    let high = all.iter().fold(f64::NEG_INFINITY, |high, (_, v)| high.max(*v));
+    let high = chart.high.unwrap_or_else(|| all.iter().fold(f64::NEG_INFINITY, |high, (_, v)| high.max(*v)));
     let low = if chart.from_zero { low.min(0.0) } else { low };
     // A flat curve still needs an axis with some height.
     let room = if high > low { (high - low) * 0.06 } else { high.abs().max(1.0) * 0.1 };
@@ -145,8 +170,12 @@ pub(crate) fn draw(chart: &Chart<'_>) -> String {
     for curve in chart.curves {
         let mut path = String::new();
         let mut before: Option<f64> = None;
-        for (t, v) in finite(curve) {
-            let (px, py) = (x.place(t), y.place(v));
+        for (t, v) in curve.points.iter().copied().filter(|(t, _)| t.is_finite()) {
+            if !v.is_finite() {
+                before = None;
+                continue;
+            }
+            let (px, py) = (x.place(t), y.place(v).max(TOP));
             match before {
                 None => push(&mut path, format_args!("M{px:.1} {py:.1}")),
                 Some(_) if curve.steps => push(&mut path, format_args!("H{px:.1}V{py:.1}")),
@@ -184,11 +213,21 @@ pub(crate) fn draw(chart: &Chart<'_>) -> String {
 #[cfg(feature = "cli")]
 pub(crate) fn draw_bars(bars: &[Bar], end_s: f64) -> String {
     const ROW: f64 = 34.0;
+    /// Of a character on average, in pixels.
+    const CHARACTER: f64 = 7.2;
+    /// Longer names are cut; pointed at, they are shown whole.
+    const NAME_MAX: usize = 40;
     #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
     let height = TOP + BOTTOM + ROW * bars.len() as f64;
     let mut x = Axis::time(end_s);
-    // Names of policies are longer than numbers.
-    (x.at, x.length) = (LEFT * 2.0, x.length - LEFT);
+    let width = |texts: &mut dyn Iterator<Item = &str>| {
+        let longest = texts.map(|text| text.chars().count().min(NAME_MAX)).max().unwrap_or(0);
+        #[allow(clippy::cast_precision_loss, reason = "a count of characters")]
+        let longest = longest as f64;
+        longest * CHARACTER + 14.0
+    };
+    x.at = width(&mut bars.iter().map(|bar| bar.name.as_str())).max(LEFT);
+    x.length = WIDTH - x.at - width(&mut bars.iter().map(|bar| bar.value.as_str())).max(RIGHT);
     let mut svg = open(height);
     time_ticks(&mut svg, &x, height);
     for (i, bar) in bars.iter().enumerate() {
@@ -197,26 +236,32 @@ pub(crate) fn draw_bars(bars: &[Bar], end_s: f64) -> String {
         push(
             &mut svg,
             format_args!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-                 <rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"22\"/>\n",
+                "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}<title>{}</title></text>\
+                 <rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"22\"/>\
+                 <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
                 x.at - 6.0,
                 top + ROW / 2.0 + 4.0,
+                escape(&cut(&bar.name, NAME_MAX)),
                 escape(&bar.name),
                 bar.class,
                 x.at,
                 top + 6.0,
                 (x.place(bar.to_s) - x.at).max(1.0),
+                x.place(bar.to_s) + 7.0,
+                top + ROW / 2.0 + 4.0,
+                escape(&bar.value),
             ),
         );
-        for (time, text) in bar.marks.iter().filter(|(time, _)| time.is_finite() && *time <= x.to) {
-            let at = x.place(*time);
+        for mark in bar.marks.iter().filter(|mark| mark.time_s.is_finite() && mark.time_s <= x.to) {
+            let (at, time) = (x.place(mark.time_s), mark.time_s);
             push(
                 &mut svg,
                 format_args!(
-                    "<g><line class=\"tick\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\
+                    "<g><line class=\"tick{}\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\
                      <line class=\"reach\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\"/>\
                      <title>{time:.1} s {}</title></g>\n",
-                    escape(text),
+                    mark.class(),
+                    escape(&mark.text),
                     y1 = top + 3.0,
                     y2 = top + 31.0,
                 ),
@@ -225,6 +270,15 @@ pub(crate) fn draw_bars(bars: &[Bar], end_s: f64) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// At most so many characters of a text.
+#[cfg(feature = "cli")]
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
 }
 
 /// A row per worker, a bar per shard. Bars too thin to see are drawn as one.
@@ -349,19 +403,20 @@ fn time_ticks(svg: &mut String, x: &Axis, height: f64) {
     svg.push('\n');
 }
 
-fn marks(svg: &mut String, x: &Axis, height: f64, marks: &[(f64, String)]) {
-    for (time, text) in marks.iter().filter(|(time, _)| time.is_finite() && *time <= x.to) {
-        let at = x.place(*time);
+fn marks(svg: &mut String, x: &Axis, height: f64, marks: &[Mark]) {
+    for mark in marks.iter().filter(|mark| mark.time_s.is_finite() && mark.time_s <= x.to) {
+        let at = x.place(mark.time_s);
         let bottom = height - BOTTOM;
         // The second line is invisible and wide enough to be pointed at.
         push(
             svg,
             format_args!(
-                "<g><line class=\"mark\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
+                "<g><line class=\"mark{}\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
                  <line class=\"reach\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
                  <title>{:.1} s {}</title></g>\n",
-                time,
-                escape(text),
+                mark.class(),
+                mark.time_s,
+                escape(&mark.text),
             ),
         );
     }
@@ -403,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_finite_are_left_out() {
+    fn a_line_is_broken_off_where_values_are_not_finite() {
         let curves = [Curve {
             class: "c0".to_owned(),
             title: "t".to_owned(),
@@ -414,18 +469,29 @@ mod tests {
             unit: " s",
             from_zero: true,
             end_s: 2.0,
+            high: None,
             curves: &curves,
             marks: &[],
             done_s: None,
         });
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        let path = svg.split(" d=\"").nth(1).and_then(|path| path.split('"').next()).unwrap_or_default();
+        assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 0), "{path}");
     }
 
     #[test]
     fn a_chart_without_points_says_so() {
         assert!(
-            draw(&Chart { unit: "", from_zero: false, end_s: 0.0, curves: &[], marks: &[], done_s: None })
-                .contains("No data")
+            draw(&Chart {
+                unit: "",
+                from_zero: false,
+                end_s: 0.0,
+                high: None,
+                curves: &[],
+                marks: &[],
+                done_s: None
+            })
+            .contains("No data")
         );
     }
 }

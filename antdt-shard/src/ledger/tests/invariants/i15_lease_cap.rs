@@ -10,8 +10,8 @@ use crate::spec::DatasetSpec;
 pub(super) fn check(moment: &Moment<'_>) {
     let (real, book) = (&moment.real.ledger, &moment.model.book);
     let most = book.spec.max_leases_per_holder as usize;
-    for (node, member) in &real.standing.members {
-        let held = real.outstanding().filter(|lease| lease.holder.node == *node).count();
+    for (node, member) in real.standing.members.iter() {
+        let held = real.outstanding().filter(|lease| lease.holder.node == node).count();
         assert!(held <= most, "{node} holds {held} leases");
         assert_eq!(member.leases.len(), held);
     }

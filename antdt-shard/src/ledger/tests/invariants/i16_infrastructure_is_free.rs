@@ -17,7 +17,7 @@ pub(super) fn check(moment: &Moment<'_>) {
     }
     let faults = |ledger: &ShardLedger| -> BTreeMap<ShardKey, u32> {
         let waiting = ledger.book.todo().map(|(key, begun)| (key, begun.faults));
-        let leased = ledger.standing.leases.values().map(|l| (l.taken.key, l.taken.begun.faults));
+        let leased = ledger.standing.leases().map(|(_, l)| (l.taken.key, l.taken.begun.faults));
         waiting.chain(leased).collect()
     };
     let (before, after) = (&moment.real.before, &moment.real.ledger);

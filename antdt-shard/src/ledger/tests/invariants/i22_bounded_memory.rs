@@ -30,12 +30,12 @@ pub(super) fn check(moment: &Moment<'_>) {
     }
     assert_eq!(ledger.book.entries(), entries);
     let most = ledger.spec().max_leases_per_holder as usize;
-    for member in ledger.standing.members.values() {
+    for member in ledger.standing.members.iter().map(|(_, member)| member) {
         assert!(member.completed.len() <= most);
         assert!(member.last.as_ref().is_none_or(|last| last.more.len() < most));
     }
     assert_eq!(ledger.standing.members.len(), moment.model.book.members.len());
-    let unknown = ledger.standing.idle.iter().find(|node| !ledger.standing.members.contains_key(*node));
+    let unknown = ledger.standing.idle.iter().find(|node| !ledger.standing.members.contains(**node));
     assert_eq!(unknown, None, "waits, and does not take part");
 }
 

@@ -1,0 +1,73 @@
+//! A policy without reason.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_controller::policy::ProposedAction;
+use antdt_controller::{Decision, Policy, RestartBudget};
+use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView, Reason, Seed};
+
+/// Restarts whomever it happens to choose, and moves samples from one to another, both now and then, as far as
+/// it may: whatever a policy asks for, a job must stay in order.
+#[derive(Debug, Clone)]
+pub struct Restless(DetRng);
+
+impl Restless {
+    /// Its name.
+    pub const NAME: &str = "restless";
+
+    /// One whose whims are a function of the seed.
+    pub fn new(seed: Seed) -> Self {
+        Self(seed.derive("restless").rng())
+    }
+
+    fn pick<'a>(&mut self, workers: &[&'a NodeView]) -> &'a NodeView {
+        let index = self.0.below(workers.len() as u64);
+        workers[usize::try_from(index).expect("below the number of workers")]
+    }
+}
+
+impl Policy for Restless {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+        let workers: Vec<&NodeView> = view.live_workers().collect();
+        let whim = self.0.below(8);
+        let mut decision = Decision::nothing(Reason::Balanced);
+        if workers.is_empty() || whim > 1 {
+            return decision;
+        }
+        let (one, other) = (self.pick(&workers), self.pick(&workers));
+        if whim == 0 {
+            let drain = Duration::from_millis(self.0.below(3_000));
+            let room = budget.free_at_once(workers.len()) > 0;
+            if room && workers.len() > 1 && !one.chief && budget.allows(now, one.id, workers.len()).is_ok() {
+                decision.node_actions.push(ProposedAction {
+                    target: Holder::new(one.id, one.incarnation),
+                    kind: NodeActionKind::KillRestart { drain },
+                    reason: Reason::Other("a whim".to_owned()),
+                });
+            }
+            return decision;
+        }
+        let most = one.batch_size.saturating_sub(one.batch_size_min);
+        let room = other.batch_size_max.saturating_sub(other.batch_size);
+        let moved = u32::try_from(self.0.below(u64::from(most.min(room)) + 1)).unwrap_or(0);
+        let all_have_one = workers.iter().all(|worker| worker.batch_size >= worker.batch_size_min);
+        let sum: u32 = workers.iter().map(|worker| worker.batch_size).sum();
+        if moved > 0 && one.id != other.id && all_have_one && sum == view.global_batch_size {
+            let sizes = workers.iter().map(|worker| (worker.id, worker.batch_size));
+            let mut sizes: BTreeMap<_, _> = sizes.collect();
+            sizes.entry(one.id).and_modify(|size| *size -= moved);
+            sizes.entry(other.id).and_modify(|size| *size += moved);
+            decision.batch_sizes = Some(sizes);
+        }
+        decision
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
