@@ -75,8 +75,6 @@ enum Due {
     Unkept(LifeId, u64),
     /// The training thread gets a reply to this call.
     Reply(LifeId, u64, Answered),
-    /// The training thread makes this call.
-    Begin(LifeId, Box<(Holder, Call)>),
     /// What the training thread did by itself is over.
     Over(LifeId, u64, Work),
     /// The gradient of the group's member of this rank is ready.
@@ -170,8 +168,6 @@ pub struct World<O = Blind> {
     groups: BTreeMap<MembershipVersion, Group>,
     deadline: JobTime,
     master_paused_until: JobTime,
-    /// When something goes wrong next.
-    next_fault: JobTime,
     /// From then on nobody stands still or is cut off, as far as is known.
     quiet_from: JobTime,
     network_rng: DetRng,
@@ -224,7 +220,6 @@ impl<O: Observer> World<O> {
             }
         }
         let calm = fault.is_none();
-        let next_fault = fault.as_ref().map_or(JobTime::NEVER, |(at, _)| *at);
         if let Some((at, fault)) = fault {
             queue.push(at, Due::Fault(Box::new(fault)));
         }
@@ -254,7 +249,6 @@ impl<O: Observer> World<O> {
             groups: BTreeMap::new(),
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
-            next_fault,
             quiet_from: JobTime::ZERO,
             ended: None,
             violation: None,
@@ -305,8 +299,6 @@ impl<O: Observer> World<O> {
             return Err((violation, self.observer));
         }
         let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
-        let ahead = self.lives.iter().filter(|life| life.ahead.0 > self.now).count();
-        self.events -= ahead as u64;
         let lives = self.lives.iter().map(|life| life.usage(self.now));
         let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
         Ok((outcome, self.observer))
@@ -348,10 +340,6 @@ impl<O: Observer> World<O> {
             Due::ToLedger(life, call, question) => self.at_ledger(life, call, question),
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
-            Due::Begin(life, made) => {
-                let (holder, call) = *made;
-                self.begin_later(life, holder, call);
-            }
             Due::Over(life, call, work) => self.over(life, call, work),
             Due::Computed(group, rank) => self.computed(group, rank as usize),
             Due::Told(life, call, answer) => self.told(life, call, answer),
@@ -520,8 +508,7 @@ impl<O: Observer> World<O> {
     /// A process that stands still is killed like any other. Who has ordered the end of one that is cut off tries again
     /// as often as every caller does.
     fn kill(&mut self, id: LifeId) {
-        let life = &mut self.lives[id.0 as usize];
-        life.dying = true;
+        let life = &self.lives[id.0 as usize];
         if self.now < life.cut_until {
             self.queue.push(self.now + CALL_TIMEOUT, Due::Kill(id));
         } else {
@@ -573,9 +560,7 @@ impl<O: Observer> World<O> {
 
     fn fault(&mut self, fault: Fault) {
         self.catch_up_all();
-        let next = self.models.faults.next(&mut self.fault_rng);
-        self.next_fault = next.as_ref().map_or(JobTime::NEVER, |(at, _)| *at);
-        match next {
+        match self.models.faults.next(&mut self.fault_rng) {
             Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
             None if self.observer.watches() => self.saw(&Happening::Calm),
             None => {}
@@ -761,7 +746,6 @@ impl<O: Observer> World<O> {
         let first = BeatReply { plan, servers, ..BeatReply::default() };
         life.session.beat_answered(self.now, first);
         life.call += 1;
-        life.next_beat = self.now;
         self.queue.push(self.now, Due::Beat(id));
         if life.holder.node.role == Role::Worker {
             life.worker = Some(WorkerLoop::new(life.holder, self.setup.sync, self.now));
@@ -793,7 +777,6 @@ impl<O: Observer> World<O> {
         if life.worker.is_none() && life.holder.node.role == Role::Server {
             life.report_service(every);
         }
-        life.next_beat = self.now + every;
         self.send_beat(id);
         self.queue.push(self.now + every, Due::Beat(id));
     }
@@ -801,7 +784,6 @@ impl<O: Observer> World<O> {
     fn send_beat(&mut self, id: LifeId) {
         let life = &mut self.lives[id.0 as usize];
         let holder = life.holder;
-        life.beats_open += 1;
         let beat = life.session.beat();
         let reports = beat.reports.into_iter().map(|r| (r.report, r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
@@ -822,7 +804,6 @@ impl<O: Observer> World<O> {
     ) {
         let reports = reports.into_iter().map(|(report, loss_sum)| Reported { report, loss_sum }).collect();
         let life = &mut self.lives[id.0 as usize];
-        life.beats_open = life.beats_open.saturating_sub(1);
         life.session.beat_failed(self.now, antdt_agent::Beat { reports, plan_ready, plan_applied });
         if life.session.state() == SessionState::MasterLost {
             self.exit(id, Exit::CODE_RETRY);
@@ -840,7 +821,6 @@ impl<O: Observer> World<O> {
         let life = &mut self.lives[id.0 as usize];
         let waits_for_servers =
             life.worker.is_some() && self.setup.sync.has_servers() && life.session.servers().is_empty();
-        life.beats_open = life.beats_open.saturating_sub(1);
         let notice = reply.broken_group.map(Notice::GroupBroken);
         life.session.beat_answered(self.now, *reply);
         let state = life.session.state();
@@ -885,57 +865,6 @@ impl<O: Observer> World<O> {
         let reply = self.replies.remove(reply.0);
         if !void {
             self.advance(id, reply);
-        }
-    }
-
-    /// The training thread gets the shard service's reply to this call.
-    ///
-    /// If nothing can look at the life before the reply is there, the thread goes on with it at once, while the life is at
-    /// hand, up to its gradient or its next message.
-    fn answered(&mut self, at: JobTime, id: LifeId, call: u64, reply: Reply) {
-        let life = &self.lives[id.0 as usize];
-        let alone = life.call == call
-            && life.group.is_some()
-            && at < life.next_beat
-            && life.beats_open == 0
-            && !life.dying
-            && at < self.next_fault
-            // Who is ordered to end from now on ends later.
-            && at <= self.now + PROCESS_DELAY
-            // Who looks on sees things when they happen.
-            && self.now >= self.quiet_from
-            && !self.observer.watches();
-        if !alone {
-            return self.send_reply(at, id, call, reply);
-        }
-        self.lives[id.0 as usize].ahead = (at, Duration::ZERO);
-        self.events += 1;
-        let now = std::mem::replace(&mut self.now, at);
-        let mut next = self.step(id, reply);
-        while let Some((holder, call)) = next.take() {
-            match call {
-                Call::Load(_) => {
-                    if let Some(at_once) = self.begin(id, holder, call) {
-                        next = self.step(id, self.result_of(id, at_once));
-                    }
-                }
-                // Of an empty batch there is no gradient to wait for, and the group must not hear of it too early.
-                Call::Compute if self.lives[id.0 as usize].batch > 0 => drop(self.begin(id, holder, call)),
-                _ => self.queue.push(at, Due::Begin(id, Box::new((holder, call)))),
-            }
-        }
-        self.now = now;
-    }
-
-    /// The training thread makes a call that was known before.
-    fn begin_later(&mut self, id: LifeId, holder: Holder, call: Call) {
-        // The reply was counted already.
-        self.events -= 1;
-        if self.lives[id.0 as usize].is_dead() {
-            return;
-        }
-        if let Some(at_once) = self.begin(id, holder, call) {
-            self.advance(id, self.result_of(id, at_once));
         }
     }
 
@@ -1055,9 +984,6 @@ impl<O: Observer> World<O> {
                 }
                 let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
                 life.busy += time;
-                if life.ahead.0 == self.now {
-                    life.ahead.1 += time;
-                }
                 match life.group {
                     Some((group, rank)) => {
                         self.queue.push(self.now + time, Due::Computed(group, rank));

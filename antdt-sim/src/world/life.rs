@@ -70,14 +70,6 @@ pub(super) struct Life {
     pub(super) transfer_done: JobTime,
     /// How long it waits for that.
     pub(super) transfer_limit: JobTime,
-    /// The training thread has gone on to this time ahead of the clock, and there began a gradient that takes so long.
-    pub(super) ahead: (JobTime, Duration),
-    /// When it says next that it is alive.
-    pub(super) next_beat: JobTime,
-    /// Heartbeats under way.
-    pub(super) beats_open: u32,
-    /// It was ordered to end.
-    pub(super) dying: bool,
     /// A server serves one request until then.
     pub(super) busy_until: JobTime,
     /// Bytes served and the time it took, since the last report; of a server.
@@ -121,10 +113,6 @@ impl Life {
             busy: Duration::ZERO,
             transfer_done: JobTime::ZERO,
             transfer_limit: JobTime::ZERO,
-            ahead: (JobTime::ZERO, Duration::ZERO),
-            next_beat: JobTime::ZERO,
-            beats_open: 0,
-            dying: false,
             busy_until: JobTime::ZERO,
             served: (0, Duration::ZERO),
             reports: 0,
@@ -140,7 +128,6 @@ impl Life {
     /// What became of its time by `now`.
     pub(super) fn usage(&self, now: JobTime) -> Usage {
         let end = self.died.min(now);
-        let early = if self.ahead.0 > now { self.ahead.1 } else { Duration::ZERO };
-        Usage { holder: self.holder, alive: end.since(self.born), busy: self.busy.saturating_sub(early) }
+        Usage { holder: self.holder, alive: end.since(self.born), busy: self.busy }
     }
 }

@@ -123,7 +123,7 @@ impl<O: Observer> World<O> {
         match back {
             Some(at) => {
                 if let Some(reply) = self.reply_of(id, call, answer) {
-                    self.answered(at, id, call, reply);
+                    self.send_reply(at, id, call, reply);
                 }
             }
             None => {
