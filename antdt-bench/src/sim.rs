@@ -80,11 +80,11 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     let (large, grown) = peak_growth(|| simulate(16_384, (1000 / shrink).max(40)))?;
     let (outcome, took) = large?;
     let large_steps = outcome.steps;
-    entries.push(shown("16,384 workers x 1,000 steps", took.wall, 60 / shrink, &outcome));
+    entries.push(shown("16,384 workers x 1,000 steps", took.wall, 60.0 / shrink as f64, &outcome));
     entries.push(Entry::shown("the same: memory", grown as f64 / (1 << 30) as f64, "GiB").at_most(4.0));
     let at_large = nanos_per_event(&outcome, took);
     let (outcome, took) = simulate(1000, 10_000 / shrink)?;
-    entries.push(shown("1,000 workers x 10,000 steps", took.wall, 10 / shrink.min(10), &outcome));
+    entries.push(shown("1,000 workers x 10,000 steps", took.wall, 10.0 / shrink as f64, &outcome));
     let rate = outcome.simulated as f64 / took.wall.as_secs_f64() / 1e6;
     entries.push(Entry::shown("events", rate, "M/s").at_least(2.0));
     // As many events of few workers, for the ratio.
@@ -97,8 +97,8 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn shown(name: &str, wall: Duration, limit_s: u64, outcome: &Outcome) -> Entry {
-    Entry::shown(name, wall.as_secs_f64(), "s").at_most(limit_s as f64).beside(format!(
+fn shown(name: &str, wall: Duration, limit_s: f64, outcome: &Outcome) -> Entry {
+    Entry::shown(name, wall.as_secs_f64(), "s").at_most(limit_s).beside(format!(
         "{} steps, {} events, {:.0} s simulated, {} actions",
         outcome.steps,
         outcome.simulated,
