@@ -8,10 +8,17 @@ use antdt_core::{Ack, Fragment, Grant, Held, LeaseId};
 use smallvec::SmallVec;
 
 /// Samples to compute together, and where they came from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Pieces of leases, in the order of the samples; none is empty. Mostly it is a single one.
     pub fragments: SmallVec<[Fragment; 1]>,
+}
+
+impl Clone for Batch {
+    fn clone(&self) -> Self {
+        // As one piece of memory: a derived clone goes through the fragments one by one.
+        Self { fragments: SmallVec::from_slice(&self.fragments) }
+    }
 }
 
 impl Batch {

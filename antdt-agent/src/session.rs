@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use antdt_core::{BatchReport, Holder, JobTime, MembershipVersion, Plan, PlanVersion};
 
+/// The first pause between two beats of a node that waits for the servers' addresses; each further one is twice as long.
+/// Processes of one job come up within some milliseconds of each other: 20 ms is little beside the start of one, and a
+/// server that needs minutes is not asked for more often than by any other heartbeat.
+const SERVERS_PAUSE: Duration = Duration::from_millis(20);
+
 /// Reports kept while the master is away; older ones are dropped, for they only feed windows.
 const REPORTS_MAX: usize = 4096;
 
@@ -85,6 +90,8 @@ pub struct AgentSession {
     plan: Option<Plan>,
     reform: bool,
     servers: Arc<[String]>,
+    /// The next pause of a node that waits for them.
+    servers_pause: Option<Duration>,
     lost: Vec<Holder>,
     answered: JobTime,
     master_timeout: Duration,
@@ -101,9 +108,29 @@ impl AgentSession {
             plan: None,
             reform: false,
             servers: Arc::default(),
+            servers_pause: None,
             lost: Vec::new(),
             answered: now,
             master_timeout,
+        }
+    }
+
+    /// The same for a node that can do nothing before it knows all servers.
+    #[must_use]
+    pub const fn awaiting_servers(mut self) -> Self {
+        self.servers_pause = Some(SERVERS_PAUSE);
+        self
+    }
+
+    /// How long to wait with the next beat, in a job whose nodes beat `every` so often: less while the addresses of the
+    /// servers are awaited, which a beat brings.
+    pub fn pause(&mut self, every: Duration) -> Duration {
+        match self.servers_pause {
+            Some(pause) if self.servers.is_empty() => {
+                self.servers_pause = Some(pause.saturating_mul(2));
+                pause.min(every)
+            }
+            _ => every,
         }
     }
 
@@ -155,8 +182,10 @@ impl AgentSession {
 
     /// What to say now. The reports leave the session; [`beat_failed`](Self::beat_failed) brings them back.
     pub fn beat(&mut self) -> Beat {
+        // As many are likely to follow: the memory goes along, and nothing is copied.
+        let next = VecDeque::with_capacity(self.reports.len());
         Beat {
-            reports: self.reports.drain(..).collect(),
+            reports: std::mem::replace(&mut self.reports, next).into(),
             plan_ready: self.plan_ready,
             plan_applied: self.plan_applied,
         }
@@ -238,6 +267,22 @@ mod tests {
             session.plans(PlanVersion(applied), PlanVersion(applied), step);
         }
         assert_eq!(session.beat().plan_applied, (PlanVersion(2), 6));
+    }
+
+    #[test]
+    fn a_node_that_waits_for_the_servers_asks_soon_then_ever_less_often_until_it_knows_them() {
+        let every = Duration::from_millis(100);
+        let pauses = |session: &mut AgentSession, count: usize| -> Vec<u128> {
+            (0..count).map(|_| session.pause(every).as_millis()).collect()
+        };
+        assert_eq!(pauses(&mut session(), 2), [100, 100], "who needs none");
+        let mut waits = session().awaiting_servers();
+        assert_eq!(pauses(&mut waits, 5), [20, 40, 80, 100, 100]);
+        let mut waits = session().awaiting_servers();
+        assert_eq!(pauses(&mut waits, 1), [20]);
+        let servers = ["127.0.0.1:1".to_owned()].into();
+        waits.beat_answered(JobTime(1), BeatReply { servers, ..BeatReply::default() });
+        assert_eq!(pauses(&mut waits, 2), [100, 100]);
     }
 
     #[test]

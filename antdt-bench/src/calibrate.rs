@@ -190,13 +190,12 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
         if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };
     let mut entries = Vec::new();
     let (mut errors, mut off, mut overheads) = (Vec::new(), 0, BTreeMap::new());
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+    for sync in SyncMode::ALL {
         for workers in sizes {
             for (policy, slow) in ["none", "nd"].into_iter().flat_map(|p| slows.iter().map(move |s| (p, *s)))
             {
                 let case = Case { sync, policy, slow, workers: *workers };
-                // At their own pace workers are done soon, and the start of a job is worth up to a heartbeat: whether the
-                // servers are known before the workers ask is a matter of milliseconds.
+                // At their own pace workers are done soon, and the start of a job, which is not what is asked, weighs more.
                 let steps = if sync == SyncMode::PsAsp { 2 * steps } else { steps };
                 print!("{:<24}", case.name());
                 // Progress only.

@@ -108,6 +108,14 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
             deaths::deaths(ours, &title, scale.deaths, scale.slack_time, &mut entries)?;
         }
     }
+    if entries.is_empty() {
+        let only = settings.only.join(", ");
+        bail!(
+            "--only = {only}: no row begins so; rows begin with `kernel`, `{}`, or such as `tcp, 2 ranks, 64 MiB`, with \
+             `: memory` or `: death` after it",
+            overlap::OVERLAP
+        );
+    }
     Ok(entries)
 }
 
@@ -154,7 +162,7 @@ impl Column {
             Self::Ours(path) => Some(System::Ours(path.medium)),
             Self::Gloo => Some(System::Gloo),
             Self::Openmpi(medium) => Some(System::Openmpi(medium)),
-            Self::Duplex | Self::Floor | Self::Writes => None,
+            Self::Duplex | Self::Floor | Self::Copies => None,
         }
     }
 
@@ -187,7 +195,7 @@ impl Crews<'_> {
         let needs = match column {
             Column::Gloo => Peer::Gloo,
             Column::Openmpi(_) => Peer::Openmpi,
-            Column::Ours(_) | Column::Duplex | Column::Floor | Column::Writes => return true,
+            Column::Ours(_) | Column::Duplex | Column::Floor | Column::Copies => return true,
         };
         self.installed.iter().any(|installed| installed.peer() == needs)
     }
@@ -282,7 +290,7 @@ impl Bounds {
         match (column, &mut self.duplex, &mut self.floor) {
             (Column::Duplex, Some(duplex), _) => duplex.time(),
             (Column::Floor, _, Some(floor)) => Ok(floor.time()),
-            (Column::Writes, _, Some(floor)) => Ok(floor.writes()),
+            (Column::Copies, _, Some(floor)) => Ok(floor.copies()),
             _ => bail!("{column} is not a bound that was prepared"),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use antdt_shard::{DatasetSpec, Epochs};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::{Entry, Settings, meter};
 
@@ -97,6 +97,9 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     if settings.only.iter().any(|text| "recording".contains(text.as_str())) {
         recording::recording(&scale, journals.path(), &mut entries)?;
         return Ok(entries);
+    }
+    if !settings.only.is_empty() {
+        bail!("--only = {}: here it is `recording`, or nothing for all but that", settings.only.join(", "));
     }
     // First, while the process has no memory of anything else.
     ledger::opening(&mut entries)?;

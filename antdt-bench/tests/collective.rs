@@ -31,6 +31,23 @@ fn two_ranks_reduce_eight_bytes_and_say_how_long_it_took() {
 }
 
 #[test]
+fn what_would_measure_nothing_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, says) in [
+        (&["collective", "--only", "nonsense"][..], "--only = nonsense: no row begins so"),
+        (&["shard", "--only", "nonsense"], "--only = nonsense: here it is `recording`"),
+        (&["sim", "--only", "kernel"], "--only is for `collective` and `shard`"),
+        (&["job", "--peer", "gloo"], "--peer is for `collective`"),
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_antdt-bench"));
+        let output = command.args(args).arg("--report-dir").arg(folder.path()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(says), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
 fn a_rank_without_orders_takes_no_core() {
     let folder = tempfile::tempdir().unwrap();
     let (mut crew, mut busy) = (ours(2, folder.path()), ours(2, folder.path()));

@@ -9,6 +9,8 @@
 //! changes anything. Both effects come out of one mutation, and effects are carried out in order, so there is no
 //! state in between.
 //!
+//! A life that turns out to be needed before it has left stays until it is not: [`RestartEvent::Needed`].
+//!
 //! Every event names a life. Repeated, late and reordered events, and those of other lives, change nothing; so
 //! there is at most one kill and one launch per action, and the replacement can never be hit.
 
@@ -16,6 +18,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use antdt_core::{ActionId, ActionOutcome, Holder, JobTime, Machine, NodeAction, NodeActionKind};
+
+/// How soon a life that may not be killed now is looked at again. Nobody waits for the restart, and a look costs nothing.
+const NEEDED_FOR: Duration = Duration::from_secs(1);
 
 /// Limits of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +63,8 @@ pub enum RestartState {
 /// What can happen to a [`RestartSaga`]. Each names the life it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartEvent {
+    /// It must not be killed now: only it has the model. It may still leave by itself.
+    Needed(Holder),
     /// It committed its last batch and gave its leases back.
     Drained(Holder),
     /// Its process ended.
@@ -147,6 +154,9 @@ impl RestartSaga {
         use RestartState as S;
         let (old, new) = (self.old, self.replacement());
         match (self.state, event) {
+            (S::Draining, RestartEvent::Needed(holder)) if holder == old => {
+                self.deadline = self.deadline.map(|deadline| deadline.max(now + NEEDED_FOR));
+            }
             (S::Draining, RestartEvent::Drained(holder)) if holder == old => self.kill(now),
             // It ended by itself: there is nothing to kill, but it is fenced all the same.
             (S::Draining, RestartEvent::Exited(holder)) if holder == old => {

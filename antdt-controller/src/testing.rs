@@ -122,7 +122,7 @@ fn number(rng: &mut DetRng, below: u32) -> u32 {
 
 /// A job in any state, likely and unlikely.
 pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
-    let sync = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp][number(rng, 3) as usize];
+    let sync = SyncMode::ALL[number(rng, 3) as usize];
     // Mostly quiet jobs: otherwise a policy would hardly ever get to decide something.
     let noisy = rng.below(4) == 0;
     let workers: Vec<NodeView> =

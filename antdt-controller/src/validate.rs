@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role, SyncMode};
+use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role};
 
 use crate::budget::{BudgetRefusal, RestartBudget};
 use crate::policy::Decision;
@@ -69,8 +69,8 @@ pub enum Refusal {
         /// Which.
         node: NodeId,
     },
-    /// In all-reduce, nobody else has the model.
-    #[error("{node} is the only worker; the model would be lost with it")]
+    /// In all-reduce, nobody else has the model: a replacement that has reported no batch is still to get it.
+    #[error("nobody but {node} has the model, which would be lost with it")]
     OnlyWorker {
         /// Which.
         node: NodeId,
@@ -141,7 +141,7 @@ pub fn validate(
         if worker.chief && !budget.config().chief_allowed {
             return Err(Refusal::Chief { node });
         }
-        if live.len() == 1 && view.sync == SyncMode::AllReduce {
+        if !view.has_model_without(node) {
             return Err(Refusal::OnlyWorker { node });
         }
         budget.allows(now, node, live.len())?;

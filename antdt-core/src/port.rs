@@ -14,6 +14,13 @@ pub trait SeamError: Error + Send + Sync + 'static {
     fn retry(&self) -> Retry;
 }
 
+/// Shards that may be asked for in one exchange: the answer must fit a message.
+pub const WANT_MAX: u32 = 1 << 12;
+
+/// Acks, or leases that are presented, in one call. With it a request stays well below the 4 MiB that a message may have; a
+/// larger one would keep the task of the data set from everybody else for longer.
+pub const ACKS_MAX: usize = 1 << 14;
+
 /// Where a worker gets its shards from: a service over the network, or a ledger in the same process.
 pub trait ShardSource: Send + Sync {
     /// Why a call failed. None of these means "end of data".
@@ -29,7 +36,7 @@ pub trait ShardSource: Send + Sync {
         held: &[Held],
     ) -> impl Future<Output = Result<Registered, Self::Error>> + Send;
 
-    /// Says what is done and asks for up to `want` shards, in one call. Repeating the last `request` returns the
+    /// Says what is done and asks for up to `want` shards, in one call: at most [`ACKS_MAX`] and [`WANT_MAX`]. Repeating the last `request` returns the
     /// identical grants, and no ack counts twice. With a `want` of 0 the request number means nothing.
     ///
     /// Count `request` up after an answer with shards, and only then: a copy of the question that arrives late may be

@@ -54,6 +54,11 @@ pub struct BatchReport {
 }
 
 impl BatchReport {
+    /// From the batch's begin to its end.
+    pub fn wall(&self) -> Duration {
+        self.data_wait + self.compute + self.communicate + self.barrier_wait
+    }
+
     /// Local compute time per sample, the only thing pace is judged on; `None` for an empty batch.
     #[doc(alias = "tau")]
     pub fn sample_time(&self) -> Option<Duration> {

@@ -14,6 +14,9 @@ const UNITS: [(&str, u64); 6] = [
     ("ns", 1),
 ];
 
+/// No setting is as long: 100 years. Sums of a few of them are times of a job, and moments of any clock.
+const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Reads `5s`, `250ms`, `1.5m`, `2h`. A bare number is refused: nobody remembers whose unit it would be.
 ///
 /// # Errors
@@ -27,8 +30,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
 /// # Errors
 /// As [`parse_duration`], with the setting's name.
 pub fn named_duration(field: impl Into<String>, text: &str) -> Result<Duration, InvalidValue> {
-    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = (text[..end].trim(), text[end..].trim());
+    // From the end: `1e3s` is a number too.
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let (number, unit) = (number.trim(), text[number.len()..].trim());
     let Ok(value) = number.parse::<f64>() else {
         return Err(InvalidValue::new(field, text, "a number with a unit, such as 5s, 250ms or 2m"));
     };
@@ -42,7 +46,9 @@ pub fn named_duration(field: impl Into<String>, text: &str) -> Result<Duration, 
     #[allow(clippy::cast_precision_loss, reason = "units are exact in f64")]
     let seconds = value * (*ns as f64) / 1e9;
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| InvalidValue::new(field, text, "not negative and shorter than 500 years"))
+        .ok()
+        .filter(|duration| *duration < DURATION_MAX)
+        .ok_or_else(|| InvalidValue::new(field, text, "not negative and shorter than 100 years"))
 }
 
 /// Writes a duration so that [`parse_duration`] reads the same one.
@@ -54,6 +60,31 @@ pub fn format_duration(duration: Duration) -> String {
     let (unit, size) =
         UNITS.iter().find(|(_, size)| ns.is_multiple_of(u128::from(*size))).expect("1 divides every number");
     format!("{}{unit}", ns / u128::from(*size))
+}
+
+/// As much of a text as a message shows, without its line ends and what else would garble a terminal.
+pub fn beginning(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Where in a text an error is, in one line: its number, what stands there, and the message. `at` are the bytes it is
+/// about.
+pub fn located(text: &str, at: Option<std::ops::Range<usize>>, message: &str) -> String {
+    let message = message.lines().map(str::trim).collect::<Vec<_>>().join(", ");
+    let Some(at) = at else { return message };
+    let before = &text.as_bytes()[..at.start.min(text.len())];
+    let line = before.iter().filter(|byte| **byte == b'\n').count();
+    let there = text.lines().nth(line).unwrap_or_default().trim();
+    let spans_lines = text.get(at).is_some_and(|part| part.trim_end().contains('\n'));
+    if spans_lines || there.is_empty() {
+        return format!("line {}: {message}", line + 1);
+    }
+    format!("line {}, `{}`: {message}", line + 1, beginning(there))
 }
 
 /// The word of `known` nearest to `word`, if it could be a slip of the hand: a third of the letters at most.
@@ -99,10 +130,29 @@ mod tests {
             assert_eq!(duration, Duration::from_millis(ms));
             assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
         }
-        for text in ["", "s", "5", "5 parsecs", "-1s", "nans", "infs", "1e300h"] {
+        for text in ["", "s", "5", "5 parsecs", "-1s", "nans", "infs", "1e300h", "1e19s", "876000h"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
+        assert_eq!(parse_duration("1e3 s").unwrap(), Duration::from_secs(1000));
+        let refused = |text| parse_duration(text).unwrap_err().to_string();
+        assert!(refused("1e19s").ends_with("must be not negative and shorter than 100 years"));
+        assert!(refused("5").contains("did you mean 5s or 5ms?"), "{}", refused("5"));
         assert_eq!(format_duration(Duration::ZERO), "0s");
+    }
+
+    #[test]
+    fn an_error_is_shown_where_it_is_in_one_line() {
+        let text = "a = 1\n\n  b = x # so\n";
+        assert_eq!(
+            located(text, Some(13..14), "no value\nexpected 1"),
+            "line 3, `b = x # so`: no value, expected 1"
+        );
+        assert_eq!(located(text, Some(0..text.len()), "c is missing"), "line 1: c is missing");
+        assert_eq!(located(text, None, "c is missing"), "c is missing");
+        assert_eq!(located("", Some(0..0), "m"), "line 1: m");
+        assert_eq!(located("ä", Some(1..9), "m"), "line 1, `ä`: m");
+        assert_eq!(beginning("a\nb\u{1b}c"), "a b c");
+        assert_eq!(beginning(&"ä".repeat(61)).chars().count(), 61);
     }
 
     #[test]

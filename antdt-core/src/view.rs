@@ -20,6 +20,9 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::AllReduce, Self::PsBsp, Self::PsAsp];
+
     /// As written on the command line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -173,6 +176,13 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
+    /// Whether the model would be left if this worker were not: with servers always, in all-reduce if another live worker has
+    /// it. One that has reported no batch yet may still be about to take it from a peer.
+    pub fn has_model_without(&self, worker: NodeId) -> bool {
+        self.sync != SyncMode::AllReduce
+            || self.live_workers().any(|other| other.id != worker && other.last_report_age.is_some())
+    }
+
     /// The running workers.
     pub fn live_workers(&self) -> impl Iterator<Item = &NodeView> {
         self.workers.iter().filter(|node| node.status == NodeStatus::Running)

@@ -972,6 +972,16 @@ impl Head {
         }
     }
 
+    /// All-reduce: whether no other worker is known to have the model. One that has reported a batch has it; one that
+    /// drains is about to leave with it.
+    fn alone_has_model(&self, holder: Holder) -> bool {
+        self.config.sync == SyncMode::AllReduce
+            && self.membership.is_live(holder)
+            && !self.nodes.of_role(Role::Worker).any(|(id, node)| {
+                id != holder.node && node.status == NodeStatus::Running && node.first_report
+            })
+    }
+
     fn detector_effects(&mut self, now: JobTime) {
         while let Some(effect) = self.detector.poll_effect() {
             match effect {
@@ -1218,7 +1228,11 @@ impl Machine for Head {
         }
         let due = self.saga_due.take_due(now);
         for (node, ()) in &due {
+            let needed = self.sagas.get(node).map(RestartSaga::old).filter(|old| self.alone_has_model(*old));
             if let Some(saga) = self.sagas.get_mut(node) {
+                if let Some(old) = needed {
+                    saga.event(now, RestartEvent::Needed(old));
+                }
                 saga.on_deadline(now);
             }
         }

@@ -239,7 +239,9 @@ pub struct WorkerLoop {
     applied: Option<StepResult>,
     /// All-reduce: the step whose result is here but not yet part of the model.
     prepared: Option<StepResult>,
-    /// All-reduce: the worker was ordered to leave before this step began.
+    /// All-reduce: nobody else is in the group.
+    alone: bool,
+    /// All-reduce: the worker was ordered to leave before this step began, and may.
     draining: bool,
 }
 
@@ -261,6 +263,7 @@ impl WorkerLoop {
             trained: false,
             applied: None,
             prepared: None,
+            alone: false,
             draining: false,
         }
     }
@@ -295,16 +298,16 @@ impl WorkerLoop {
     /// the master: orders and plans are read from it, reports are left in it.
     ///
     /// A reply that does not answer the last call ends the training: [`End::Failed`].
-    pub fn step(&mut self, now: JobTime, session: &mut AgentSession, reply: Reply) -> Call {
+    pub fn step(&mut self, now: JobTime, session: &mut AgentSession, reply: &Reply) -> Call {
         match (std::mem::replace(&mut self.at, At::Over), reply) {
             (At::Start, Reply::Begin) => self.join(),
             // The answer to an earlier question: what became of that group, the worker knows.
-            (At::Joining, Reply::Joined(joined)) if self.knows(&joined) => self.join(),
+            (At::Joining, Reply::Joined(joined)) if self.knows(joined) => self.join(),
             (At::Joining, Reply::Joined(joined)) => {
                 session.regrouped();
                 match self.sync {
-                    SyncMode::AllReduce => self.joined(joined),
-                    SyncMode::PsBsp | SyncMode::PsAsp => self.joined_servers(session, *joined),
+                    SyncMode::AllReduce => self.joined(joined.clone()),
+                    SyncMode::PsBsp | SyncMode::PsAsp => self.joined_servers(session, joined),
                 }
             }
             (At::Feeding(then), reply) => match self.feed.answer(reply) {
@@ -318,13 +321,13 @@ impl WorkerLoop {
                 SyncMode::PsBsp | SyncMode::PsAsp => self.loaded_for_servers(now, session),
             },
             (At::Loading, Reply::Unreadable { sample, why }) => {
-                match self.feed.fault(&self.batch, sample, why) {
+                match self.feed.fault(&self.batch, *sample, why.clone()) {
                     Some(call) => self.ask(At::Feeding(Then::TakeNothing), call),
                     None => self.fail(format!("sample {sample} cannot be read, but no sample was asked for")),
                 }
             }
             (At::Computing, Reply::Computed { samples, loss_sum }) => {
-                self.computed = (samples, loss_sum);
+                self.computed = (*samples, *loss_sum);
                 match self.sync {
                     SyncMode::AllReduce => self.computed(now),
                     SyncMode::PsBsp | SyncMode::PsAsp => self.computed_for_servers(now),
@@ -334,14 +337,14 @@ impl WorkerLoop {
             (At::Entering { .. }, Reply::Broken) => self.join(),
             (At::Entering { has_source }, Reply::Entered) => self.entered(session, has_source),
             (At::Combining, Reply::Broken) => self.broken_without_result(now),
-            (At::Combining, Reply::Combined(result)) => self.combined(session, result),
+            (At::Combining, Reply::Combined(result)) => self.combined(session, result.clone()),
             (At::Agreeing, Reply::Broken) => self.broken_with_result(now),
-            (At::Agreeing, Reply::Agreed(verdict)) => self.ask(At::Applying(verdict), Call::Apply),
+            (At::Agreeing, Reply::Agreed(verdict)) => self.ask(At::Applying(*verdict), Call::Apply),
             (At::Applying(verdict), Reply::Applied) => self.applied(now, session, verdict),
             (At::Pulling, Reply::Pulled) => self.pulled(now),
             (At::Pushing, Reply::Pushed) => self.pushed(now, session),
-            (At::Readying, Reply::Committed(commit)) => self.committed(now, session, &commit),
-            (at, reply) => self.fail(not_an_answer(&reply, &at)),
+            (At::Readying, Reply::Committed(commit)) => self.committed(now, session, commit),
+            (at, reply) => self.fail(not_an_answer(reply, &at)),
         }
     }
 
@@ -406,8 +409,8 @@ impl WorkerLoop {
     }
 
     fn load(&mut self, batch: Batch) -> Call {
-        self.batch.clone_from(&batch);
-        self.ask(At::Loading, Call::Load(batch))
+        self.batch = batch;
+        self.ask(At::Loading, Call::Load(self.batch.clone()))
     }
 
     /// How long a step in which nothing is held may wait: when nobody had samples it is only a question of patience.

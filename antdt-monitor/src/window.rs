@@ -96,8 +96,7 @@ impl ShortWindow {
             self.warmup_left -= 1;
             return;
         }
-        let wall = report.data_wait + report.compute + report.communicate + report.barrier_wait;
-        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        let wall_ns = u64::try_from(report.wall().as_nanos()).unwrap_or(u64::MAX);
         let batch = Batch { sample_time, samples: report.samples, wall_ns, plan: report.plan };
         let same_plan = self.newest(1).next().is_some_and(|newest| newest.plan == batch.plan);
         self.fresh[self.fresh_len] = batch;

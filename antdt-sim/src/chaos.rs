@@ -155,7 +155,11 @@ impl Case {
         self.rough.models(&self.setup, Box::new(Listed::new(self.faults.iter().copied())))
     }
 
-    pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, InvalidValue> {
+    /// Its policy, in the state in which jobs begin.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn policy(&self) -> Result<Box<dyn Policy>, InvalidValue> {
         if self.policy == Restless::NAME {
             return Ok(Box::new(Restless::new(self.setup.seed)));
         }

@@ -198,7 +198,7 @@ impl Journal {
                 let mut end = at;
                 let mut points = Vec::with_capacity(reports.len());
                 for (report, _) in reports.iter().rev() {
-                    let wall = report.data_wait + report.compute + report.communicate + report.barrier_wait;
+                    let wall = report.wall();
                     if report.holder.node.role == Role::Worker && report.samples > 0 {
                         let (samples, compute) = (report.samples, report.compute);
                         let point = Point { at: end, batches: 1, samples, compute, wall };

@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod read;
+
 pub mod setup;
 
 pub mod model;

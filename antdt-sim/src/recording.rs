@@ -14,6 +14,8 @@ use antdt_core::trace::{End, Entry, Header, Kind, LineError};
 use antdt_job::HeadSettings;
 use antdt_shard::DatasetSpec;
 
+use crate::read;
+
 pub mod diff;
 pub mod facts;
 pub mod models;
@@ -264,7 +266,7 @@ impl Iterator for Entries {
             return None;
         }
         self.buffer.clear();
-        match self.reader.read_until(b'\n', &mut self.buffer) {
+        match read::line(&mut self.reader, &mut self.buffer) {
             Ok(0) => return None,
             Ok(_) => {}
             // A compressed file that was cut off.

@@ -16,6 +16,7 @@ pub use slowdowns::read_slowdowns;
 use std::str::FromStr;
 
 use antdt_core::InvalidValue;
+use antdt_core::text::beginning;
 
 /// A file that does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +47,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn refused(line: usize, text: &str, expected: impl Into<String>) -> ReplayError {
-    ReplayError::Line { line, text: text.to_owned(), expected: expected.into() }
+    ReplayError::Line { line, text: beginning(text), expected: expected.into() }
 }
 
 /// The columns of a line, if they are so many.

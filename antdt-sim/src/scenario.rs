@@ -5,16 +5,18 @@
 //! must come of it. All but `[compute]` may be left out. The scenarios in the folder `scenarios` of this crate show every
 //! key in use.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use antdt_controller::policy::UnknownPolicy;
+use antdt_core::text::located;
 use antdt_core::{InvalidValue, Seed};
 
 use crate::Setup;
 use crate::model::Models;
 use crate::model::scheduler::SpotError;
+use crate::read;
 use crate::replay::ReplayError;
 
 mod expect;
@@ -26,13 +28,16 @@ mod tests;
 
 pub use expect::{Ending, Expectation};
 
-use models::{File, ModelsSpec};
+use models::{ModelsSpec, ScenarioFile};
 
 /// A scenario that does not read or cannot be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// A file cannot be read.
+    /// The scenario itself cannot be read.
+    #[error("{0}; name a scenario (.toml)")]
+    Unreadable(io::Error),
+    /// A recording that it names cannot be read.
     #[error("{path}: {error}")]
     Read {
         /// Which.
@@ -82,11 +87,12 @@ impl Scenario {
     /// # Errors
     /// If a file cannot be read, or something in one of them cannot be; with the field and what would be accepted.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        let read = |path: &Path| {
-            fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })
-        };
+        let read = |path: &Path| File::open(path).and_then(|file| read::text(BufReader::new(file)));
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::parse(&read(path)?, |file| read(&folder.join(file)))
+        Self::parse(&read(path).map_err(ScenarioError::Unreadable)?, |file| {
+            let path = folder.join(file);
+            read(&path).map_err(|error| ScenarioError::Read { path, error })
+        })
     }
 
     /// Reads a text. `files` gives the text of each recording that it names.
@@ -97,9 +103,11 @@ impl Scenario {
         text: &str,
         files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
-        let file: File = toml::from_str(text).map_err(|error| ScenarioError::Toml(error.to_string()))?;
+        let file: ScenarioFile = toml::from_str(text)
+            .map_err(|error| ScenarioError::Toml(located(text, error.span(), error.message())))?;
         let (setup, policy) = file.job.resolve()?;
         let expect = file.expect.clone();
+        expect.validate()?;
         let models = ModelsSpec::resolve(file, files)?;
         let scenario = Self { about: about(text), setup, policy, expect, models };
         // What cannot be built is refused now.
@@ -119,7 +127,7 @@ impl Scenario {
     }
 }
 
-/// The lines of comment before anything else.
+/// The lines of comment before anything else, an empty one between two paragraphs.
 fn about(text: &str) -> String {
     let lines = text.lines().map_while(|line| line.strip_prefix('#'));
     lines.map(str::trim).collect::<Vec<_>>().join("\n").trim().to_owned()

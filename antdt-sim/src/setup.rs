@@ -2,7 +2,17 @@
 
 use std::time::Duration;
 
+use antdt_core::port::ACKS_MAX;
+use antdt_core::text::format_duration;
 use antdt_core::{InvalidValue, Seed, SyncMode};
+
+use crate::world::dataset;
+
+/// Workers, or servers, that a job may have: 10 KB each are 2.5 GB, and beyond, a slip of the hand is likelier than a wish.
+const NODES_MAX: u32 = 1 << 18;
+
+/// Pairs of a worker and a server: each step may have a message between them under way, of about 1 KB.
+const PAIRS_MAX: u64 = 1 << 21;
 
 /// A job. The names and defaults are those of `antdt run`.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,10 +75,10 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Whether it can be simulated.
+    /// Whether it can be simulated: by the rules of `antdt run`, and small enough for a machine.
     ///
     /// # Errors
-    /// With the first setting that is refused, and what it must be.
+    /// With the first setting that is refused, by its name in a scenario's `[job]`, and what it must be.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let at_least_1 = |field: &str, value: u64| {
             if value == 0 { Err(InvalidValue::new(field, value, "at least 1")) } else { Ok(()) }
@@ -76,29 +86,93 @@ impl Setup {
         at_least_1("workers", self.workers.into())?;
         at_least_1("samples", self.samples)?;
         at_least_1("epochs", self.epochs.into())?;
+        at_least_1("global-batch-size", self.global_batch_size.into())?;
         at_least_1("workers-per-host", self.workers_per_host.into())?;
-        if self.sync.has_servers() != (self.servers > 0) {
-            let must =
-                if self.sync.has_servers() { "at least 1 with this sync mode" } else { "0 with allreduce" };
-            return Err(InvalidValue::new("servers", self.servers, must));
-        }
+        self.validate_nodes()?;
         if self.global_batch_size < self.workers {
-            return Err(InvalidValue::new(
-                "global-batch-size",
-                self.global_batch_size,
-                format!("at least the number of workers, {}", self.workers),
-            ));
+            let expected = format!("at least {}, one sample for each worker (workers)", self.workers);
+            return Err(InvalidValue::new("global-batch-size", self.global_batch_size, expected));
         }
         for (field, time) in [
             ("control-tick", self.control_tick),
             ("heartbeat", self.heartbeat),
-            ("silence-limit", self.silence_limit),
             ("collective-timeout", self.collective_timeout),
         ] {
             if time < Duration::from_millis(1) {
-                return Err(InvalidValue::new(field, format!("{time:?}"), "at least 1ms"));
+                return Err(InvalidValue::new(field, format_duration(time), "at least 1ms"));
             }
         }
+        let beats = self.heartbeat.saturating_mul(2);
+        if self.silence_limit < beats {
+            let expected = format!("at least two heartbeats, {}", format_duration(beats));
+            return Err(InvalidValue::new("silence-limit", format_duration(self.silence_limit), expected));
+        }
+        let shards = u64::from(self.global_batch_size).div_ceil(self.shard_len.unwrap_or(u64::MAX).max(1));
+        if shards > ACKS_MAX as u64 {
+            let least = u64::from(self.global_batch_size).div_ceil(ACKS_MAX as u64);
+            let expected =
+                format!("at least {least}: a batch may be of {ACKS_MAX} shards (global-batch-size)");
+            return Err(InvalidValue::new("shard-len", self.shard_len.unwrap_or_default(), expected));
+        }
+        let dataset = dataset(self).validate();
+        dataset.map_err(|error| InvalidValue { field: error.field.replace('_', "-"), ..error })
+    }
+
+    fn validate_nodes(&self) -> Result<(), InvalidValue> {
+        for (field, nodes) in [("workers", self.workers), ("servers", self.servers)] {
+            if nodes > NODES_MAX {
+                return Err(InvalidValue::new(field, nodes, format!("at most {NODES_MAX}")));
+            }
+        }
+        match (self.sync.has_servers(), self.servers) {
+            (true, 0) => {
+                let expected = format!("at least 1 with sync = \"{}\"", self.sync.name());
+                return Err(InvalidValue::new("servers", 0, expected));
+            }
+            (false, 1..) => {
+                let expected = "0 with sync = \"allreduce\"; choose ps-bsp or ps-asp to use servers";
+                return Err(InvalidValue::new("servers", self.servers, expected));
+            }
+            (true, _) | (false, 0) => {}
+        }
+        let pairs = u64::from(self.workers) * u64::from(self.servers);
+        if pairs > PAIRS_MAX {
+            let most = PAIRS_MAX / u64::from(self.workers);
+            let expected = format!("at most {most} with {} workers: each talks to each", self.workers);
+            return Err(InvalidValue::new("servers", self.servers, expected));
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_no_machine_can_hold_is_refused_before_it_is_built() {
+        let refused = |setup: Setup| setup.validate().unwrap_err().to_string();
+        let plain = || Setup { global_batch_size: u32::MAX, ..Setup::default() };
+        let servers = |workers, servers| Setup { sync: SyncMode::PsAsp, workers, servers, ..plain() };
+        assert_eq!(
+            refused(Setup { workers: u32::MAX, ..plain() }),
+            "workers = 4294967295: must be at most 262144"
+        );
+        assert_eq!(refused(servers(4, u32::MAX)), "servers = 4294967295: must be at most 262144");
+        assert_eq!(
+            refused(servers(16_384, 16_384)),
+            "servers = 16384: must be at most 128 with 16384 workers: each talks to each"
+        );
+        assert!(servers(16_384, 128).validate().is_ok());
+        assert!(Setup { workers: NODES_MAX, ..plain() }.validate().is_ok());
+    }
+
+    #[test]
+    fn what_the_ledger_cannot_hold_is_refused_by_its_name_in_the_job() {
+        let refused = |setup: Setup| setup.validate().unwrap_err().to_string();
+        let setup = Setup { samples: u64::MAX, epochs: 2, ..Setup::default() };
+        assert_eq!(refused(setup), "epochs = 2: must be at most 1 for 18446744073709551615 samples");
+        let setup = Setup { shard_len: Some(u64::MAX), ..Setup::default() };
+        assert!(refused(setup).starts_with("shard-len = 18446744073709551615: must be at most"));
     }
 }

@@ -5,7 +5,7 @@
 //! the same seed, so that what differs is the policies' doing.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::model::compute::{Constant, Series, Slowdowns};
 use crate::model::faults::Listed;
 use crate::model::network::{AlphaBeta, SharedNic};
 use crate::model::{Collective, Compute, Faults, Hosts, Models, Network, Scheduler, Site, scheduler};
+use crate::read;
 use crate::recording::{
     Facts, Open, RecordedCompute, RecordedFaults, RecordedStarts, RecordingError, open_plain,
 };
@@ -104,11 +105,10 @@ pub struct WhatIf {
     /// The network; `None` is that of the scenario, for a recording one whose operations take as long as they did, else
     /// loopback.
     pub network: Option<CostModel>,
-    /// Samples per second of a worker whose slowdown is 1. Of no use but with a CSV of slowdowns.
-    pub speed: f64,
     /// Virtual time after which a run is given up.
     pub limit: JobTime,
     trace: Trace,
+    speed: f64,
 }
 
 /// Samples per second of a worker whose slowdown is 1, unless somebody says otherwise.
@@ -159,8 +159,7 @@ impl WhatIf {
                     (Trace::Recording(Box::new(facts)), setup)
                 }
                 Some(_) => {
-                    let mut text = String::new();
-                    file.read_to_string(&mut text).map_err(failed)?;
+                    let text = read::text(file).map_err(failed)?;
                     let slowdowns = read_slowdowns(&text)
                         .map_err(|source| WhatIfError::Slowdowns { path: path.to_owned(), source })?;
                     let setup = setup_for(&slowdowns);
@@ -185,6 +184,23 @@ impl WhatIf {
         let slowdowns = slowdowns.compressed(factor)?;
         self.setup.samples = setup_for(&slowdowns).samples;
         self.trace = Trace::Slowdowns(slowdowns);
+        Ok(())
+    }
+
+    /// Lets a worker whose slowdown is 1 train so many samples per second, with a CSV of slowdowns; 1,000 unless this was
+    /// called. The job stays as long as it is.
+    ///
+    /// # Errors
+    /// If the world was made from something else, or the speed cannot be.
+    pub fn emulate_speed(&mut self, speed: f64) -> Result<(), InvalidValue> {
+        const FIELD: &str = "emulate-speed";
+        if !matches!(self.trace, Trace::Slowdowns(_)) {
+            let remedy = "left out: only with a CSV of slowdowns the speed is not known; a scenario has the key \
+                          compute.speed, a recording the times of its batches";
+            return Err(InvalidValue::new(FIELD, speed, remedy));
+        }
+        Constant::speed(speed).map_err(|error| InvalidValue { field: FIELD.to_owned(), ..error })?;
+        self.speed = speed;
         Ok(())
     }
 

@@ -79,6 +79,8 @@ enum Due {
     Over(LifeId, u64, Work),
     /// The gradient of the group's member of this rank is ready.
     Computed(MembershipVersion, u32),
+    /// The last gradient of the group's operation is ready.
+    AllComputed(MembershipVersion, u64),
     /// The head's answer to a registration or a farewell arrives.
     Told(LifeId, u64, Box<HeadAnswer>),
     /// What was lost on its way is sent again.
@@ -300,7 +302,8 @@ impl<O: Observer> World<O> {
         }
         let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
         let lives = self.lives.iter().map(|life| life.usage(self.now));
-        let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
+        let noted: u64 = self.groups.values().map(|group| group.ready_by(self.now)).sum();
+        let outcome = self.journal.finish(result, self.now, self.events + noted, self.ledger.counts(), lives);
         Ok((outcome, self.observer))
     }
 
@@ -341,7 +344,8 @@ impl<O: Observer> World<O> {
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
             Due::Over(life, call, work) => self.over(life, call, work),
-            Due::Computed(group, rank) => self.computed(group, rank as usize),
+            Due::Computed(group, rank) => self.computed(group, rank),
+            Due::AllComputed(group, operation) => self.all_computed(group, operation),
             Due::Told(life, call, answer) => self.told(life, call, answer),
             Due::Again(life, call, lost) => self.again(life, call, lost),
             Due::Reask(life) => self.reask(life),
@@ -474,6 +478,9 @@ impl<O: Observer> World<O> {
             Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
         let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
         life.stage = Stage::Starting;
+        if holder.node.role == Role::Worker && self.setup.sync.has_servers() {
+            life.session = life.session.awaiting_servers();
+        }
         self.lives.push(life);
         self.current.insert(holder.node, id);
         self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(HeadEvent::Started(holder))));
@@ -777,8 +784,9 @@ impl<O: Observer> World<O> {
         if life.worker.is_none() && life.holder.node.role == Role::Server {
             life.report_service(every);
         }
+        let pause = life.session.pause(every);
         self.send_beat(id);
-        self.queue.push(self.now + every, Due::Beat(id));
+        self.queue.push(self.now + pause, Due::Beat(id));
     }
 
     fn send_beat(&mut self, id: LifeId) {
@@ -864,7 +872,7 @@ impl<O: Observer> World<O> {
         }
         let reply = self.replies.remove(reply.0);
         if !void {
-            self.advance(id, reply);
+            self.advance(id, &reply);
         }
     }
 
@@ -890,8 +898,7 @@ impl<O: Observer> World<O> {
                 return;
             }
         }
-        let reply = self.result_of(id, work);
-        self.advance(id, reply);
+        self.advance(id, &self.result_of(id, work));
     }
 
     fn result_of(&self, id: LifeId, work: Work) -> Reply {
@@ -908,27 +915,25 @@ impl<O: Observer> World<O> {
     }
 
     /// Lets the training loop go on, until it waits for something that takes time.
-    fn advance(&mut self, id: LifeId, reply: Reply) {
-        let mut next = self.step(id, reply);
-        while let Some((holder, call)) = next {
-            let Some(at_once) = self.begin(id, holder, call) else { return };
-            next = self.step(id, self.result_of(id, at_once));
+    fn advance(&mut self, id: LifeId, reply: &Reply) {
+        let mut at_once = self.step(id, reply);
+        while let Some(work) = at_once {
+            at_once = self.step(id, &self.result_of(id, work));
         }
     }
 
-    /// Lets the training loop make its next call; nothing if it has none.
-    fn step(&mut self, id: LifeId, reply: Reply) -> Option<(Holder, Call)> {
+    /// Lets the training loop make its next call, if it has one. What that is, if it takes no time.
+    fn step(&mut self, id: LifeId, reply: &Reply) -> Option<Work> {
         let life = &mut self.lives[id.0 as usize];
         life.call += 1;
         life.attempts = 0;
         life.in_group_call = false;
         let (holder, worker) = (life.holder, life.worker.as_mut()?);
-        if !self.observer.watches() {
-            return Some((holder, worker.step(self.now, &mut life.session, reply)));
+        let call = worker.step(self.now, &mut life.session, reply);
+        if self.observer.watches() {
+            self.saw(&Happening::Worker(holder, reply, &call));
         }
-        let call = worker.step(self.now, &mut life.session, reply.clone());
-        self.saw(&Happening::Worker(holder, &reply, &call));
-        Some((holder, call))
+        self.begin(id, holder, call)
     }
 
     /// Begins a call. What it is, if it takes no time.
@@ -985,9 +990,7 @@ impl<O: Observer> World<O> {
                 let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
                 life.busy += time;
                 match life.group {
-                    Some((group, rank)) => {
-                        self.queue.push(self.now + time, Due::Computed(group, rank));
-                    }
+                    Some((group, rank)) => self.compute(group, rank, self.now + time),
                     None => self.later(id, time, Work::Compute),
                 }
                 None

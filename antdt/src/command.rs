@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use antdt_agent::Trainer;
@@ -22,7 +23,7 @@ use crate::{server, worker};
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
 
-/// Exit code of a simulation that was interrupted, as shells have it for an interrupt.
+/// Exit code of a computation that was interrupted, as shells have it for an interrupt.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Variable with the shape of the parameters, for servers, which need not read the data: dense length, table rows,
@@ -31,8 +32,8 @@ const LAYOUT: &str = "ANTDT_LAYOUT";
 
 /// Reads the command line of this process and carries it out.
 pub fn main() -> ExitCode {
-    let args = std::env::args().skip(1);
-    let command = match crate::cli::parse(args, |name| std::env::var(name).ok()) {
+    let args = crate::cli::words(std::env::args_os().skip(1));
+    let command = match args.and_then(|args| crate::cli::parse(args, |name| std::env::var(name).ok())) {
         Ok(command) => command,
         Err(error) => {
             complain(&error);
@@ -41,11 +42,20 @@ pub fn main() -> ExitCode {
     };
     let done = match command {
         Command::Print(text) => print(&text),
-        Command::DataSynth(synth) => data_synth(&synth),
+        Command::DataSynth(synth) => {
+            let part = part_of(&synth);
+            return compute(
+                move || data_synth(&synth),
+                || {
+                    let _ = std::fs::remove_file(part);
+                    "nothing was written"
+                },
+            );
+        }
         Command::Run(spec) => return run(&spec),
-        Command::WhatIf(asked) => return compute(move || simulate::whatif::run(&asked)),
-        Command::Sim(asked) => return compute(move || simulate::scenario::run(&asked)),
-        Command::Diff(asked) => return compute(move || simulate::diff(&asked)),
+        Command::WhatIf(asked) => return compute(move || simulate::whatif::run(&asked), torn),
+        Command::Sim(asked) => return compute(move || simulate::scenario::run(&asked), torn),
+        Command::Diff(asked) => return compute(move || simulate::diff(&asked), torn),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
     };
@@ -58,8 +68,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Carries out what only computes, until it is over or somebody has enough.
-fn compute(work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static) -> ExitCode {
+/// What an interrupted simulation leaves.
+const fn torn() -> &'static str {
+    "files that were being written are not whole"
+}
+
+/// Carries out what only computes, until it is over or somebody has enough; `interrupted` then clears away, and says what
+/// is left.
+fn compute(
+    work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static,
+    interrupted: impl FnOnce() -> &'static str,
+) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -69,8 +88,10 @@ fn compute(work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static) -> 
     };
     let stop = CancellationToken::new();
     let done = runtime.block_on(async {
-        let work = tokio::task::spawn_blocking(work);
+        // Before anything is begun that would have to be cleared away.
         tokio::spawn(stop_on_signal(stop.clone()));
+        tokio::task::yield_now().await;
+        let work = tokio::task::spawn_blocking(work);
         tokio::select! {
             done = work => Some(done),
             () = stop.cancelled() => None,
@@ -83,13 +104,13 @@ fn compute(work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static) -> 
         // A panic has said what it is.
         Some(Err(_)) => ExitCode::FAILURE,
         None => {
-            complain(&"interrupted; files that were being written are not whole");
+            complain(&format_args!("interrupted; {}", interrupted()));
             ExitCode::from(EXIT_INTERRUPTED)
         }
     }
 }
 
-/// Prints what a simulation came to.
+/// Prints what it came to.
 fn answer(answer: Result<Answer, CliError>) -> ExitCode {
     match answer {
         Ok(Answer { text, good }) => match print(&text) {
@@ -107,9 +128,9 @@ fn answer(answer: Result<Answer, CliError>) -> ExitCode {
     }
 }
 
-/// Says what went wrong. If nobody can read it (standard error is closed) the exit code still says it.
+/// Says what went wrong, in one line. If nobody can read it (standard error is closed) the exit code still says it.
 fn complain(error: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+    let _ = writeln!(std::io::stderr(), "error: {}", error.to_string().replace(['\n', '\r'], " "));
 }
 
 /// Writes to standard output; a reader that went away (`| head`) is no error.
@@ -120,18 +141,30 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn data_synth(synth: &DataSynth) -> anyhow::Result<()> {
-    use anyhow::Context;
-    let name = || format!("--out = {}", synth.out.display());
-    // Written beside it and renamed: whoever reads the file sees all of it or nothing.
-    let part = synth.out.with_extension("part");
-    let file = File::create(&part).with_context(|| format!("{}: cannot be written", name()))?;
+fn data_synth(synth: &DataSynth) -> Result<Answer, CliError> {
+    let refused = |error: &dyn std::fmt::Display| {
+        CliError::new(format!("--out = {}: {error}; name another file", synth.out.display()))
+    };
+    // The file is replaced in the end, whatever it is: a device must not be.
+    if synth.out.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(refused(&"it is no plain file"));
+    }
+    // Whoever reads the file sees all of it or nothing.
+    let part = part_of(synth);
+    let file = File::create(&part).map_err(|error| refused(&error))?;
     let written = write_rows(synth, file).and_then(|()| std::fs::rename(&part, &synth.out));
     if let Err(error) = written {
         let _ = std::fs::remove_file(&part);
-        return Err(error).with_context(name);
+        return Err(refused(&error));
     }
-    print(&format!("{} rows in {}\n", synth.rows, synth.out.display()))
+    Ok(Answer { text: format!("{} rows in {}\n", synth.rows, synth.out.display()), good: true })
+}
+
+/// Where rows are until all are there: beside the file that they become.
+fn part_of(synth: &DataSynth) -> PathBuf {
+    let mut part = synth.out.clone().into_os_string();
+    part.push(".part");
+    part.into()
 }
 
 fn write_rows(synth: &DataSynth, file: File) -> std::io::Result<()> {

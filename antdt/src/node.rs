@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use antdt_agent::Notice;
 use antdt_agent::runtime::{Agent, AgentConfig};
-use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo};
+use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
 
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT};
 
@@ -104,6 +104,7 @@ impl NodeEnv {
                 batch_size_max: self.spec.global_batch_size.max(1),
             },
             data_address,
+            awaits_servers: self.holder.node.role == Role::Worker && self.spec.sync.has_servers(),
             call_timeout: CALL_TIMEOUT,
             master_timeout: MASTER_TIMEOUT,
         };

@@ -338,6 +338,29 @@ fn generated_data_written_to_a_file_trains_the_same() {
 }
 
 #[test]
+fn a_batch_of_any_length_is_trained() {
+    let report = run(&["--data", "synthetic:9000", "--global-batch-size", "9000"]);
+    assert_exact(&report, 9000);
+}
+
+#[test]
+fn generated_data_replaces_plain_files_only_and_leaves_nothing_half_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name).display().to_string();
+    let refused = finish(antdt(&["data", "synth", "--rows", "9", "--out", "/dev/null"]).spawn().unwrap());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(error, "error: --out = /dev/null: it is no plain file; name another file\n");
+
+    let endless = ["data", "synth", "--rows", "18446744073709551615", "--out", &out("rows.tsv")];
+    let child = antdt(&endless).spawn().unwrap();
+    wait_for("rows", || std::fs::metadata(out("rows.tsv.part")).ok().filter(|part| part.len() > 0));
+    signal(child.id(), "INT");
+    let output = finish(child);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "error: interrupted; nothing was written\n");
+    assert_eq!((output.status.code(), std::fs::read_dir(folder.path()).unwrap().count()), (Some(130), 0));
+}
+
+#[test]
 fn a_foreign_program_is_started_once_for_each_worker_with_torchruns_variables() {
     let script = "echo rank=$RANK world=$WORLD_SIZE local=$LOCAL_RANK at=$MASTER_ADDR node=$ANTDT_NODE";
     let output = finish(antdt(&["run", "--nproc_per_node", "3", "--", "sh", "-c", script]).spawn().unwrap());

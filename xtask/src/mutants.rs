@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: plants defects in a crate and demands that its tests catch every one.
 //!
 //! A crate that wants it has a `mutants.toml`: suites of tests, and defects. Sources are copied below the target
-//! folder, and every defect is planted in the one copy beside what it replaces, behind a number:
+//! folder, and every defect of every list is planted in the one copy beside what it replaces, behind a number:
 //! `(if crate::planted::is(7) { defect } else { original })`. So one build serves all, and a mutant is a run of the
 //! tests with a number in the environment. A suite catches a mutant if a test fails, it crashes, or it takes far
 //! longer than without one. A defect may lie in another crate that this one is built from: the simulator's tests must
@@ -72,38 +72,62 @@ pub(crate) fn quietly(root: &Path) -> Result<Caught> {
     })
 }
 
-/// What is wrong with the list of the crate in `folder`, as far as can be said without building it. `text_of` is given
-/// a path from the root.
+/// What is wrong with the lists of mutants, as far as can be said without building anything. A list is a folder and a
+/// text; `text_of` is given a path from the root.
 pub(crate) fn misplaced<'a>(
-    folder: &str,
-    list: &str,
+    lists: &[(&str, &str)],
     text_of: impl Fn(&str) -> Option<&'a str>,
 ) -> Vec<String> {
-    match List::parse(list) {
-        Ok(list) => list.plant(folder, text_of).1,
-        Err(error) => vec![format!("{error:#}")],
+    let (mut sound, mut wrong) = (Vec::new(), Vec::new());
+    for (folder, text) in lists {
+        match List::parse(folder, text) {
+            Ok(list) => sound.push(list),
+            Err(error) => wrong.push(format!("{error:#}")),
+        }
     }
+    wrong.extend(list::plant_all(&sound, text_of).1);
+    wrong
 }
 
 fn check(root: &Path, krate: Option<&str>, names: &[&str], say: impl Fn(&str) + Sync) -> Result<Caught> {
-    let mut caught = Caught::default();
-    let mut known = Vec::new();
+    let mut lists = Vec::new();
     for folder in folders(root, krate)? {
         let text = std::fs::read_to_string(root.join(&folder).join(LIST))
             .with_context(|| format!("cannot read {folder}/{LIST}"))?;
-        let list = List::parse(&text).with_context(|| format!("{folder}/{LIST}"))?;
-        known.extend(list.mutants.iter().map(|mutant| mutant.name.clone()));
-        let chosen: Vec<usize> = (0..list.mutants.len())
-            .filter(|at| names.is_empty() || names.contains(&list.mutants[*at].name.as_str()))
-            .collect();
-        if !chosen.is_empty() {
-            caught.0 += check_crate(root, &folder, &list, &chosen, &say)?;
-        }
+        lists.push(List::parse(&folder, &text)?);
     }
-    if let Some(name) = names.iter().find(|name| !known.iter().any(|known| known == *name)) {
+    let is_chosen = |mutant: &Mutant| names.is_empty() || names.contains(&mutant.name.as_str());
+    let known: Vec<&str> = list::mutants(&lists).map(|(_, mutant)| mutant.name.as_str()).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
         bail!("there is no mutant {name:?}; there are: {}", known.join(", "));
     }
-    Ok(caught)
+    lists.retain(|list| list.mutants.iter().any(is_chosen));
+
+    let copy = copy::copy(root, &lists)?;
+    let began = Instant::now();
+    let suites = run::build(&copy, &lists)?;
+    say(&format!("built in {:.1} s", began.elapsed().as_secs_f64()));
+    let sound = sound(&suites, &say)?;
+    let chosen: Vec<_> =
+        list::mutants(&lists).enumerate().filter(|(_, (_, mutant))| is_chosen(mutant)).collect();
+    let survivors = in_parallel(chosen.len(), |i| {
+        let (at, (list, mutant)) = chosen[i];
+        let mut survived = Vec::new();
+        for name in &mutant.suites {
+            let key = (list.folder.clone(), name.clone());
+            let outcome = suites[&key].run(Some(plant::number(at)), run::limit(sound[&key]))?;
+            say(&row(mutant, &outcome));
+            if let Outcome::Passed(_) = outcome {
+                survived.push(format!("{} ({} of {}): {}", mutant.name, name, list.folder, mutant.why));
+            }
+        }
+        Ok(survived)
+    })?
+    .concat();
+    if !survivors.is_empty() {
+        bail!("{} of {} mutants survive: {}", survivors.len(), chosen.len(), survivors.join("; "));
+    }
+    Ok(Caught(chosen.len()))
 }
 
 /// Folders of the crates with a list, from the root.
@@ -125,70 +149,49 @@ fn folders(root: &Path, krate: Option<&str>) -> Result<Vec<String>> {
     Ok(folders)
 }
 
-/// Number of mutants, all of them caught.
-fn check_crate(
-    root: &Path,
-    folder: &str,
-    list: &List,
-    chosen: &[usize],
+/// How long every suite takes when no mutant is switched on. It is an error if one fails.
+fn sound(
+    suites: &BTreeMap<(String, String), Suite>,
     say: &(impl Fn(&str) + Sync),
-) -> Result<usize> {
-    let copy = copy::copy(root, folder, list)?;
-    let began = Instant::now();
-    let suites = run::build(&copy, list)?;
-    say(&format!("{folder}: built in {:.1} s", began.elapsed().as_secs_f64()));
-    let mut sound = BTreeMap::new();
-    for (name, suite) in &suites {
+) -> Result<BTreeMap<(String, String), Duration>> {
+    let all: Vec<_> = suites.iter().collect();
+    let sound = in_parallel(all.len(), |i| {
+        let (key, suite) = all[i];
+        let (folder, name) = key;
         match suite.run(None, run::SOUND_MAX)? {
             Outcome::Passed(time) => {
-                say(&format!(
-                    "{folder}: suite {name} passes in {:.1} s without a mutant",
-                    time.as_secs_f64()
-                ));
-                sound.insert(name.as_str(), time);
+                let seconds = time.as_secs_f64();
+                say(&format!("{folder}: suite {name} passes in {seconds:.1} s without a mutant"));
+                Ok((key.clone(), time))
             }
             other => bail!("the suite {name} of {folder} fails without a mutant: {other}"),
         }
-    }
-    let survivors = all(list, chosen, &suites, &sound, say)?;
-    if !survivors.is_empty() {
-        bail!("{folder}: {} of {} mutants survive: {}", survivors.len(), chosen.len(), survivors.join("; "));
-    }
-    Ok(chosen.len())
+    })?;
+    Ok(sound.into_iter().collect())
 }
 
-/// Runs the chosen mutants, several at a time. The survivors, each with what it survived.
-fn all(
-    list: &List,
-    chosen: &[usize],
-    suites: &BTreeMap<String, Suite>,
-    sound: &BTreeMap<&str, Duration>,
-    say: &(impl Fn(&str) + Sync),
-) -> Result<Vec<String>> {
+/// What `work` makes of every number below `count`, several at a time. The first error ends it.
+fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<String>> {
-        let mut survivors = Vec::new();
-        while let Some(at) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mutant = &list.mutants[*at];
-            for name in &mutant.suites {
-                let (suite, sound) = (&suites[name], sound[name.as_str()]);
-                let outcome = suite.run(Some(plant::number(*at)), run::limit(sound))?;
-                say(&row(mutant, &outcome));
-                if let Outcome::Passed(_) = outcome {
-                    survivors.push(format!("{} (suite {name}): {}", mutant.name, mutant.why));
-                }
+    let some = || -> Result<Vec<T>> {
+        let mut made = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= count {
+                return Ok(made);
             }
+            // Nobody begins anything after an error.
+            made.push(work(i).inspect_err(|_| next.store(count, Ordering::Relaxed))?);
         }
-        Ok(survivors)
     };
     let threads = thread::available_parallelism().map_or(AT_A_TIME, |n| n.get().max(AT_A_TIME));
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut survivors = Vec::new();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        let mut made = Vec::new();
         for worker in workers {
-            survivors.extend(worker.join().expect("a worker returns its errors")?);
+            made.extend(worker.join().expect("a worker returns its errors")?);
         }
-        Ok(survivors)
+        Ok(made)
     })
 }
 

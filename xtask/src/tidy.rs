@@ -302,8 +302,8 @@ fn named_tests(tree: &Tree) -> Vec<String> {
             }
             let names = last.split('`').skip(1).step_by(2).filter(|name| of_tests && !name.contains('/'));
             for name in names {
-                let function = format!("fn {name}(");
-                if !tree.sources().any(|(_, source)| source.contains(&function)) {
+                let functions = [format!("fn {name}("), format!("fn {name}<")];
+                if !tree.sources().any(|(_, source)| functions.iter().any(|f| source.contains(f))) {
                     violations.push(format!("{path} names the test {name}, which does not exist"));
                 }
             }
@@ -314,14 +314,13 @@ fn named_tests(tree: &Tree) -> Vec<String> {
 
 /// What a mutant replaces is exactly once in its file, and no two of them cross: known now, not after a long build.
 fn placed_mutants(tree: &Tree) -> Vec<String> {
-    let mut violations = Vec::new();
-    for (path, list) in &tree.files {
-        let folder = path.strip_suffix(mutants::LIST).and_then(|folder| folder.strip_suffix('/'));
-        let Some(folder) = folder else { continue };
-        let misplaced = mutants::misplaced(folder, list, |file| tree.text(file));
-        violations.extend(misplaced.into_iter().map(|what| format!("{path}: {what}")));
-    }
-    violations
+    let list = |(path, text)| {
+        let folder = str::strip_suffix(path, mutants::LIST)?.strip_suffix('/')?;
+        Some((folder, text))
+    };
+    let lists: Vec<(&str, &str)> =
+        tree.files.iter().map(|(path, text)| (path.as_str(), text.as_str())).filter_map(list).collect();
+    mutants::misplaced(&lists, |file| tree.text(file))
 }
 
 /// Unsafe code is forbidden in every crate root, except where hardware and raw memory are touched.

@@ -27,6 +27,8 @@ pub struct AgentConfig {
     pub info: NodeInfo,
     /// Where peers reach this node's data plane; empty if it has none.
     pub data_address: String,
+    /// Whether the node can do nothing before it knows the addresses of the servers.
+    pub awaits_servers: bool,
     /// Limit of one call that the master answers at once.
     pub call_timeout: Duration,
     /// How long the master may be away before this process gives up.
@@ -127,11 +129,9 @@ impl Agent {
                 .connect_lazy()
         };
         let clock = JobClock::start();
-        let shared = Arc::new(Shared {
-            session: Mutex::new(AgentSession::new(clock.now(), config.master_timeout)),
-            holder: config.info.holder,
-            clock,
-        });
+        let session = AgentSession::new(clock.now(), config.master_timeout);
+        let session = if config.awaits_servers { session.awaiting_servers() } else { session };
+        let shared = Arc::new(Shared { session: Mutex::new(session), holder: config.info.holder, clock });
         let agent = Self {
             client: ControlClient::new(channel.clone()),
             channel,
@@ -397,13 +397,14 @@ async fn heartbeats(
     stop: CancellationToken,
     on_notice: impl Fn(Notice),
 ) {
-    let mut tick = tokio::time::interval(every);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut due = tokio::time::Instant::now();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = tick.tick() => {}
+            () = tokio::time::sleep_until(due) => {}
         }
+        // From the moment when it was sent, so that a late one is not made up for.
+        due = tokio::time::Instant::now() + shared.session().pause(every);
         let beat = shared.session().beat();
         let outcome = send(client.clone(), shared.holder, &beat, limit).await;
         let now = shared.clock.now();

@@ -78,6 +78,12 @@ fn run(arguments: Arguments) -> Result<bool> {
         let names: Vec<&str> = BENCHES.iter().map(|(name, ..)| *name).collect();
         bail!("there is no benchmark `{}`; there is: {}", arguments.name, names.join(", "));
     };
+    if !arguments.peer.is_empty() && name != "collective" {
+        bail!("--peer is for `collective`; leave it out with `{name}`");
+    }
+    if !arguments.only.is_empty() && !["collective", "shard"].contains(&name) {
+        bail!("--only is for `collective` and `shard`; leave it out with `{name}`");
+    }
     let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(name));
     fs::create_dir_all(&report_dir).with_context(|| format!("cannot create {}", report_dir.display()))?;
     let began = Instant::now();

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt_collective::kernel;
+use antdt_collective::{ReduceOp, kernel};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
@@ -244,40 +244,54 @@ pub(super) fn at_once<T: Send>(all: &mut [T], work: impl Fn(&mut T) + Sync) -> f
     })
 }
 
-/// Bytes that are written over and over; they stay in the cache.
-const WRITTEN_AT_ONCE: usize = 64 << 10;
-
-/// The least time of an all-reduce in memory: each rank reads its share of every rank's elements and writes their sums
-/// to every rank, `S` bytes in and `S` bytes out, which is a copy of `S` bytes. A core does that for every rank it has.
+/// The least time of an all-reduce in memory whose ranks read each other's and write their own: each reads its share of
+/// every rank's elements and writes their sums, `S` bytes in and `S/n` out, then copies the sums of the others, `(n-1)/n·S`
+/// in and out. A core does that for every rank it has.
 #[derive(Debug)]
 pub(super) struct Floor {
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    world: usize,
+    pairs: Vec<(Vec<f32>, Vec<f32>)>,
     turns: f64,
 }
 
 impl Floor {
     pub(super) fn new(world: u32, bytes: usize) -> Self {
         let cores = cores(world);
-        let pairs = (0..cores).map(|_| (vec![1; bytes], vec![2; bytes])).collect();
-        Self { pairs, turns: f64::from(world) / cores as f64 }
+        let len = bytes / size_of::<f32>();
+        let pairs = (0..cores).map(|_| (vec![1.0; len], vec![2.0; len])).collect();
+        Self { world: world as usize, pairs, turns: f64::from(world) / cores as f64 }
     }
 
-    /// Seconds, at the bandwidth of this moment, through the caches or past them, whichever is faster.
+    /// Seconds, at the bandwidth of this moment. The copies go through the caches or past them, whichever is faster; a
+    /// kernel chooses for itself.
     pub(super) fn time(&mut self) -> f64 {
-        let through = at_once(&mut self.pairs, |(from, to)| black_box(to).copy_from_slice(black_box(from)));
-        let past = at_once(&mut self.pairs, |(from, to)| kernel::stream(black_box(to), black_box(from)));
-        self.turns * through.min(past)
+        let world = self.world;
+        let reduced = at_once(&mut self.pairs, |(from, to)| {
+            let share = from.len() / world;
+            let operands: Vec<&[f32]> = black_box(from).chunks_exact(share).take(world).collect();
+            kernel::reduce_all_into(ReduceOp::Sum, &mut black_box(to)[..share], &operands);
+        });
+        self.turns * (reduced + self.copied(|len| len - len / world))
     }
 
-    /// Seconds to write every rank's result and nothing else, whichever way is faster: what no all-reduce that leaves its
-    /// operands alone can do without.
-    pub(super) fn writes(&mut self) -> f64 {
-        let through = at_once(&mut self.pairs, |(_, to)| black_box(to).fill(black_box(1)));
-        let past = at_once(&mut self.pairs, |(from, to)| {
-            let from = &black_box(from)[..WRITTEN_AT_ONCE.min(to.len())];
-            to.chunks_mut(WRITTEN_AT_ONCE).for_each(|to| kernel::stream(to, &from[..to.len()]));
+    /// Seconds to copy every rank's buffer once, whichever way is faster: the least if ranks wrote into each other's
+    /// memory, and what it takes more if they cannot read the operands where they lie.
+    pub(super) fn copies(&mut self) -> f64 {
+        self.turns * self.copied(|len| len)
+    }
+
+    // The part of the buffers, of so many elements, that `part` says.
+    fn copied(&mut self, part: impl Fn(usize) -> usize + Sync) -> f64 {
+        let through = at_once(&mut self.pairs, |(from, to)| {
+            let part = part(to.len());
+            black_box(&mut to[..part]).copy_from_slice(black_box(&from[..part]));
         });
-        self.turns * through.min(past)
+        let past = at_once(&mut self.pairs, |(from, to)| {
+            let part = part(to.len());
+            let (to, from) = (black_box(&mut to[..part]), black_box(&from[..part]));
+            kernel::stream(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from));
+        });
+        through.min(past)
     }
 }
 
@@ -296,12 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_a_copy_for_every_rank_of_a_core() {
+    fn the_floor_reduces_a_share_and_copies_the_rest_for_every_rank_of_a_core() {
         let mut floor = Floor::new(4, 4096);
         assert!((floor.turns * floor.pairs.len() as f64 - 4.0).abs() < 1e-12);
         assert!(floor.time() > 0.0);
+        // The copies end before the last share: what stands there was written by nobody.
+        assert!(floor.pairs.iter().all(|(_, to)| to[..768].iter().all(|x| *x == 1.0)));
+        assert!(floor.pairs.iter().all(|(_, to)| to[768..].iter().all(|x| *x == 2.0)));
+        assert!(floor.copies() > 0.0);
         assert!(floor.pairs.iter().all(|(from, to)| from == to));
-        assert!(floor.writes() > 0.0);
-        assert!(floor.pairs.iter().all(|(_, to)| to.iter().all(|byte| *byte == 1)));
     }
 }

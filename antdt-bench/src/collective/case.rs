@@ -56,7 +56,7 @@ impl Path {
         let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
         match self.medium {
             Medium::Tcp if world == 2 && bytes > SHORT => columns.push(Column::Duplex),
-            Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Writes]),
+            Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Copies]),
             _ => {}
         }
         columns
@@ -158,13 +158,18 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
         (Medium::Shm, Buffer::Heap) => compare(Column::Openmpi(Medium::Shm), 1.5),
     }
     if path.medium == Medium::Shm {
-        // A heap buffer is copied out for the others to read, and that copy, or one of the result, is the way back.
-        let (bound, times, name) = match path.buffer {
-            Buffer::Own => (Column::Writes, 1.0, "writing the results alone"),
-            Buffer::Heap => (Column::Floor, 2.0, "memory floor with the copy of the operands"),
+        let copies = of(Column::Copies).map(Series::median);
+        let floor = of(Column::Floor).map(Series::median);
+        let (least, name) = match path.buffer {
+            // What it would be if ranks wrote into each other's memory.
+            Buffer::Own => (copies, "copies of the buffers alone"),
+            // A heap buffer is copied out for the others to read, and that copy, or one of the result, is the way back.
+            Buffer::Heap => (
+                floor.zip(copies).map(|(floor, copies)| floor + copies),
+                "memory floor and copies of the buffers",
+            ),
         };
-        if let Some(bound) = of(bound) {
-            let least = times * bound.median();
+        if let Some(least) = least {
             let most = of(Column::Openmpi(Medium::Shm)).map(|peer| peer.median() / least);
             let most =
                 most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));

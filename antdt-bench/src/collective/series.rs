@@ -19,10 +19,10 @@ pub(super) enum Column {
     Openmpi(Medium),
     /// As many bytes each way over loopback, and nothing else.
     Duplex,
-    /// The least passes over memory.
+    /// The least passes over memory of ranks that read each other's: one that reduces, one that copies.
     Floor,
-    /// The last of these passes alone: every rank's result is written.
-    Writes,
+    /// Every rank's bytes copied once.
+    Copies,
 }
 
 impl fmt::Display for Column {
@@ -33,7 +33,7 @@ impl fmt::Display for Column {
             Self::Openmpi(_) => Peer::Openmpi.fmt(f),
             Self::Duplex => f.write_str("duplex ceiling"),
             Self::Floor => f.write_str("memory floor"),
-            Self::Writes => f.write_str("writing the results alone"),
+            Self::Copies => f.write_str("copies of the buffers"),
         }
     }
 }

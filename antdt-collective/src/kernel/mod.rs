@@ -103,20 +103,60 @@ pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: 
         "operands of a reduction differ in length"
     );
     if size_of_val(into) >= STREAM_MIN_BYTES {
-        #[cfg(target_arch = "x86_64")]
-        if simd::stream_into(op, into, left, right) {
-            return;
-        }
-        let mut block = [0_u64; STREAM_BLOCK / 8];
-        let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
-        let len = block.len();
-        for ((into, left), right) in into.chunks_mut(len).zip(left.chunks(len)).zip(right.chunks(len)) {
-            let block = &mut block[..into.len()];
-            combine(op, block, left, right);
-            stream(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(block));
-        }
+        stream_combined(op, into, left, right);
     } else {
         combine(op, into, left, right);
+    }
+}
+
+/// `into[i] = a[i] op b[i] op …` over all operands, from the first on: as [`reduce_into`] and then [`reduce`], in one pass.
+///
+/// # Panics
+/// If there are no operands, or if they differ in length from `into`.
+pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E]]) {
+    assert!(
+        operands.iter().all(|operand| operand.len() == into.len()),
+        "operands of a reduction differ in length"
+    );
+    let (left, middle, right) = match operands {
+        [] => panic!("a reduction has operands"),
+        [only] => return into.copy_from_slice(only),
+        [left, right] => return reduce_into(op, into, left, right),
+        [left, second, middle @ .., last] => ((left, second), middle, last),
+    };
+    let streams = size_of_val(into) >= STREAM_MIN_BYTES;
+    let mut block = [0_u64; STREAM_BLOCK / 8];
+    let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
+    let most = block.len();
+    for start in (0..into.len()).step_by(most) {
+        let range = start..into.len().min(start + most);
+        let block = &mut block[..range.len()];
+        combine(op, block, &left.0[range.clone()], &left.1[range.clone()]);
+        for operand in middle {
+            reduce(op, block, &operand[range.clone()]);
+        }
+        let into = &mut into[range.clone()];
+        if streams {
+            stream_combined(op, into, block, &right[range]);
+        } else {
+            combine(op, into, block, &right[range]);
+        }
+    }
+}
+
+// `into[i] = left[i] op right[i]`, past the caches.
+fn stream_combined<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd::stream_into(op, into, left, right) {
+        return;
+    }
+    let mut block = [0_u64; STREAM_BLOCK / 8];
+    let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
+    let len = block.len();
+    for ((into, left), right) in into.chunks_mut(len).zip(left.chunks(len)).zip(right.chunks(len)) {
+        let block = &mut block[..into.len()];
+        combine(op, block, left, right);
+        stream(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(block));
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a schedule costs: four numbers of a machine, and a walk over all ranks' rounds.
+//! What a schedule costs: five numbers of a machine, and a walk over all ranks' rounds.
 
 use super::{Schedule, Step};
 
-/// A network as four numbers. The same on all members, so that all choose alike.
+/// A network as five numbers. The same on all members, so that all choose alike.
 ///
 /// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its bytes out
 /// and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded into the same span

@@ -59,6 +59,10 @@ impl Algorithm for Direct {
 }
 
 /// All-gather in one round: rank `r` starts with block `r` and sends it to all.
+///
+/// Cost `α + (n-2)o + (n-1)/n·S/B` while the network takes `n-1` messages at once; beyond, the ring's receivers with one
+/// sender each are faster. Rejected: Bruck's `log2 n` rounds, which leave the blocks in the wrong place and turn them at the
+/// end, a copy of the whole result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectGather {
     /// Length of each rank's block, in elements; they lie one after the other.

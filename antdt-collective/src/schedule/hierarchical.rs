@@ -7,9 +7,10 @@
 //!
 //! With `N` hosts of `L` ranks, `α`, `B` inside a host and `αₑ`, `Bₑ` of a host's link: the hosts' part takes
 //! `2(N-1)αₑ + 2(N-1)/N·S/Bₑ`, the part inside `(2N+1)α + 2(L-1)/L·S/B + (L-1)/L·Sγ`, and all but its first two and
-//! last rounds run beside the hosts' part. Parts beyond [`SEGMENT_LEN`] are summed in several rounds each. A link carries `2(N-1)/N·S` each way, the fewest bytes possible,
-//! whatever the sizes of the hosts, spread evenly over the host's ranks. In hosts of equal size each rank talks to one
-//! rank per other host, and sends `2(N-1)/(NL)·S` across. One rank forms each total, so all ranks have the same bits.
+//! last rounds run beside the hosts' part. Parts beyond [`SEGMENT_LEN`] are summed in several rounds each. A link carries
+//! `2(N-1)/N·S` each way, the fewest bytes possible, whatever the sizes of the hosts, spread evenly over the host's ranks.
+//! In hosts of equal size each rank talks to one rank per other host, and sends `2(N-1)/(NL)·S` across. One rank forms
+//! each total, so all ranks have the same bits.
 //!
 //! Worth it where links between hosts are slower than memory. With a link that is fast enough, the ring does with fewer
 //! rounds of fewer messages; on one host this is [`Direct`](super::Direct).

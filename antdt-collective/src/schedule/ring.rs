@@ -42,7 +42,9 @@ impl Algorithm for Ring {
 
 /// All-gather round a ring: rank `r` starts with block `r` and ends with all.
 ///
-/// Cost `(n-1)α + (n-1)/n·S/B` for blocks of equal length; the longest block sets the pace of each round.
+/// Cost `(n-1)α + (n-1)/n·S/B` for blocks of equal length; the longest block sets the pace of each round. Rejected:
+/// recursive doubling, `log2 n` rounds for as many bytes, but for powers of two only; short blocks, where rounds count, go
+/// by [`DirectGather`](super::DirectGather) in one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingGather {
     /// Length of each rank's block, in elements; they lie one after the other.

@@ -28,7 +28,8 @@ pub enum Choice {
     /// [`DoubleTree`], in its default number of segments.
     DoubleTree,
     /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest. What it
-    /// moves is a [`DirectGather`] of as many blocks as there are ranks.
+    /// moves is a [`DirectGather`] of as many blocks as there are ranks, so it costs `α + (n-2)o + (n-1)(S/B + Sγ)`: `n/2`
+    /// times the bytes of [`Direct`] for half of its rounds.
     Gather,
 }
 

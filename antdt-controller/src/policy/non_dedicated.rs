@@ -30,6 +30,13 @@
 //! Batch sizes may change by any factor in one plan. A limit of, say, 2 would cost a 4x slow worker a second round
 //! of 10 slow steps, while a plan made of a wrong estimate is corrected after the same 10 steps.
 //!
+//! # Noise
+//!
+//! A median over half a short window of batches that vary by 20 % is off by 8 % now and then, and the slowest of several
+//! medians always looks slower than it is: new batch sizes would follow the noise. So a node whose time per sample is
+//! near what it was over the long window is taken at that; only one that is far from it is taken at its newest. A change
+//! that matters (a straggler is one at 1.3) is answered at once, a small one when the long window shows it.
+//!
 //! Source: our design, made to agree with what the `AntDT` paper's abstract and summaries of it say: batch sizes
 //! against transient stragglers, restarts against persistent ones unless the cluster is busy.
 
@@ -50,6 +57,10 @@ use crate::budget::RestartBudget;
 pub struct NonDedicatedConfig {
     /// Least predicted gain of new batch sizes, in percent of the step time. 5: above the noise of medians.
     pub gain_min_percent: u32,
+    /// A time per sample that is nearer than this to that of the long window is taken for noise around it, in percent
+    /// of the shorter of the two. 25: three standard deviations of the median of 10 batches that vary by 20 %, and
+    /// below the ratio of 1.3 at which a node is a straggler.
+    pub noise_percent: u32,
     /// Share of the live workers whose time per sample must be known, in percent. 90.
     pub known_min_percent: u32,
     /// The job must have this many times the break-even time to go. 1.5: delays are estimates.
@@ -66,6 +77,7 @@ impl Default for NonDedicatedConfig {
     fn default() -> Self {
         Self {
             gain_min_percent: 5,
+            noise_percent: 25,
             known_min_percent: 90,
             safety_factor: 1.5,
             reform_pause: Duration::from_secs(1),
@@ -204,13 +216,26 @@ impl NonDedicated {
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
+    /// The time per sample to count on.
+    fn sample_time(&self, node: &NodeView) -> Option<Duration> {
+        let (Some(short), Some(long)) = (node.sample_time_short, node.sample_time_long) else {
+            return Seat::from(node).sample_time;
+        };
+        let (less, more) = (short.min(long).as_nanos(), short.max(long).as_nanos());
+        let is_noise = more * 100 < less * u128::from(100 + self.config.noise_percent);
+        Some(if is_noise { long } else { short })
+    }
+
     /// New batch sizes, or why not.
     fn rebalance(
         &self,
         view: &ClusterView,
         live: &[&NodeView],
     ) -> Result<(BTreeMap<NodeId, u32>, Reason), Reason> {
-        let seats: Vec<Seat> = live.iter().map(|node| Seat::from(*node)).collect();
+        let seats: Vec<Seat> = live
+            .iter()
+            .map(|node| Seat { sample_time: self.sample_time(node), ..Seat::from(*node) })
+            .collect();
         let shares = shares(&seats).ok_or(Reason::NotEnoughData { known: 0, needed: live.len() })?;
         let solution =
             apportion(view.global_batch_size, 1, &shares).map_err(|e| Reason::Other(e.to_string()))?;

@@ -52,6 +52,22 @@ fn a_node_that_does_not_drain_is_fenced_and_killed_at_the_deadline() {
 }
 
 #[test]
+fn a_node_that_is_needed_is_not_killed_as_long_as_it_is() {
+    let mut saga = saga();
+    drain(&mut saga);
+    for second in 30..60 {
+        saga.event(at(second), RestartEvent::Needed(OLD));
+        saga.on_deadline(at(second));
+        assert_eq!((drain(&mut saga), saga.deadline()), (vec![], Some(at(second + 1))));
+    }
+    saga.on_deadline(at(60));
+    assert_eq!(drain(&mut saga), [RestartEffect::Fence(OLD), RestartEffect::Kill(OLD)]);
+    // Too late.
+    saga.event(at(61), RestartEvent::Needed(OLD));
+    assert_eq!(saga.deadline(), Some(at(70)));
+}
+
+#[test]
 fn a_node_that_ends_while_it_drains_is_fenced_and_replaced() {
     let mut saga = saga();
     drain(&mut saga);

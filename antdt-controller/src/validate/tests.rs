@@ -82,9 +82,12 @@ fn the_only_replica_of_the_model_is_not_restarted() {
     for sync in [SyncMode::AllReduce, SyncMode::PsBsp] {
         let mut view = quiet_view(sync, &[1000; 2]);
         assert_eq!(check(&view, None, &[target]), Ok(()));
-        view.workers[0].status = NodeStatus::Lost;
         let only = Err(Refusal::OnlyWorker { node: target.node });
         let expected = if sync == SyncMode::AllReduce { only } else { Ok(()) };
+        // Registered, but without a batch: it is still to take the model from the other.
+        view.workers[0].last_report_age = None;
+        assert_eq!(check(&view, None, &[target]), expected, "{sync:?}");
+        view.workers[0].status = NodeStatus::Lost;
         assert_eq!(check(&view, None, &[target]), expected, "{sync:?}");
     }
 }

@@ -526,6 +526,36 @@ fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
 }
 
 #[test]
+fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
+    let mut world = World::with_policy(SyncMode::AllReduce, 2, 0, Box::new(RestartOne::default())).running();
+    let trains = |world: &mut World, holder: Holder, plan: u64| {
+        let (plan, reports) = (PlanVersion(plan), reports(holder, 0, 1, Duration::from_millis(100)));
+        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) })
+    };
+    trains(&mut world, worker(0, 0), 1);
+    trains(&mut world, worker(1, 0), 1);
+    let counts = Counts { total: 100, todo: 100, ..Counts::default() };
+    for _ in 0..5 {
+        world.tell(HeadEvent::Tick(Some(counts)));
+    }
+    let HeadAnswer::Beat(reply) = world.beat(worker(1, 0)) else { panic!("refused") };
+    assert!(reply.drain, "{:?}", world.notes);
+    // Its peer dies before it could leave; the replacement is there, but has no model yet.
+    world.exits(worker(0, 0), KILLED);
+    world.join(worker(1, 0), None);
+    world.register(worker(0, 1));
+    world.orders();
+    world.wait(Duration::from_secs(8));
+    assert_eq!(world.orders(), [""; 0], "the drain takes at most 5 s");
+    world.join(worker(0, 1), None);
+    world.join(worker(1, 0), None);
+    trains(&mut world, worker(0, 1), 3);
+    world.orders();
+    world.wait(Duration::from_secs(2));
+    assert_eq!(world.orders(), ["kill worker-1#0"]);
+}
+
+#[test]
 fn a_life_that_was_replaced_is_fenced_whatever_it_asks() {
     let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
     world.exits(worker(1, 0), KILLED);

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher};
+use antdt_core::port::WANT_MAX;
 use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId};
 use smallvec::SmallVec;
 
@@ -141,14 +142,14 @@ impl Feed {
     ///
     /// # Errors
     /// If the reply is no answer to the call, or the service does not stay.
-    pub(super) fn answer(&mut self, reply: Reply) -> Result<Option<Call>, String> {
+    pub(super) fn answer(&mut self, reply: &Reply) -> Result<Option<Call>, String> {
         let asked = std::mem::take(&mut self.asked);
         match (asked, reply) {
             (Asked::First, Reply::Registered(_)) => {
                 self.registered = true;
                 Ok(self.fill())
             }
-            (Asked::Exchange, Reply::Exchanged(exchanged)) => Ok(self.exchanged(&exchanged)),
+            (Asked::Exchange, Reply::Exchanged(exchanged)) => Ok(self.exchanged(exchanged)),
             (Asked::Exchange, Reply::ServiceRestarted) if self.restarts < RESTARTS_MAX => {
                 self.restarts += 1;
                 let mut held = self.batcher.held();
@@ -168,7 +169,7 @@ impl Feed {
             // A lease that is given up is void anyway if the service was restarted: the next exchange registers again.
             (Asked::Return, Reply::Released | Reply::ServiceRestarted) if self.filling => Ok(self.fill()),
             (Asked::Return | Asked::Fault, Reply::Released | Reply::ServiceRestarted) => Ok(None),
-            (asked, reply) => Err(not_an_answer(&reply, &asked)),
+            (asked, reply) => Err(not_an_answer(reply, &asked)),
         }
     }
 
@@ -183,10 +184,12 @@ impl Feed {
         self.exchange(self.shards_missing(), wait)
     }
 
-    /// Shards that the next batch needs, as far as their length is known. Near the end there may be fewer.
+    /// Shards that the next batch needs, as far as their length is known and as many as one call may ask for. Near the end
+    /// there may be fewer.
     fn shards_missing(&self) -> u32 {
         let samples = self.batch_len.saturating_sub(self.batcher.unread());
-        u32::try_from(samples.div_ceil(self.shard_len.max(1))).unwrap_or(u32::MAX)
+        let shards = u32::try_from(samples.div_ceil(self.shard_len.max(1)));
+        shards.map_or(WANT_MAX, |shards| shards.min(WANT_MAX))
     }
 
     /// Acknowledges and asks.

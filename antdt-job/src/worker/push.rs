@@ -6,9 +6,9 @@ use antdt_core::{JobTime, Joined, Readiness, StepCommit, SyncMode};
 use super::{At, Call, End, PATIENCE_ALONE, Then, WorkerLoop};
 
 impl WorkerLoop {
-    pub(super) fn joined_servers(&mut self, session: &mut AgentSession, joined: Joined) -> Call {
+    pub(super) fn joined_servers(&mut self, session: &mut AgentSession, joined: &Joined) -> Call {
         self.step = joined.next_step;
-        self.switch.offer(joined.plan);
+        self.switch.offer(joined.plan.clone());
         self.switch.apply_now();
         self.note_plans(session);
         if joined.finished {

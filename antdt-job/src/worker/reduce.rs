@@ -40,6 +40,7 @@ impl WorkerLoop {
 
     pub(super) fn enter(&mut self, joined: Box<Joined>) -> Call {
         self.switch.regroup(joined.membership, &joined.plan);
+        self.alone = joined.members.len() == 1;
         self.ask(At::Entering { has_source: joined.source.is_some() }, Call::Enter(joined))
     }
 
@@ -57,7 +58,8 @@ impl WorkerLoop {
 
     fn begin_step(&mut self, session: &mut AgentSession) -> Call {
         self.offer_plan(session);
-        self.draining = session.state() == SessionState::Draining;
+        // Whoever is alone has the only copy of the model. In a larger group all have it once a step was made there.
+        self.draining = session.state() == SessionState::Draining && !self.alone;
         self.take_batch(self.patience())
     }
 

@@ -1,4 +1,5 @@
 use antdt_agent::BeatReply;
+use antdt_core::port::WANT_MAX;
 use antdt_core::{AckOutcome, FetchOutcome, PlanVersion, Rank};
 
 use super::*;
@@ -8,7 +9,10 @@ mod outside;
 
 use outside::{Outside, plan};
 
-const MODES: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
+/// Another member of the group.
+const PEER: Holder = Holder::new(antdt_core::NodeId::worker(1), antdt_core::Incarnation(0));
+
+const MODES: [SyncMode; 3] = SyncMode::ALL;
 
 /// The names of the calls up to the end of a step.
 fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
@@ -18,7 +22,7 @@ fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
         let call = format!("{:?}", outside.call);
         calls.push(call.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned());
         let reply = outside.answer();
-        outside.say(reply);
+        outside.say(&reply);
     }
     calls
 }
@@ -71,11 +75,28 @@ fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill
         let Call::Exchange { acks, want, wait, .. } = &outside.call else { unreachable!() };
         wanted.push((acks.len(), *want, *wait));
         let reply = outside.answer();
-        outside.say(reply);
+        outside.say(&reply);
     }
     // The length of a shard is not known yet: four shards are asked for, of which there are two.
     assert_eq!(wanted[0], (0, 4, Duration::ZERO));
     assert_eq!(wanted[1..], [(1, 0, Duration::ZERO); 2]);
+}
+
+#[test]
+fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
+    let batch = 2 * WANT_MAX + 1;
+    let mut outside = Outside::new(SyncMode::AllReduce, &vec![1; batch as usize], batch);
+    let mut wanted = Vec::new();
+    while !matches!(outside.call, Call::Load(_)) {
+        if let Call::Exchange { want, .. } = &outside.call {
+            wanted.push(*want);
+        }
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    assert_eq!(wanted, [WANT_MAX, WANT_MAX, 1]);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), u64::from(batch));
 }
 
 #[test]
@@ -106,6 +127,7 @@ fn the_parts_of_a_step_switch_when_the_replies_come() {
 fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
     for (sync, steps) in MODES.into_iter().zip([2, 1, 1]) {
         let mut outside = Outside::new(sync, &[100], 4);
+        outside.peer = Some(PEER);
         outside.until(|call| matches!(call, Call::Compute));
         outside.order(BeatReply { drain: true, ..BeatReply::default() });
         outside.until(|call| matches!(call, Call::Release(_)));
@@ -114,6 +136,26 @@ fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
         assert_eq!(outside.end(), End::Drained);
         assert_eq!(outside.shards.front().map(|grant| grant.resume_at), Some(4 * steps));
     }
+}
+
+#[test]
+fn a_drained_worker_that_nobody_shares_the_model_with_goes_on_until_somebody_does() {
+    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    outside.until(|call| matches!(call, Call::Compute));
+    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    for _ in 0..5 {
+        outside.until(|call| matches!(call, Call::Agree(_)));
+        assert!(matches!(outside.call, Call::Agree(Lanes { reform: false, .. })), "{:?}", outside.call);
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    outside.peer = Some(PEER);
+    outside.order(BeatReply { drain: true, reform: true, ..BeatReply::default() });
+    outside.until(|call| matches!(call, Call::Enter(_)));
+    let steps = outside.worker.steps();
+    assert_eq!(outside.end(), End::Drained);
+    // The first step in the new group is the proof that its members have the model.
+    assert_eq!(outside.worker.steps(), steps + 1);
 }
 
 #[test]
@@ -148,7 +190,7 @@ fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
     let peer = Lanes { reform: true, samples: 3, ..Lanes::default() };
     let mut totals = mine.encode();
     totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
-    outside.say(Reply::Agreed(Lanes::decide(&totals, 2)));
+    outside.say(&Reply::Agreed(Lanes::decide(&totals, 2)));
     outside.until(|call| matches!(call, Call::Join(_) | Call::Load(_)));
     assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
 }
@@ -158,7 +200,7 @@ fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
     outside.until(|call| matches!(call, Call::Combine { .. }));
     let batch = outside.batch.clone();
-    outside.say(Reply::Broken);
+    outside.say(&Reply::Broken);
     let first = Standing { group: MembershipVersion(1), ..Standing::default() };
     assert_eq!(outside.call, Call::Join(first), "nothing is in its model");
     outside.until(|call| matches!(call, Call::Load(_)));
@@ -166,7 +208,7 @@ fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
     // The broken step leaves no trace in the times.
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     let reply = outside.answer();
-    outside.say(reply);
+    outside.say(&reply);
     let report = outside.session.beat().reports[0].report;
     assert_eq!((report.sequence, report.compute), (1, Duration::from_millis(1)));
 }
@@ -177,7 +219,7 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
         let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
         outside.until(|call| matches!(call, Call::Agree(_)));
         let batch = outside.batch.clone();
-        outside.say(Reply::Broken);
+        outside.say(&Reply::Broken);
         let Call::Join(Standing { group: MembershipVersion(1), applied: None, prepared: Some(prepared) }) =
             &outside.call
         else {
@@ -185,7 +227,7 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
         };
         assert_eq!((prepared.step, &prepared.contributions[0].acks), (0, &batch.acks()));
         let joined = outside.joined(committed);
-        outside.say(Reply::Joined(Box::new(joined)));
+        outside.say(&Reply::Joined(Box::new(joined)));
         if committed {
             assert_eq!(outside.call, Call::Apply);
             outside.until(|call| matches!(call, Call::Exchange { .. }));
@@ -207,9 +249,9 @@ fn an_answer_that_names_a_group_it_knows_decides_nothing() {
     outside.until(|call| matches!(call, Call::Enter(_)));
     let Call::Enter(first) = outside.call.clone() else { unreachable!() };
     outside.until(|call| matches!(call, Call::Agree(_)));
-    outside.say(Reply::Broken);
+    outside.say(&Reply::Broken);
     let question = outside.call.clone();
-    outside.say(Reply::Joined(first));
+    outside.say(&Reply::Joined(first));
     assert_eq!(outside.call, question, "the step it has prepared is still to be decided");
     assert_eq!(outside.end(), End::EndOfData { trained: true });
     assert_eq!(outside.trained(), 100);
@@ -219,7 +261,7 @@ fn an_answer_that_names_a_group_it_knows_decides_nothing() {
 fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
     outside.until(|call| matches!(call, Call::Enter(_)));
-    outside.say(Reply::Broken);
+    outside.say(&Reply::Broken);
     assert_eq!(outside.call, Call::Join(Standing { group: MembershipVersion(1), ..Standing::default() }));
     assert_eq!(outside.end(), End::EndOfData { trained: true });
 }
@@ -228,10 +270,10 @@ fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
 fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
     let joined = Joined { source: Some(Rank(0)), next_step: 7, ..outside.joined(false) };
-    outside.say(Reply::Joined(Box::new(joined)));
-    outside.say(Reply::Entered);
+    outside.say(&Reply::Joined(Box::new(joined)));
+    outside.say(&Reply::Entered);
     outside.until(|call| matches!(call, Call::Combine { .. }));
-    outside.say(Reply::Broken);
+    outside.say(&Reply::Broken);
     let taken_over = StepResult { step: 6, contributions: [].into() };
     let group = MembershipVersion(1);
     assert_eq!(outside.call, Call::Join(Standing { group, applied: Some(taken_over), prepared: None }));
@@ -242,7 +284,7 @@ fn a_replacement_that_comes_when_all_is_done_has_no_model() {
     for (sync, trained) in MODES.into_iter().zip([false, true, true]) {
         let mut outside = Outside::new(sync, &[], 4);
         let joined = Joined { finished: true, ..outside.joined(false) };
-        outside.say(Reply::Joined(Box::new(joined)));
+        outside.say(&Reply::Joined(Box::new(joined)));
         assert_eq!(outside.call, Call::Stop(End::EndOfData { trained }));
     }
 }
@@ -253,11 +295,11 @@ fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     let Call::Exchange { request, .. } = outside.call else { unreachable!() };
-    outside.say(Reply::ServiceRestarted);
+    outside.say(&Reply::ServiceRestarted);
     let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
     assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4, 4], "one goes on, one is done");
     let reply = outside.adopt(0);
-    outside.say(reply);
+    outside.say(&reply);
     // The acks were said with the registration; what is left of the question is the wish for more.
     let again = Call::Exchange { request, acks: Vec::new(), want: 1, wait: Duration::ZERO };
     assert_eq!(outside.call, again);
@@ -271,11 +313,11 @@ fn a_shard_that_is_done_is_presented_though_the_master_acknowledged_it() {
     let mut outside = Outside::new(SyncMode::PsBsp, &[4, 6], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(Reply::ServiceRestarted);
+    outside.say(&Reply::ServiceRestarted);
     let Call::Register(held) = &outside.call else { panic!("{:?}", outside.call) };
     assert_eq!(held.iter().map(|held| held.offset).collect::<Vec<_>>(), [4, 4], "one goes on, one is done");
     let reply = outside.adopt(0);
-    outside.say(reply);
+    outside.say(&reply);
     assert_eq!(outside.end(), End::EndOfData { trained: true });
     assert_eq!(outside.trained(), 10);
 }
@@ -285,9 +327,9 @@ fn a_lease_that_is_not_adopted_is_dropped_and_trained_from_where_it_stood() {
     let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
     outside.until(|call| matches!(call, Call::Push { .. }));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(Reply::ServiceRestarted);
+    outside.say(&Reply::ServiceRestarted);
     let reply = outside.adopt(1);
-    outside.say(reply);
+    outside.say(&reply);
     assert_eq!(outside.worker.leases().leases(), 0);
     assert_eq!(outside.end(), End::EndOfData { trained: true });
     assert_eq!(outside.trained(), 40);
@@ -298,11 +340,11 @@ fn a_service_that_does_not_stay_is_given_up() {
     let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     for _ in 0..8 {
-        outside.say(Reply::ServiceRestarted);
+        outside.say(&Reply::ServiceRestarted);
         let reply = outside.adopt(0);
-        outside.say(reply);
+        outside.say(&reply);
     }
-    outside.say(Reply::ServiceRestarted);
+    outside.say(&Reply::ServiceRestarted);
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("9 times"), "{why}");
 }
@@ -314,12 +356,12 @@ fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again()
         outside.until(|call| matches!(call, Call::Load(_)));
         let batch = outside.batch.clone();
         let sample = batch.samples().nth(7).unwrap();
-        outside.say(Reply::Unreadable { sample, why: "torn".to_owned() });
+        outside.say(&Reply::Unreadable { sample, why: "torn".to_owned() });
         let at = Ack { lease: batch.fragments[1].grant.lease, offset: 0 };
         assert_eq!(outside.call, Call::Fail { at, why: "torn".to_owned() });
-        outside.say(Reply::Released);
+        outside.say(&Reply::Released);
         assert_eq!(outside.call, Call::Load(Batch::default()), "the step goes on without a batch");
-        outside.say(Reply::Loaded);
+        outside.say(&Reply::Loaded);
         outside.until(|call| matches!(call, Call::Load(_)));
         assert_eq!(outside.batch.fragments[0], batch.fragments[0]);
         assert_eq!(outside.end(), End::EndOfData { trained: true });
@@ -333,7 +375,7 @@ fn a_lease_that_ended_without_the_worker_is_dropped() {
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside
-        .say(Reply::Exchanged(Exchanged { outcomes: vec![AckOutcome::StaleLease], ..Exchanged::default() }));
+        .say(&Reply::Exchanged(Exchanged { outcomes: vec![AckOutcome::StaleLease], ..Exchanged::default() }));
     assert_eq!(outside.worker.leases().leases(), 0);
 }
 
@@ -343,7 +385,7 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     let recalled = outside.leases();
-    outside.say(Reply::Exchanged(Exchanged {
+    outside.say(&Reply::Exchanged(Exchanged {
         outcomes: vec![AckOutcome::Accepted],
         recalled: recalled.clone(),
         ..Exchanged::default()
@@ -351,7 +393,7 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
     let begun = Ack { lease: recalled[0], offset: 0 };
     let Call::Release(given_back) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(!given_back.contains(&begun) && given_back.len() == recalled.len() - 1, "{given_back:?}");
-    outside.say(Reply::ServiceRestarted);
+    outside.say(&Reply::ServiceRestarted);
     assert!(matches!(outside.call, Call::Load(_) | Call::Exchange { .. }), "{:?}", outside.call);
 }
 
@@ -368,7 +410,7 @@ fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
         let mut totals = mine.encode();
         let lanes = Lanes { plan_ready: PlanVersion(peer), samples: 1, ..Lanes::default() };
         totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
-        outside.say(Reply::Agreed(Lanes::decide(&totals, 2)));
+        outside.say(&Reply::Agreed(Lanes::decide(&totals, 2)));
     }
     assert_eq!(sizes, [4, 4, 4, 16], "the peer held it in the third step");
     outside.until(|call| matches!(call, Call::Agree(_)));
@@ -401,7 +443,7 @@ fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
         let mut outside = Outside::new(sync, &[100], 4);
         outside.until(|call| matches!(call, Call::Exchange { .. }));
         let first = wait(&outside);
-        outside.say(nothing());
+        outside.say(&nothing());
         outside.until(|call| matches!(call, Call::Exchange { .. }));
         let expected = match sync {
             SyncMode::PsAsp => [PATIENCE_ALONE, PATIENCE_ALONE],
@@ -429,7 +471,7 @@ fn a_commit_without_the_workers_own_push_fails_it() {
     outside.until(|call| matches!(call, Call::Ready { .. }));
     let (contributors, samples) = (std::collections::BTreeMap::new(), 3);
     let commit = StepCommit { step: 0, contributors: contributors.into(), samples, apply: None, end: false };
-    outside.say(Reply::Committed(Box::new(commit)));
+    outside.say(&Reply::Committed(Box::new(commit)));
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("step 0 was committed without this worker's push"), "{why}");
 }
@@ -437,14 +479,14 @@ fn a_commit_without_the_workers_own_push_fails_it() {
 #[test]
 fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
-    outside.say(Reply::Pulled);
+    outside.say(&Reply::Pulled);
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("Pulled") && why.contains("Joining"), "{why}");
-    outside.say(Reply::Entered);
+    outside.say(&Reply::Entered);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "it stays so");
 
     let mut outside = Outside::new(SyncMode::PsAsp, &[100], 4);
     outside.until(|call| matches!(call, Call::Exchange { .. }));
-    outside.say(Reply::Released);
+    outside.say(&Reply::Released);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);
 }

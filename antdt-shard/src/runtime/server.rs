@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use antdt_core::port::{ACKS_MAX, WANT_MAX};
 use antdt_core::{Ack, Epoch, Generation, Held, Holder, InvalidValue, RequestId};
 use antdt_proto::WireError;
 use antdt_proto::convert::required;
@@ -16,13 +17,6 @@ use crate::runtime::service::ShardHandle;
 use crate::runtime::status::to_status;
 use crate::runtime::wire;
 use crate::spec::WAIT_MAX;
-
-/// Acks, or leases that are presented, in one call at most. With it a request stays well below the 4 MiB that a
-/// message may have; a larger one would keep the task of the data set from everybody else for longer.
-const ENTRIES_MAX: usize = 1 << 14;
-
-/// Shards that may be asked for at once: the answer, too, must fit a message.
-const WANT_MAX: u32 = 1 << 12;
 
 /// Shards that a question after missing samples may be about.
 const MISSING_SHARDS_MAX: u32 = 1 << 12;
@@ -160,7 +154,7 @@ fn holder(wire: Option<v1::Holder>) -> Result<Holder, WireError> {
 }
 
 fn acks(wire: Vec<v1::Ack>) -> Result<Vec<Ack>, Status> {
-    at_most("acks", wire.len() as u64, ENTRIES_MAX as u64)?;
+    at_most("acks", wire.len() as u64, ACKS_MAX as u64)?;
     Ok(wire.into_iter().map(Ack::try_from).collect::<Result<_, _>>()?)
 }
 
@@ -172,7 +166,7 @@ impl v1::shard_server::Shard for ShardServer {
     ) -> Result<Response<v1::RegisterShardsReply>, Status> {
         let request = request.into_inner();
         let dataset = self.dataset(&request.dataset)?;
-        at_most("held", request.held.len() as u64, ENTRIES_MAX as u64)?;
+        at_most("held", request.held.len() as u64, ACKS_MAX as u64)?;
         let held = request.held.into_iter().map(Held::try_from).collect::<Result<_, _>>()?;
         let registered = dataset.register(holder(request.holder)?, held).await.map_err(to_status)?;
         Ok(Response::new(registered.into()))

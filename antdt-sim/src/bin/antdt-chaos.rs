@@ -3,18 +3,29 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a program, with threads and a clock of its own")]
 
-use std::io::{BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use antdt_sim::chaos::{self, CaseError};
+use antdt_sim::Recording;
+use antdt_sim::chaos::{self, Case, CaseError};
 use antdt_sim::shrink::shrink;
+
+/// Prints a line. Whoever reads no further, like `head`, has seen enough; that is no reason to fail.
+macro_rules! say {
+    ($($text:tt)*) => {
+        drop(writeln!(io::stdout(), $($text)*))
+    };
+}
 
 const USAGE: &str = "\
 antdt-chaos --seeds N [--from SEED]   run N random worlds under all invariants
-antdt-chaos --seed SEED [--trace FILE]    run one, and if it fails make it small and tell its story; its recording goes to FILE
+antdt-chaos --seed SEED [--trace FILE]    run one, and if it fails make it small and tell its story; its recording
+                                          goes to FILE and is replayed
 antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 fn main() -> ExitCode {
@@ -50,28 +61,35 @@ fn number(flag: &str, text: &str) -> Result<u64, String> {
 /// One case. Returns whether all invariants hold in it.
 fn one(seed: u64, trace: Option<&str>) -> Result<bool, String> {
     let mut case = chaos::case(seed);
-    println!("{case}");
+    say!("{case}");
     let good = match case.run() {
         Ok(outcome) => {
             let (at, steps) = (outcome.completed, outcome.steps);
-            println!("every invariant holds; {steps} steps, complete at {at}: {:?}", outcome.result);
+            say!("every invariant holds; {steps} steps, complete at {at}: {:?}", outcome.result);
             true
         }
         Err(error) => {
             let shrunk = shrink(&case, &error);
             case = shrunk.case;
-            println!("\nsmallest of {} candidates: {case}", shrunk.tries);
-            println!("\n{}", case.story());
+            say!("\nsmallest of {} candidates: {case}", shrunk.tries);
+            say!("\n{}", case.story());
             false
         }
     };
     if let Some(trace) = trace {
-        let failed = |error| format!("--trace = {trace}: {error}; name another file");
-        let file = std::fs::File::create(trace).map_err(failed)?;
-        case.trace(BufWriter::new(file)).and_then(|mut out| out.flush()).map_err(failed)?;
-        println!("\nits recording is in {trace}");
+        let path = Path::new(trace);
+        record(&case, path).map_err(|error| format!("--trace = {trace}: {error}; name another file"))?;
+        let policy = case.policy().map_err(|error| error.to_string())?;
+        let replayed = Recording::read(path).and_then(|recording| recording.replay_with(policy));
+        let replayed = replayed.map_err(|error| format!("{trace} does not replay: {error}"))?;
+        say!("\nits recording is in {trace}; {} answers and effects replay", replayed.compared);
     }
     Ok(good)
+}
+
+/// Writes the recording of a case.
+fn record(case: &Case, path: &Path) -> io::Result<()> {
+    case.trace(BufWriter::new(File::create(path)?))?.flush()
 }
 
 /// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them.
@@ -88,8 +106,8 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
         match chaos::case(seed).run() {
             Ok(outcome) => drop(events.fetch_add(outcome.simulated, Ordering::Relaxed)),
             Err(error) => {
-                println!("seed {seed}: {error}");
-                println!("    again: cargo xtask sim --seed {seed}");
+                say!("seed {seed}: {error}");
+                say!("    again: cargo xtask sim --seed {seed}");
                 let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 failed.push((seed, error));
             }
@@ -106,6 +124,6 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
     let seconds = began.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let rate = ran as f64 / seconds;
-    println!("{ran} seeds, {events} events in {seconds:.1} s, {rate:.0} seeds/s: {failed} failed");
+    say!("{ran} seeds, {events} events in {seconds:.1} s, {rate:.0} seeds/s: {failed} failed");
     failed == 0
 }

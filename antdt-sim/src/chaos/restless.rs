@@ -42,7 +42,7 @@ impl Policy for Restless {
         let (one, other) = (self.pick(&workers), self.pick(&workers));
         if whim == 0 {
             let drain = Duration::from_millis(self.0.below(3_000));
-            let room = budget.free_at_once(workers.len()) > 0;
+            let room = budget.free_at_once(workers.len()) > 0 && view.has_model_without(one.id);
             if room && workers.len() > 1 && !one.chief && budget.allows(now, one.id, workers.len()).is_ok() {
                 decision.node_actions.push(ProposedAction {
                     target: Holder::new(one.id, one.incarnation),

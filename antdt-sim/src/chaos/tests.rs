@@ -1,7 +1,9 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufWriter;
 
+use antdt_core::Holder;
 use antdt_core::trace::Kind;
+use antdt_shard::ledger::{Answer, Event};
 
 use super::*;
 use crate::Recording;
@@ -25,7 +27,7 @@ fn a_case_is_a_function_of_its_seed_and_so_is_what_happens() {
 #[test]
 fn cases_are_of_every_kind() {
     let cases: Vec<Case> = (0..500).map(case).collect();
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+    for sync in SyncMode::ALL {
         assert!(cases.iter().any(|case| case.setup.sync == sync));
     }
     let kinds: BTreeSet<_> = cases
@@ -150,7 +152,7 @@ fn a_change_planted_in_a_simulated_trace_is_found_at_its_entry() {
         r#""m":"head","k":"effect""#,
     ];
     // The first case of each mode in which the service is restarted, and all of these are to be seen.
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+    for sync in SyncMode::ALL {
         let restarted = |case: &Case| case.faults.iter().any(|(_, fault)| *fault == Fault::RestartLedger);
         let cases = (0..200).map(case).filter(|case| case.setup.sync == sync && restarted(case));
         let mut told = cases.map(|case| {
@@ -217,4 +219,98 @@ fn a_trace_that_breaks_off_anywhere_replays_up_to_there() {
         compared.insert(replayed.compared);
     }
     assert!(compared.len() > 30, "{compared:?}");
+}
+
+/// Workers at their own pace are cut off while a policy restarts now one, now another, and the shard service is started
+/// again meanwhile. So a life that was given up comes back from behind its cut before the order to end reaches it, and
+/// speaks to a service that knows of its end from its log alone.
+fn with_the_dead_coming_back(seed: u64) -> Case {
+    let rng = &mut Seed(seed).derive("the dead").rng();
+    let ms = |least: u64, most: u64, rng: &mut DetRng| Duration::from_millis(least + rng.below(most - least));
+    let workers = 3 + below(rng, 3);
+    let heartbeat = ms(300, 600, rng);
+    let setup = Setup {
+        sync: SyncMode::PsAsp,
+        workers,
+        servers: 1 + below(rng, 2),
+        global_batch_size: workers * (4 + below(rng, 12)),
+        samples: 4_000,
+        epochs: 1,
+        shard_len: Some(20 + rng.below(40)),
+        static_sharding: false,
+        workers_per_host: 1,
+        gradient_bytes: 1 << 16,
+        max_restarts: 50,
+        control_tick: ms(50, 250, rng),
+        heartbeat,
+        silence_limit: Duration::from_secs(60),
+        collective_timeout: Duration::from_secs(30),
+        seed: Seed(seed),
+    };
+    let rough = Rough {
+        sample_time: Duration::from_millis(4 + rng.below(8)),
+        slow: vec![1; workers as usize],
+        variation: 0.1,
+        latency: Duration::from_micros(200),
+        jitter: Duration::ZERO,
+        loss: 0.0,
+        start: Duration::from_secs(1),
+        calm_from: JobTime::ZERO,
+    };
+    let mut faults: Vec<(JobTime, Fault)> = (1..workers)
+        .map(|index| {
+            let (at, lasting) = (ms(1_500, 6_000, rng), ms(5_000, 12_000, rng));
+            (JobTime::ZERO + at, Fault::Cut(NodeId::worker(index), lasting))
+        })
+        .chain((0..3).map(|_| (JobTime::ZERO, Fault::RestartLedger)))
+        .collect();
+    for (at, fault) in &mut faults {
+        if *fault == Fault::RestartLedger {
+            *at = JobTime::ZERO + ms(5_000, 12_000, rng);
+        }
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    Case { setup, policy: Restless::NAME, rough, faults }
+}
+
+#[test]
+fn the_dead_who_come_back_after_a_restart_of_the_service_change_nothing() {
+    let (mut given_up, mut came_back) = (0, 0);
+    for seed in 0..150 {
+        let case = with_the_dead_coming_back(seed);
+        let (result, seen) = case.run_watched(CameBack::default()).unwrap();
+        let outcome = result.unwrap_or_else(|error| panic!("{seed}: {error}\n{case}"));
+        assert_eq!(outcome.result, Ok(()), "{seed}: {case}");
+        given_up += seen.fenced.len();
+        came_back += seen.refused;
+    }
+    // Without them nothing is shown.
+    assert!(given_up > 100 && came_back > 5, "{given_up} given up, {came_back} came back after a restart");
+}
+
+/// Counts those who register at a service that has been started again since they were given up.
+#[derive(Debug, Default)]
+struct CameBack {
+    /// At which life of the service.
+    fenced: BTreeMap<Holder, u32>,
+    services: u32,
+    refused: usize,
+}
+
+impl Observer for CameBack {
+    fn saw(&mut self, _: JobTime, what: &crate::Happening<'_>) -> Result<(), Violation> {
+        match what {
+            crate::Happening::Fault(Fault::RestartLedger) => self.services += 1,
+            crate::Happening::Ledger(Event::WorkerLost { holder }, _) => {
+                self.fenced.entry(*holder).or_insert(self.services);
+            }
+            crate::Happening::Ledger(Event::Register { holder, .. }, Answer::Register(Err(_)))
+                if self.fenced.get(holder).is_some_and(|service| *service < self.services) =>
+            {
+                self.refused += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }

@@ -23,7 +23,7 @@ use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 use crate::setup::Setup;
 
-/// Leases whose shard is remembered after their end: acks are for newer ones.
+/// Leases whose shard is remembered beside those that somebody has: acks are for newer ones.
 const LEASES_MAX: usize = 1 << 16;
 
 /// Committed steps remembered: members of a group are at most one apart.
@@ -256,7 +256,8 @@ impl CommittedOnce {
         for moved in self.leases.saw(what).to_vec() {
             let Move::Granted(holder, grant) = moved else { continue };
             self.keys.insert(grant.lease, grant.key);
-            if self.keys.len() > LEASES_MAX {
+            // Of ten thousand workers each has dozens.
+            if self.keys.len() > LEASES_MAX + self.leases.count() {
                 self.keys.pop_first();
             }
             let Some(samples) = self.in_model.get(&grant.key).copied() else { continue };
@@ -410,6 +411,15 @@ mod tests {
             .worker(holder(0), &IDLE_REPLY, &Call::Apply)
             .recorded_ack(0, 5)
             .fails("only 4 are in the model");
+    }
+
+    #[test]
+    fn no_lease_that_somebody_has_is_forgotten_however_many_there_are() {
+        let mut history = combined();
+        for number in 0..=LEASES_MAX as u64 {
+            history.granted(holder(2), 1 + number, &[grant(3 + number, 3 + number, 0)]);
+        }
+        history.worker(holder(0), &IDLE_REPLY, &Call::Apply).recorded_ack(0, 4).recorded_ack(1, 4).holds();
     }
 
     const IDLE_REPLY: Reply = Reply::Slept;

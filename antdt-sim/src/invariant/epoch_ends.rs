@@ -1,4 +1,4 @@
-//! Once nothing goes wrong any more the job ends within a bound; and one in which nothing ever went wrong ends well. Whatever
+//! Once nothing goes wrong any more the job gets on, with no longer wait than a bound, until it ends; and one in which nothing ever went wrong ends well. Whatever
 //! went wrong, a job ends badly only for a reason that was there: a server is gone, a worker ended in a way that starting
 //! it again cannot help, or was started as often as it may be, or all those who have the model are gone. And no worker
 //! gives up by itself.
@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use antdt_core::{Exit, Holder, JobTime, NodeId, Role, SyncMode};
 use antdt_job::{Call, End, HeadEffect, HeadEvent, Reply};
+use antdt_shard::ledger::Record;
 
 use super::Invariant;
 use crate::happening::Happening;
 use crate::setup::Setup;
 
 /// The bound if none is given: the longest single wait of a job is half an hour, for a process that never registers; the rest
-/// is room for several, and for the training itself.
+/// is room for several, and for a batch.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// See the [module](self).
@@ -26,6 +27,8 @@ pub struct EpochEnds {
     sync: SyncMode,
     max_restarts: u32,
     calm: Option<JobTime>,
+    /// When samples were acknowledged last.
+    acked: JobTime,
     faults: u64,
     ended: bool,
     /// Lives of each node that were launched.
@@ -44,6 +47,7 @@ impl EpochEnds {
             sync: setup.sync,
             max_restarts: setup.max_restarts,
             calm: None,
+            acked: JobTime::ZERO,
             faults: 0,
             ended: false,
             lives: BTreeMap::new(),
@@ -52,7 +56,7 @@ impl EpochEnds {
         }
     }
 
-    /// With another bound on the time from the last fault to the end.
+    /// With another bound on the time in which nothing gets on after the last fault.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -114,6 +118,7 @@ impl Invariant for EpochEnds {
                     }
                 }
             }
+            Happening::Record(Record::Acked { .. }) => self.acked = at,
             Happening::Calm => {
                 self.calm.get_or_insert(at);
             }
@@ -126,9 +131,12 @@ impl Invariant for EpochEnds {
             _ => {}
         }
         match self.calm {
-            Some(calm) if !self.ended && at.since(calm) > self.limit => {
-                let limit = self.limit;
-                Err(format!("nothing has gone wrong since {calm}, and after {limit:?} the job has not ended"))
+            Some(calm) if !self.ended && at.since(calm.max(self.acked)) > self.limit => {
+                let (limit, acked) = (self.limit, self.acked);
+                Err(format!(
+                    "nothing has gone wrong since {calm}, nothing was acknowledged since {acked}, and after {limit:?} the \
+                     job has not ended"
+                ))
             }
             _ => Ok(()),
         }
@@ -183,6 +191,13 @@ mod tests {
             .at(61)
             .saw(&Happening::Born(holder(0)))
             .fails("the job has not ended");
+        // A long job is none that hangs.
+        let mut long = history();
+        long.saw(&Happening::Calm);
+        for minute in 1..=100 {
+            long.at(60 * minute).recorded_ack(0, minute);
+        }
+        long.at(6000 + 61).saw(&Happening::Born(holder(0))).fails("nothing was acknowledged since 6000.000s");
         history().saw(&Happening::Calm).at(5).finish().fails("nothing happens after 5.000s");
         history().saw(&Happening::Calm).ended(Err("broken".to_owned())).fails("nothing went wrong");
     }

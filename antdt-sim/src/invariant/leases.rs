@@ -83,6 +83,11 @@ impl Leases {
         &self.moves
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.live.len()
+    }
+
     fn answered(&mut self, event: &Event, answer: &Answer) {
         match (event, answer) {
             (Event::Register { holder, held }, Answer::Register(Ok(registered))) => {

@@ -7,6 +7,8 @@ use std::io::{self, BufRead};
 use antdt_core::trace::Header;
 use serde_json::Value;
 
+use crate::read;
+
 /// Lines that are shown before and after the first difference.
 const CONTEXT: usize = 3;
 
@@ -61,8 +63,8 @@ pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> io::Result<Option<Diffe
     for line in 1.. {
         left.clear();
         right.clear();
-        a.read_until(b'\n', &mut left)?;
-        b.read_until(b'\n', &mut right)?;
+        read::line(&mut a, &mut left)?;
+        read::line(&mut b, &mut right)?;
         if line == 1
             && let (Some(a), Some(b)) = (fields(&left), fields(&right))
         {
@@ -126,7 +128,7 @@ fn rest(first: &[u8], reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     while !line.is_empty() && lines.len() <= CONTEXT {
         lines.push(text(&line));
         line.clear();
-        reader.read_until(b'\n', &mut line)?;
+        read::line(reader, &mut line)?;
     }
     Ok(lines)
 }

@@ -249,7 +249,7 @@ impl Gathering {
                 let mut end = at;
                 for (report, _) in reports.iter().rev() {
                     ends.push(end);
-                    end = end - wall(report);
+                    end = end - report.wall();
                 }
                 for ((report, _), end) in reports.iter().zip(ends.into_iter().rev()) {
                     self.batch(end, report);
@@ -342,8 +342,4 @@ impl Gathering {
             Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Joined(..) | Effect::Committed(..) => {}
         }
     }
-}
-
-fn wall(report: &BatchReport) -> Duration {
-    report.data_wait + report.compute + report.communicate + report.barrier_wait
 }

@@ -10,7 +10,7 @@ use crate::model::compute::Slowdowns;
 
 /// Reads `t_s,worker,slowdown`: how many times longer than healthy a worker takes from that second on.
 ///
-/// Rows come in any order. Workers are numbered from 0 without gaps. The series begins anew one interval after its last
+/// Rows come in any order, and times count from the first one: those of a calendar are refused. Workers are numbered from 0 without gaps. The series begins anew one interval after its last
 /// second, the interval being that between its last two; a series of one second holds for ever.
 ///
 /// # Errors
@@ -31,6 +31,12 @@ pub fn read_slowdowns(text: &str) -> Result<Slowdowns, ReplayError> {
     if let Some((expected, found)) = (0..).zip(workers.keys()).find(|(expected, found)| expected != *found) {
         let remedy = format!("{expected}: workers are numbered from 0 without gaps");
         return Err(antdt_core::InvalidValue::new("worker", found, remedy).into());
+    }
+    if let (Some(first), Some(last)) = (times.first(), times.last())
+        && first.since_start() > last.since(*first)
+    {
+        let remedy = "a time since the series began; subtract that of the first row from all";
+        return Err(antdt_core::InvalidValue::new("t_s", first.as_secs_f64(), remedy).into());
     }
     let mut latest = times.iter().rev();
     let period = match (latest.next(), latest.next()) {
@@ -67,6 +73,11 @@ mod tests {
         assert!(refused("0,1,1").starts_with("worker = 1: must be 0: workers are numbered"));
         assert!(refused("0,0,0").contains("above 0"));
         assert!(refused("").starts_with("slowdown.workers = 0"));
+        let calendar = refused("1763000000,0,1\n1763000010,0,2");
+        assert!(
+            calendar.starts_with("t_s = 1763000000: must be a time since the series began"),
+            "{calendar}"
+        );
         let header = read_slowdowns("a,b\n").unwrap_err().to_string();
         assert_eq!(header, "line 1: `a,b`: must be the header `t_s,worker,slowdown`");
         assert!(read_slowdowns("").is_err());

@@ -1,5 +1,7 @@
 //! What must come of a scenario.
 
+use antdt_core::text::nearest;
+use antdt_core::{InvalidValue, NodeId};
 use serde::Deserialize;
 
 use super::models::{Actions, Span};
@@ -31,7 +33,31 @@ pub struct Expectation {
     pub must_not: Actions,
 }
 
+/// Actions as the report writes them.
+const KINDS: [&str; 4] = ["ADJUST_BS", "KILL_RESTART", "RESTART", "REFUSED"];
+
 impl Expectation {
+    /// Whether it names actions that there are.
+    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
+        for (field, actions) in [("expect.must", &self.must), ("expect.must-not", &self.must_not)] {
+            for action in actions {
+                let (kind, target) = action.split_once(' ').unwrap_or((action, "all"));
+                if !KINDS.contains(&kind) {
+                    let hint = nearest(kind, &KINDS).map(|known| format!("; did you mean {known}?"));
+                    let (names, hint) = (KINDS.join(", "), hint.unwrap_or_default());
+                    let remedy = format!("one of {names}, alone or before a node{hint}");
+                    return Err(InvalidValue::new(field, format!("`{action}`"), remedy));
+                }
+                if target != "all" {
+                    target
+                        .parse::<NodeId>()
+                        .map_err(|error| InvalidValue { field: field.to_owned(), ..error })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// What is not as expected, one line each.
     pub fn check(&self, outcome: &Outcome) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -1,14 +1,12 @@
 //! The job of a scenario.
 
-use std::time::Duration;
-
 use antdt_controller::policy;
-use antdt_core::text::{format_duration, nearest};
+use antdt_core::text::nearest;
 use antdt_core::{InvalidValue, SyncMode};
 use serde::Deserialize;
 
 use super::ScenarioError;
-use super::models::Span;
+use super::models::{Span, within};
 use crate::Setup;
 
 #[derive(Debug, Deserialize)]
@@ -88,9 +86,8 @@ impl JobFile {
 }
 
 fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
-    const ALL: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
-    let names = ALL.map(SyncMode::name);
-    let found = ALL.into_iter().find(|mode| mode.name() == text);
+    let names = SyncMode::ALL.map(SyncMode::name);
+    let found = SyncMode::ALL.into_iter().find(|mode| mode.name() == text);
     found.ok_or_else(|| {
         let hint =
             nearest(text, &names).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
@@ -98,61 +95,8 @@ fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
     })
 }
 
-/// Nodes that a job may have; beyond, a slip of the hand is likelier than a wish.
-const NODES_MAX: u32 = 1 << 20;
-
 /// By the rules of `antdt run`.
 pub(super) fn check(setup: &Setup, policy: &str) -> Result<(), ScenarioError> {
     policy::by_name(policy)?;
-    for (field, value) in [
-        ("job.workers", setup.workers),
-        ("job.epochs", setup.epochs),
-        ("job.global-batch-size", setup.global_batch_size),
-        ("job.workers-per-host", setup.workers_per_host),
-    ] {
-        if value == 0 {
-            return Err(InvalidValue::new(field, 0, "at least 1").into());
-        }
-    }
-    for (field, value) in [("job.workers", setup.workers), ("job.servers", setup.servers)] {
-        if value > NODES_MAX {
-            return Err(InvalidValue::new(field, value, format!("at most {NODES_MAX}")).into());
-        }
-    }
-    for (field, value) in [("job.samples", Some(setup.samples)), ("job.shard-len", setup.shard_len)] {
-        if value == Some(0) {
-            return Err(InvalidValue::new(field, 0, "at least 1").into());
-        }
-    }
-    if setup.global_batch_size < setup.workers {
-        let expected = format!("at least {}, one sample for each worker (workers)", setup.workers);
-        return Err(InvalidValue::new("job.global-batch-size", setup.global_batch_size, expected).into());
-    }
-    match (setup.sync.has_servers(), setup.servers) {
-        (true, 0) => {
-            let expected = format!("at least 1 with sync = \"{}\"", setup.sync.name());
-            return Err(InvalidValue::new("job.servers", 0, expected).into());
-        }
-        (false, servers @ 1..) => {
-            let expected = "0 with sync = \"allreduce\"; choose ps-bsp or ps-asp to use servers";
-            return Err(InvalidValue::new("job.servers", servers, expected).into());
-        }
-        (true, _) | (false, 0) => {}
-    }
-    for (field, duration) in [
-        ("job.control-tick", setup.control_tick),
-        ("job.heartbeat", setup.heartbeat),
-        ("job.collective-timeout", setup.collective_timeout),
-    ] {
-        if duration.is_zero() {
-            return Err(InvalidValue::new(field, "0s", "longer than 0s").into());
-        }
-    }
-    let beats: Duration = setup.heartbeat.saturating_mul(2);
-    if setup.silence_limit < beats {
-        let expected = format!("at least two heartbeats, {}", format_duration(beats));
-        let value = format_duration(setup.silence_limit);
-        return Err(InvalidValue::new("job.silence-limit", value, expected).into());
-    }
-    Ok(())
+    Ok(within("job", setup.validate())?)
 }

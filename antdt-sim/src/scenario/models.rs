@@ -35,10 +35,12 @@ pub(super) type Actions = Vec<String>;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct ScenarioFile {
+    #[serde(default)]
     pub(super) job: JobFile,
     #[serde(default)]
     pub(super) expect: Expectation,
+    #[serde(default)]
     compute: ComputeSpec,
     #[serde(default)]
     straggler: Vec<StragglerSpec>,
@@ -239,9 +241,19 @@ struct RateSpec {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct ChaosSpec {
     faults_max: u32,
+    /// Exit codes of processes that end by themselves.
+    #[serde(default = "codes")]
+    codes: Vec<i32>,
     until: Span,
     longest: Span,
 }
+
+fn codes() -> Vec<i32> {
+    Chaos::CODES.to_vec()
+}
+
+/// Random faults that a scenario may have: 100 MB of them.
+const FAULTS_MAX: u32 = 1 << 20;
 
 /// The models of a scenario, with the recordings that they need.
 #[derive(Debug, Clone, PartialEq)]
@@ -261,7 +273,7 @@ pub(super) struct ModelsSpec {
 
 impl ModelsSpec {
     pub(super) fn resolve(
-        file: File,
+        file: ScenarioFile,
         mut files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
         let device_times = match &file.compute.devices {
@@ -322,9 +334,10 @@ impl ModelsSpec {
             (None, Some(times), Some(devices)) => {
                 Box::new(within("compute.devices", DeviceTable::new(times, &devices.of))?)
             }
-            _ => {
+            (speed, _, _) => {
+                let given = if speed.is_some() { "(beside devices)" } else { "(nothing)" };
                 let remedy = "a speed in samples per second, such as 1000, or else devices";
-                return Err(InvalidValue::new("compute.speed", "(both or neither)", remedy).into());
+                return Err(InvalidValue::new("compute.speed", given, remedy).into());
             }
         };
         match spec.noise {
@@ -427,11 +440,15 @@ impl ModelsSpec {
         for rate in &self.rate {
             all.push(Box::new(rate.poisson(&nodes)?));
         }
-        if let Some(ChaosSpec { faults_max, until, longest }) = self.chaos {
+        if let Some(ChaosSpec { faults_max, codes, until, longest }) = &self.chaos {
+            if *faults_max > FAULTS_MAX {
+                let remedy = format!("at most {FAULTS_MAX}");
+                return Err(InvalidValue::new("chaos.faults-max", faults_max, remedy).into());
+            }
             let chaos = Chaos {
                 nodes,
-                codes: Chaos::CODES.to_vec(),
-                faults_max,
+                codes: codes.clone(),
+                faults_max: *faults_max,
                 until: JobTime::from_duration(until.0),
                 longest: longest.0,
             };
@@ -455,7 +472,7 @@ fn named(table: &str, mut error: InvalidValue) -> InvalidValue {
 }
 
 /// What a model refuses, by the table that it stands in.
-fn within<T>(table: &str, made: Result<T, InvalidValue>) -> Result<T, InvalidValue> {
+pub(super) fn within<T>(table: &str, made: Result<T, InvalidValue>) -> Result<T, InvalidValue> {
     made.map_err(|error| named(table, error))
 }
 
@@ -547,6 +564,11 @@ impl FaultSpec {
             (None, Some(host)) => {
                 let first = host.saturating_mul(setup.workers_per_host);
                 let last = first.saturating_add(setup.workers_per_host).min(setup.workers);
+                if first >= last {
+                    let hosts = setup.workers.div_ceil(setup.workers_per_host);
+                    let remedy = format!("below {hosts}: there are no more hosts of workers in [job]");
+                    return Err(InvalidValue::new("fault.host", host, remedy));
+                }
                 (first..last).map(NodeId::worker).collect()
             }
             (None, None) => Vec::new(),

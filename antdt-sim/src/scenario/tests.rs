@@ -1,6 +1,7 @@
 //! Every shipped scenario reads and builds; what cannot be is refused with the field and the remedy.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::Duration;
 
 use antdt_core::{Holder, Incarnation, JobTime, NodeId, SyncMode};
@@ -183,7 +184,7 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
     for (error, expected) in [
         (job("wrokers = 1"), "unknown field `wrokers`"),
         (job("workers = 0"), "job.workers = 0: must be at least 1"),
-        (job("workers = 2000000"), "job.workers = 2000000: must be at most 1048576"),
+        (job("workers = 2000000"), "job.workers = 2000000: must be at most 262144"),
         (job("workers-per-host = 0"), "job.workers-per-host = 0: must be at least 1"),
         (job("samples = 0"), "job.samples = 0: must be at least 1"),
         (job("shard-len = 0"), "job.shard-len = 0: must be at least 1"),
@@ -193,10 +194,15 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (job("servers = 1"), "job.servers = 1: must be 0"),
         (job("policy = \"dn\""), "did you mean `nd`?"),
         (job("heartbeat = \"5\""), "did you mean 5s or 5ms?"),
-        (job("heartbeat = \"0s\""), "job.heartbeat = 0s: must be longer"),
+        (job("heartbeat = \"0s\""), "job.heartbeat = 0s: must be at least 1ms"),
+        (
+            job("heartbeat = \"1e19s\""),
+            "line 2, `heartbeat = \"1e19s\"`: duration = 1e19s: must be not negative",
+        ),
+        (job("workers = -1"), "line 2, `workers = -1`: "),
         (job("silence-limit = \"1ms\""), "at least two heartbeats, 1s"),
-        (refused("[job]\n"), "missing field `compute`"),
-        (refused("[job]\n[compute]\n"), "compute.speed"),
+        (refused(""), "compute.speed = (nothing): must be a speed"),
+        (with("devices = { file = \"none.csv\", of = [\"a\"] }"), "none.csv: "),
         (refused("[job]\n[compute]\nspeed = 0\n"), "compute.speed = 0: must be"),
         (with("noise = { kind = \"normal\", variation = 2.0 }"), "compute.noise.variation = 2"),
         (with("bursts = { gap = \"0s\", length = \"1s\", factor = 2.0 }"), "compute.bursts.gap = 0s"),
@@ -217,10 +223,16 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"boss\""), "`worker-N` or `server-N`"),
         (with("[[fault]]\nat = \"1s\"\nkind = \"pause\"\nnode = \"worker-1\""), "fault.for = (nothing)"),
         (with("[[fault]]\nat = \"1s\"\nkind = \"restart-ledger\"\nfor = \"1s\""), "fault.for = (given)"),
-        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nhost = 9"), "fault.node = (nothing)"),
+        (with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nhost = 9"), "fault.host = 9: must be below 4"),
         (with("[[rate]]\nevery = \"0s\"\nkind = \"crash\""), "rate.faults.every = 0ns"),
         (with("[weather]\nrain = true"), "unknown field `weather`"),
         (with("[expect]\noutcome = \"maybe\""), "unknown variant `maybe`"),
+        (with("[expect]\nmust-not = [\"KIL_RESTART\"]"), "did you mean KILL_RESTART?"),
+        (with("[expect]\nmust = [\"RESTART wrker-1\"]"), "expect.must = wrker-1: must be"),
+        (
+            with("[chaos]\nfaults-max = 4294967295\nuntil = \"1s\"\nlongest = \"1s\""),
+            "chaos.faults-max = 4294967295: must be at most 1048576",
+        ),
     ] {
         assert!(error.contains(expected), "`{error}` should say `{expected}`");
     }

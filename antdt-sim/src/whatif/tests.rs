@@ -48,6 +48,14 @@ fn slowdowns_make_a_job_as_long_as_they_are_and_pass_faster_on_demand() {
     world.compress(10.0).unwrap();
     assert_eq!(world.setup.samples, 8_000);
     assert!(world.compress(f64::NAN).unwrap_err().to_string().starts_with("speedup = NaN"));
+    assert!(world.emulate_speed(f64::NAN).unwrap_err().to_string().starts_with("emulate-speed = NaN"));
+    world.emulate_speed(2000.0).unwrap();
+    let ratio = world.run(Box::new(Unmanaged)).unwrap().completed.as_secs_f64() / 8.0;
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+
+    let mut scenario = WhatIf::read(&scenarios("even.toml")).unwrap();
+    let error = scenario.emulate_speed(2000.0).unwrap_err().to_string();
+    assert!(error.starts_with("emulate-speed = 2000: must be left out"), "{error}");
 }
 
 #[test]

@@ -65,9 +65,9 @@ pub(super) struct Group {
     /// When the first member came, and the last one.
     pub(super) first: JobTime,
     pub(super) last: JobTime,
-    /// By rank: when the member's gradient was ready, if it has come [in thought](super::World::computed) only.
+    /// By rank: when the member's gradient is ready, if it comes [in thought](super::World::compute) only.
     pub(super) ready: Vec<JobTime>,
-    /// How many have.
+    /// How many come so.
     pub(super) ready_count: usize,
     /// All have come; the result is on its way.
     pub(super) under_way: bool,
@@ -141,6 +141,17 @@ impl Group {
         let contributions = Arc::clone(&self.contributions);
         std::mem::swap(&mut self.contributions, &mut self.before);
         StepResult { step, contributions }
+    }
+
+    /// When the last one is ready of those that come in thought.
+    pub(super) fn last_ready(&self) -> JobTime {
+        let ready = self.ready.iter().copied().filter(|at| *at < JobTime::NEVER);
+        ready.max().unwrap_or_default()
+    }
+
+    /// How many of them are ready by `now`.
+    pub(super) fn ready_by(&self, now: JobTime) -> u64 {
+        self.ready.iter().map(|at| u64::from(*at <= now && *at < JobTime::NEVER)).sum()
     }
 
     /// By rank, the call in which each member waits that has come.

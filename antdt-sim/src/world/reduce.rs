@@ -68,9 +68,9 @@ impl<O: Observer> World<O> {
         group.come(now, rank as usize, call, part);
         if group.arrived == group.members.len() {
             self.operate(version);
-        } else if group.arrived + group.ready_count == group.members.len() {
-            self.catch_up(version);
-        } else if !group.timer_armed {
+        } else if group.timer_armed {
+            self.await_ready(version);
+        } else {
             group.timer_armed = true;
             self.queue.push(now + timeout, Due::Late(version));
         }
@@ -89,38 +89,83 @@ impl<O: Observer> World<O> {
         self.queue.push(self.now + after, Due::Over(id, call, Work::Break));
     }
 
-    /// The gradient of a member is ready.
+    /// A member's gradient will be ready at `at`.
     ///
     /// Members are ready in random order, and each is a walk to another place in memory. So as long as nothing could
     /// come of it but that the member waits, only the time is noted, and [later](Self::catch_up) all of them come, in the
     /// order in which they lie there.
-    pub(super) fn computed(&mut self, version: MembershipVersion, rank: usize) {
-        let Some(group) = self.groups.get_mut(&version) else { return };
-        // Who looks on sees things when they happen.
-        let quiet = !self.observer.watches() && self.now >= self.quiet_from;
-        if quiet && group.timer_armed && !group.broken {
-            group.ready[rank] = self.now;
-            group.ready_count += 1;
-            if group.arrived + group.ready_count == group.members.len() {
-                self.catch_up(version);
-            }
-            return;
+    pub(super) fn compute(&mut self, version: MembershipVersion, rank: u32, at: JobTime) {
+        if !self.note_ready(version, rank, at) {
+            self.queue.push(at, Due::Computed(version, rank));
         }
-        let id = group.members[rank];
-        self.over(id, self.lives[id.0 as usize].call, Work::Compute);
     }
 
-    /// Those whose gradients were ready come to the operation, each at the time when it was.
+    /// Notes when a gradient is ready, if that is all that needs to be done about it until all are.
+    fn note_ready(&mut self, version: MembershipVersion, rank: u32, at: JobTime) -> bool {
+        // Who looks on sees things when they happen.
+        let quiet = !self.observer.watches() && self.now >= self.quiet_from;
+        let Some(group) = self.groups.get_mut(&version) else { return false };
+        if !quiet || !group.timer_armed || group.broken {
+            return false;
+        }
+        group.ready[rank as usize] = at;
+        group.ready_count += 1;
+        self.await_ready(version);
+        true
+    }
+
+    /// If everybody has come, at least in thought: all of them do when the last one is ready.
+    fn await_ready(&mut self, version: MembershipVersion) {
+        let Some(group) = self.groups.get(&version) else { return };
+        if group.arrived + group.ready_count < group.members.len() {
+            return;
+        }
+        let (last, operation) = (group.last_ready(), group.operation);
+        if last > self.now {
+            self.queue.push(last, Due::AllComputed(version, operation));
+        } else {
+            self.catch_up(version);
+        }
+    }
+
+    /// The last gradient is ready, unless something happened that was not foreseen.
+    pub(super) fn all_computed(&mut self, version: MembershipVersion, operation: u64) {
+        // It was one of those that [come](Self::catch_up), and is counted there.
+        self.events -= 1;
+        if self.groups.get(&version).is_some_and(|group| group.operation == operation) {
+            self.catch_up(version);
+        }
+    }
+
+    /// The gradient of a member is ready.
+    pub(super) fn computed(&mut self, version: MembershipVersion, rank: u32) {
+        if self.note_ready(version, rank, self.now) {
+            // Counted when it comes.
+            self.events -= 1;
+            return;
+        }
+        if let Some(group) = self.groups.get(&version) {
+            let id = group.members[rank as usize];
+            self.over(id, self.lives[id.0 as usize].call, Work::Compute);
+        }
+    }
+
+    /// Those whose gradients are ready come to the operation, each at the time when it was. Those who still compute come
+    /// one by one when they are done.
     pub(super) fn catch_up(&mut self, version: MembershipVersion) {
         let Some(group) = self.groups.get_mut(&version).filter(|group| group.ready_count > 0) else { return };
         group.ready_count = 0;
         let members = Arc::clone(&group.members);
         let mut ready = std::mem::take(&mut group.ready);
         let now = self.now;
-        for (id, at) in members.iter().zip(&mut ready) {
-            if *at < JobTime::NEVER {
-                self.now = std::mem::replace(at, JobTime::NEVER);
+        for ((rank, id), at) in (0..).zip(members.iter()).zip(&mut ready) {
+            let at = std::mem::replace(at, JobTime::NEVER);
+            if at <= now {
+                self.now = at;
+                self.events += 1;
                 self.over(*id, self.lives[id.0 as usize].call, Work::Compute);
+            } else if at < JobTime::NEVER {
+                self.queue.push(at, Due::Computed(version, rank));
             }
         }
         self.now = now;
@@ -186,15 +231,15 @@ impl<O: Observer> World<O> {
             }
             let reply = if fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes) {
                 life.trained |= matches!(reply, Reply::Entered);
-                reply.clone()
+                &reply
             } else {
                 self.remember_break(id, version);
-                Reply::Broken
+                &Reply::Broken
             };
             let life = &self.lives[id.0 as usize];
             if self.now < life.paused_until || life.cut_until > self.now {
                 let at = life.paused_until.max(self.now);
-                self.send_reply(at, id, call, reply);
+                self.send_reply(at, id, call, reply.clone());
             } else {
                 self.advance(id, reply);
             }

@@ -94,32 +94,28 @@ impl<O: Observer> World<O> {
         let may_wait = until > self.now;
         // What may be needed again: to ask once more, or because the answer is lost.
         let mut kept = (may_wait || (back.is_none() && !dead)).then(|| event.clone());
-        let answer = self.ask_ledger(event);
+        let mut answer = self.ask_ledger(event);
         if dead {
             return;
         }
-        let answer = match answer {
-            Answer::Exchange(Ok(mut exchanged)) => {
-                if !outcomes.is_empty() {
-                    exchanged.outcomes.splice(..0, outcomes);
-                }
-                let waits = matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. }));
-                if waits
-                    && may_wait
-                    && let Some(mut event) = kept.take()
-                {
-                    if let Event::Exchange { acks, .. } = &mut event {
-                        // Only the first round has acks.
-                        acks.clear();
-                    }
-                    self.queue.push(until, Due::Unkept(id, call));
-                    self.kept.push(Held { life: id, call, event, outcomes: exchanged.outcomes, until });
-                    return;
-                }
-                Answer::Exchange(Ok(exchanged))
+        if let Answer::Exchange(Ok(exchanged)) = &mut answer {
+            if !outcomes.is_empty() {
+                exchanged.outcomes.splice(..0, outcomes);
             }
-            other => other,
-        };
+            if may_wait
+                && matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. }))
+                && let Some(mut event) = kept.take()
+            {
+                if let Event::Exchange { acks, .. } = &mut event {
+                    // Only the first round has acks.
+                    acks.clear();
+                }
+                self.queue.push(until, Due::Unkept(id, call));
+                let outcomes = std::mem::take(&mut exchanged.outcomes);
+                self.kept.push(Held { life: id, call, event, outcomes, until });
+                return;
+            }
+        }
         match back {
             Some(at) => {
                 if let Some(reply) = self.reply_of(id, call, answer) {

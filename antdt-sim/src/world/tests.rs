@@ -1,8 +1,11 @@
-use antdt_controller::policy::by_name;
-use antdt_core::Seed;
+use antdt_controller::RestartBudget;
+use antdt_controller::policy::{Decision, ProposedAction, by_name};
+use antdt_core::{ClusterView, NodeActionKind, Reason, Seed};
 
 use super::*;
-use crate::model::{Compute, Faults, Network, Scheduler};
+use crate::invariant::{self, Checkers};
+use crate::model::compute::{Constant, LogNormal};
+use crate::model::{Collective, Compute, Faults, Network, Scheduler};
 
 /// A second for 100 samples; worker 0 is slower by a factor.
 #[derive(Debug)]
@@ -25,7 +28,7 @@ impl Network for Quick {
     fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
         Some(at + Duration::from_micros(100))
     }
-    fn collective(&mut self, _: JobTime, _: crate::model::Collective, _: u32, _: &mut DetRng) -> Duration {
+    fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
         Duration::from_micros(500)
     }
 }
@@ -68,7 +71,7 @@ fn job(sync: SyncMode, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)
     outcome
 }
 
-const MODES: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
+const MODES: [SyncMode; 3] = SyncMode::ALL;
 
 #[test]
 fn a_job_in_which_nothing_goes_wrong_takes_what_its_gradients_take() {
@@ -113,6 +116,248 @@ fn whatever_happens_to_a_worker_every_sample_is_counted_once() {
             let outcome = job(sync, "none", 1.0, vec![(at(5), fault)]);
             assert_eq!(outcome.result, Ok(()), "{sync:?} {fault:?}\n{:#?}", outcome.events);
             assert_eq!(outcome.counts.acked, 10_240, "{sync:?} {fault:?}");
+        }
+    }
+}
+
+/// Without a straggler, whatever batch sizes a policy makes follow the noise.
+#[test]
+fn a_fleet_without_a_straggler_is_left_alone_however_much_its_batches_differ() {
+    let job = |workers: u32, noise: f64, seed: u64| {
+        let setup = Setup {
+            workers,
+            global_batch_size: 64 * workers,
+            samples: 64 * u64::from(workers) * 800,
+            seed: Seed(seed),
+            ..Setup::default()
+        };
+        let usual = Constant { fixed: Duration::from_millis(2), per_sample: Duration::from_millis(1) };
+        let compute = Box::new(LogNormal::new(usual, noise).unwrap());
+        let models = Models { compute, ..models(1.0, Vec::new()) };
+        let world = World::new(setup, by_name("nd").unwrap(), models).unwrap();
+        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(100_000))).unwrap();
+        assert_eq!(outcome.result, Ok(()));
+        // The first plan of every job is no reaction.
+        outcome.actions.len() - 1
+    };
+    for workers in [2, 3, 5, 8] {
+        let most = |noise| (0..2).map(|seed| job(workers, noise, seed)).max().unwrap();
+        assert_eq!(most(0.05), 0, "{workers} workers");
+        // While there is no long window yet, some plans are made of what there is.
+        let (noisy, steps) = (most(0.2), 800);
+        assert!(noisy <= 8, "{workers} workers: {noisy} plans in {steps} steps");
+    }
+}
+
+/// Restarts worker 1 once, at the first moment at which it has known for a while how things are.
+#[derive(Debug, Clone, Default)]
+struct RestartOne(bool);
+
+impl Policy for RestartOne {
+    fn name(&self) -> &'static str {
+        "restart-one"
+    }
+    fn decide(&mut self, now: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
+        let mut decision = Decision::nothing(Reason::Balanced);
+        if now.as_secs_f64() > 5.0 && !std::mem::replace(&mut self.0, true) {
+            let node = &view.workers[1];
+            decision.node_actions.push(ProposedAction {
+                target: Holder::new(node.id, node.incarnation),
+                kind: NodeActionKind::KillRestart { drain: Duration::from_secs(2) },
+                reason: Reason::Balanced,
+            });
+        }
+        decision
+    }
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+/// A restart that was in order when it was decided took the model with it, if the other worker died before it was done.
+#[test]
+fn the_only_worker_with_the_model_is_not_drained_or_killed_whenever_the_other_dies() {
+    let mut restarted = 0;
+    for step in 0..400 {
+        let at = JobTime::from_duration(Duration::from_millis(4_000 + 20 * step));
+        let setup = Setup { workers: 2, samples: 10_240, seed: Seed(1), ..Setup::default() };
+        let models = models(1.0, vec![(at, Fault::Crash(NodeId::worker(0)))]);
+        let world = World::new(setup, Box::new(RestartOne::default()), models).unwrap().at_most(2_000_000);
+        let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(10_000))).unwrap();
+        let drained = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
+        let of_drained = outcome.usage.iter().find(|usage| usage.holder == drained);
+        if of_drained.is_some_and(|usage| JobTime::ZERO + usage.alive < at) {
+            // It had left when the other one died: nobody can help that.
+            break;
+        }
+        assert_eq!(outcome.result, Ok(()), "{at}: {:#?}", outcome.events);
+        restarted += u32::from(outcome.actions.iter().any(|action| action.kind == "KILL_RESTART"));
+    }
+    assert!(restarted > 10, "{restarted}");
+}
+
+/// Workers start after half a second, servers so much later.
+#[derive(Debug)]
+struct ServersLater(Duration);
+
+impl Scheduler for ServersLater {
+    fn start(&mut self, _: JobTime, holder: Holder, _: &mut DetRng) -> Option<Duration> {
+        let later = if holder.node.role == Role::Server { self.0 } else { Duration::ZERO };
+        Some(Duration::from_millis(500) + later)
+    }
+}
+
+/// A worker that registered a moment before the last server heard of it with its next heartbeat only.
+#[test]
+fn a_server_that_comes_up_a_little_later_than_the_workers_costs_a_little() {
+    for sync in [SyncMode::PsBsp, SyncMode::PsAsp] {
+        let completed = |later| {
+            let setup = Setup { sync, servers: 2, samples: 1_024, seed: Seed(1), ..Setup::default() };
+            let models = Models { scheduler: Box::new(ServersLater(later)), ..models(1.0, Vec::new()) };
+            let world = World::new(setup, by_name("none").unwrap(), models).unwrap();
+            let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1000))).unwrap();
+            assert_eq!(outcome.result, Ok(()));
+            outcome.completed.since_start()
+        };
+        let ms = Duration::from_millis;
+        let together = completed(Duration::ZERO);
+        for (later, most) in [(2, 25), (30, 70), (2_000, 2_501)] {
+            let costs = completed(ms(later)).saturating_sub(together);
+            assert!((ms(later)..ms(most)).contains(&(costs + ms(1))), "{sync:?}: {later} ms cost {costs:?}");
+        }
+    }
+}
+
+/// A megabyte takes a second, a model two.
+#[derive(Debug)]
+struct Narrow;
+
+impl Network for Narrow {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, bytes: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at + Duration::from_micros(100 + bytes))
+    }
+    fn collective(&mut self, _: JobTime, what: Collective, _: u32, _: &mut DetRng) -> Duration {
+        match what {
+            Collective::Broadcast(_) => Duration::from_secs(2),
+            _ => Duration::from_micros(500),
+        }
+    }
+}
+
+/// When a worker began what takes time, and when it was done.
+#[derive(Debug, Default)]
+struct Transfers {
+    begun: BTreeMap<Holder, (&'static str, JobTime)>,
+    done: Vec<(Holder, &'static str, JobTime, JobTime)>,
+}
+
+impl Observer for Transfers {
+    fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
+        let Happening::Worker(holder, reply, call) = what else { return Ok(()) };
+        if matches!(reply, Reply::Pulled | Reply::Pushed | Reply::Entered)
+            && let Some((kind, since)) = self.begun.remove(holder)
+        {
+            self.done.push((*holder, kind, since, at));
+        }
+        let kind = match call {
+            Call::Pull => "pull",
+            Call::Push { .. } => "push",
+            Call::Enter(_) => "enter",
+            _ => return Ok(()),
+        };
+        self.begun.insert(*holder, (kind, at));
+        Ok(())
+    }
+}
+
+/// Runs a job in which these faults happen under all invariants.
+fn transfers(sync: SyncMode, faults: Vec<(JobTime, Fault)>) -> (Outcome, Transfers) {
+    let setup = Setup {
+        sync,
+        workers: 3,
+        servers: if sync.has_servers() { 2 } else { 0 },
+        samples: 256 * 12,
+        gradient_bytes: 1_000_000,
+        seed: Seed(3),
+        ..Setup::default()
+    };
+    let watched = (Transfers::default(), Checkers::new(invariant::all(&setup).unwrap()));
+    let models = Models { network: Box::new(Narrow), ..models(1.0, faults) };
+    let world = World::watched(setup, by_name("none").unwrap(), models, watched).unwrap().at_most(2_000_000);
+    let ended = world.run(JobTime::from_duration(Duration::from_secs(10_000)));
+    let (outcome, (transfers, mut checkers)) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
+    checkers.finish().unwrap();
+    if outcome.result.is_ok() {
+        assert_eq!(outcome.counts.acked, 256 * 12);
+    }
+    (outcome, transfers)
+}
+
+fn deaths(outcome: &Outcome) -> usize {
+    outcome.exits.iter().filter(|(.., exit)| *exit != Exit::Finished).count()
+}
+
+#[test]
+fn what_is_pulled_or_pushed_through_a_cut_gets_through_after_it_and_nothing_is_lost() {
+    let worker = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
+    for sync in [SyncMode::PsBsp, SyncMode::PsAsp] {
+        let (undisturbed, calm) = transfers(sync, Vec::new());
+        for kind in ["pull", "push"] {
+            let (.., begun, done) =
+                calm.done.iter().filter(|(who, what, ..)| (*who, *what) == (worker, kind)).nth(2).unwrap();
+            let half = *begun + done.since(*begun) / 2;
+            for node in [worker.node, NodeId::server(0)] {
+                // Shorter than a worker waits for a server.
+                let short = Duration::from_secs(5);
+                let (outcome, cut) = transfers(sync, vec![(half, Fault::Cut(node, short))]);
+                let through = cut
+                    .done
+                    .iter()
+                    .find(|(who, what, since, _)| (*who, *what, *since) == (worker, kind, *begun));
+                let (.., until) = through.unwrap_or_else(|| panic!("{sync:?}: the {kind} never ends"));
+                assert!(
+                    (half + short..half + short * 2).contains(until),
+                    "{sync:?} {kind} {node}: {half} to {until}"
+                );
+                assert_eq!(outcome.result, Ok(()), "{sync:?} {kind} {node}");
+                assert_eq!(deaths(&outcome), 0, "{sync:?} {kind} {node}: {:?}", outcome.exits);
+                let lost = outcome.completed.since(undisturbed.completed);
+                assert!(lost < short * 2, "{sync:?} {kind} {node} cost {lost:?}");
+                // Longer than the master waits for a sign of life: another life of the worker goes on; a server's part of
+                // the model is gone, and the job says so.
+                let (outcome, _) = transfers(sync, vec![(half, Fault::Cut(node, Duration::from_secs(45)))]);
+                assert!(deaths(&outcome) > 0, "{sync:?} {kind} {node}");
+                match (node.role, &outcome.result) {
+                    (Role::Worker, result) => assert_eq!(*result, Ok(()), "{sync:?} {kind} {node}"),
+                    (Role::Server, result) => {
+                        let why = result.as_ref().unwrap_err();
+                        assert!(why.starts_with("server-0 ended"), "{sync:?} {kind} {node}: {why}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_on_its_way_to_a_replacement_when_a_cut_comes_gets_there_later() {
+    let at = |seconds: u64| JobTime::from_duration(Duration::from_secs(seconds));
+    let crash = (at(5), Fault::Crash(NodeId::worker(1)));
+    let (_, calm) = transfers(SyncMode::AllReduce, vec![crash]);
+    let replacement = Holder::new(NodeId::worker(1), antdt_core::Incarnation(1));
+    let copied = calm.done.iter().find(|(who, what, ..)| (*who, *what) == (replacement, "enter"));
+    let (.., begun, done) = copied.unwrap();
+    assert!(done.since(*begun) >= Duration::from_secs(2));
+    let half = *begun + done.since(*begun) / 2;
+    // The one that gives the model, the one that gets it, and one that looks on.
+    for index in 0..3 {
+        for seconds in [3, 45] {
+            let cut = (half, Fault::Cut(NodeId::worker(index), Duration::from_secs(seconds)));
+            let (outcome, all) = transfers(SyncMode::AllReduce, vec![crash, cut]);
+            assert_eq!(outcome.result, Ok(()), "worker-{index}, {seconds} s: {:#?}", outcome.events);
+            let after =
+                all.done.iter().filter(|(who, .., until)| who.node == replacement.node && *until > half);
+            assert!(after.count() >= 1, "the node never had the model again: worker-{index}, {seconds} s");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use antdt_core::InvalidValue;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
@@ -126,8 +127,8 @@ fn with_dashes(arg: &str) -> String {
     }
 }
 
-/// One line for what clap refuses; help and version are no errors.
-pub(super) fn explain(error: &clap::Error) -> Result<Command, CliError> {
+/// One line for what clap refuses, of the command `run` or another one; help and version are no errors.
+pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliError> {
     let context = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -149,8 +150,13 @@ pub(super) fn explain(error: &clap::Error) -> Result<Command, CliError> {
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
                 Some(flag) => format!("{what} is not a flag; did you mean --{flag}?"),
-                None if what.starts_with('-') => format!("{what} is not a flag; see `antdt run --help`"),
-                None => format!("{what} was not expected; a program and its arguments stand after `--`"),
+                None if what.starts_with('-') => {
+                    format!("{what} is not a flag; --help names those there are")
+                }
+                None if is_run => {
+                    format!("{what} was not expected; a program and its arguments stand after `--`")
+                }
+                None => format!("{what} was not expected; --help says what is"),
             }
         }
         ErrorKind::InvalidSubcommand => {
@@ -216,9 +222,8 @@ pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let number = |name: &str| {
         let digits: String = text(name).chars().filter(|c| *c != '_').collect();
-        digits
-            .parse::<u64>()
-            .map_err(|_| CliError::new(format!("--{name} = {}: must be a whole number", text(name))))
+        let refused = |_| InvalidValue::new(format!("--{name}"), text(name), simulate::WHOLE_64);
+        digits.parse::<u64>().map_err(refused)
     };
     let (rows, seed, out) = (number("rows")?, number("seed")?, text("out"));
     if rows == 0 {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use antdt_core::text::located;
 use toml::{Table, Value};
 
 use super::CliError;
@@ -17,10 +18,9 @@ pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<(), CliError> {
 }
 
 fn apply_text(spec: &mut JobSpec, text: &str) -> Result<(), CliError> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        CliError::new(format!("line {line}: {}", error.message()))
-    })?;
+    let table: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| CliError::new(located(text, error.span(), error.message())))?;
     for (key, value) in &table {
         // Dashes and underscores are the same, as on the command line.
         let setting = key.replace('_', "-");
@@ -112,6 +112,6 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_toml_names_the_line() {
-        assert!(read("epochs = 3\nservers =\n").unwrap_err().starts_with("line 2: "));
+        assert!(read("epochs = 3\nservers =\n").unwrap_err().starts_with("line 2, `servers =`: "));
     }
 }

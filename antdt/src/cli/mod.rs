@@ -4,9 +4,11 @@
 //! a process. Flags are spelt with dashes or underscores, as torchrun's. A setting is taken from the command line, else
 //! from `ANTDT_<SETTING>` (but for `--data`, which has no variable), else from the job file, else it has its default.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use antdt_core::InvalidValue;
+use antdt_core::text::beginning;
 
 use crate::job::JobSpec;
 
@@ -75,6 +77,22 @@ impl From<InvalidValue> for CliError {
     }
 }
 
+/// The arguments of this process as text.
+///
+/// # Errors
+/// If one is not UTF-8: settings travel to other processes as text.
+pub fn words(args: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, CliError> {
+    let text = |(index, arg): (usize, OsString)| {
+        arg.into_string().map_err(|arg| {
+            let (number, shown) = (index + 1, beginning(&arg.to_string_lossy()));
+            CliError::new(format!(
+                "argument {number}, `{shown}`, is not UTF-8; rename the file that it names"
+            ))
+        })
+    };
+    args.into_iter().enumerate().map(text).collect()
+}
+
 /// Reads a command line.
 ///
 /// `args` are the arguments after the program's name. `env` is asked for variables by name. The only file that is read
@@ -87,9 +105,11 @@ where
     I: IntoIterator<Item = String>,
     E: Fn(&str) -> Option<String>,
 {
+    let args: Vec<String> = args.into_iter().collect();
+    let is_run = args.first().is_some_and(|command| command == "run");
     let matches = match flags::matches(args) {
         Ok(matches) => matches,
-        Err(error) => return flags::explain(&error),
+        Err(error) => return flags::explain(&error, is_run),
     };
     match matches.subcommand() {
         Some(("run", run)) => {

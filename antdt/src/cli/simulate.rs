@@ -113,6 +113,16 @@ impl Changes {
         setup.samples = self.samples.unwrap_or(setup.samples);
         setup.gradient_bytes = self.gradient_bytes.unwrap_or(setup.gradient_bytes);
     }
+
+    /// Whether this setting was given.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match name {
+            "workers" => self.workers.is_some(),
+            "samples" => self.samples.is_some(),
+            "gradient-bytes" => self.gradient_bytes.is_some(),
+            name => self.given.contains(name),
+        }
+    }
 }
 
 /// Flags that are not settings of `antdt run`, for suggestions.
@@ -143,7 +153,7 @@ pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static s
         .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
         .after_help(
             "FILE is a recording (antdt run --record FILE), a CSV of rows t_s,worker,slowdown, or a scenario (.toml). \
-             Both may be compressed (.gz). Settings of the job replace those of the file.",
+             The first two may be compressed (.gz). Settings of the job replace those of the file.",
         )
         .arg(flag("trace", "FILE", "what the job meets").required(true))
         .arg(
@@ -236,7 +246,9 @@ fn known_policy(name: &str) -> Result<String, CliError> {
     })
 }
 
-const WHOLE: &str = "a whole number";
+const WHOLE_32: &str = "a whole number from 0 to below 2^32";
+
+pub(super) const WHOLE_64: &str = "a whole number from 0 to below 2^64";
 
 pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
     let mut policies: Vec<String> = Vec::new();
@@ -254,9 +266,9 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
     let mut changes = Changes {
         given: BTreeSet::new(),
         job: JobSpec::default(),
-        workers: number(matches, "workers", WHOLE)?,
-        samples: number(matches, "samples", WHOLE)?,
-        gradient_bytes: number(matches, "gradient-bytes", WHOLE)?,
+        workers: number(matches, "workers", WHOLE_32)?,
+        samples: number(matches, "samples", WHOLE_64)?,
+        gradient_bytes: number(matches, "gradient-bytes", WHOLE_64)?,
     };
     for name in SHARED {
         if let Some(value) = text(matches, name) {
@@ -289,8 +301,10 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
 }
 
 pub(super) fn sim(matches: &ArgMatches) -> Result<Sim, CliError> {
-    let (seeds, seed) =
-        (number(matches, "seeds", WHOLE)?.unwrap_or(1), number(matches, "seed", WHOLE)?.unwrap_or(0_u64));
+    let (seeds, seed) = (
+        number(matches, "seeds", WHOLE_64)?.unwrap_or(1),
+        number(matches, "seed", WHOLE_64)?.unwrap_or(0_u64),
+    );
     let trace = path(matches, "trace")?;
     if seeds == 0 {
         return Err(InvalidValue::new("--seeds", 0, "at least 1").into());

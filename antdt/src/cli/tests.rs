@@ -116,11 +116,30 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("data synth --rows 0 --out x", "--rows = 0: must be at least 1"),
         ("data synth --rows x --out x", "--rows = x: must be a whole number"),
         ("data synth --rows 1", "--out <FILE> is missing"),
+        ("run --data synthetic:9 --heartbeat 1e19s", "--heartbeat = 1e19s: must be not negative and shorter"),
+        ("run --data synthetic:9 --heartbeat 1ns", "--heartbeat = 1ns: must be at least 1ms"),
+        ("run --data synthetic:9 --nproc-per-node 4294967295", "must be at most 4096 processes"),
+        ("run --data synthetic:9 --nproc-per-node 4294967296", "must be a whole number from 0 to below 2^32"),
+        (
+            "run --data synthetic:9 --global-batch-size 100000 --shard-len 1",
+            "--shard-len = 1: must be at least 7, so that a batch is of 16384 shards at most",
+        ),
+        ("sim diff a b c", "c was not expected; --help says what is"),
+        ("whatif --trace a --workers 4294967296", "must be a whole number from 0 to below 2^32"),
     ] {
         let error = refused(line);
         assert!(error.contains(says), "{line}: {error}");
         assert!(!error.contains('\n'), "{line}: {error}");
     }
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_refused_by_its_number() {
+    use std::os::unix::ffi::OsStringExt;
+    let args = [b"whatif".to_vec(), b"--trace".to_vec(), b"a\n\xff.csv".to_vec()];
+    let error = words(args.map(OsString::from_vec)).unwrap_err().to_string();
+    assert_eq!(error, "argument 3, `a \u{fffd}.csv`, is not UTF-8; rename the file that it names");
+    assert_eq!(words(["run".into(), "ä".into()]).unwrap(), ["run", "ä"]);
 }
 
 #[test]

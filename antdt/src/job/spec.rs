@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use antdt_collective::schedule::Choice;
 use antdt_controller::policy;
+use antdt_core::port::ACKS_MAX;
 use antdt_core::{InvalidValue, SyncMode};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ mod text;
 mod tests;
 
 pub use text::{format_duration, nearest, parse_duration};
+
+/// Workers, or servers, that are started on one machine: beyond, a slip of the hand is likelier than a wish.
+const PROCESSES_MAX: u32 = 1 << 12;
 
 /// All settings of a job.
 ///
@@ -242,6 +246,12 @@ impl JobSpec {
     /// With the first setting that cannot be, naming the flag and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         at_least_one("--nproc-per-node", self.workers)?;
+        for (flag, processes) in [("--nproc-per-node", self.workers), ("--servers", self.servers)] {
+            if processes > PROCESSES_MAX {
+                let expected = format!("at most {PROCESSES_MAX} processes of this machine");
+                return Err(InvalidValue::new(flag, processes, expected));
+            }
+        }
         at_least_one("--epochs", self.epochs)?;
         at_least_one("--global-batch-size", self.global_batch_size)?;
         known_policy(&self.policy)?;
@@ -252,8 +262,15 @@ impl JobSpec {
                 format!("at least {}, one sample for each worker (--nproc-per-node)", self.workers);
             return Err(InvalidValue::new("--global-batch-size", self.global_batch_size, expected));
         }
-        if self.shard_len == Some(0) {
-            return Err(InvalidValue::new("--shard-len", 0, "at least 1 sample; leave it out to derive it"));
+        if let Some(len) = self.shard_len {
+            let least = u64::from(self.global_batch_size).div_ceil(ACKS_MAX as u64);
+            if len < least {
+                let expected = format!(
+                    "at least {least}, so that a batch is of {ACKS_MAX} shards at most (--global-batch-size); leave it \
+                     out to derive it"
+                );
+                return Err(InvalidValue::new("--shard-len", len, expected));
+            }
         }
         if let Some(rate) = self.learning_rate
             && !(rate.is_finite() && rate > 0.0)
@@ -274,12 +291,13 @@ impl JobSpec {
             ("--heartbeat", self.heartbeat),
             ("--collective-timeout", self.collective_timeout),
         ] {
-            if duration.is_zero() {
-                return Err(InvalidValue::new(flag, "0s", "longer than 0s"));
+            if duration < Duration::from_millis(1) {
+                return Err(InvalidValue::new(flag, format_duration(duration), "at least 1ms"));
             }
         }
-        if self.silence_limit < self.heartbeat * 2 {
-            let expected = format!("at least two heartbeats, {}", format_duration(self.heartbeat * 2));
+        let beats = self.heartbeat.saturating_mul(2);
+        if self.silence_limit < beats {
+            let expected = format!("at least two heartbeats, {}", format_duration(beats));
             return Err(InvalidValue::new("--silence-limit", format_duration(self.silence_limit), expected));
         }
         Ok(())
@@ -651,7 +669,7 @@ fn at_least_one(flag: &str, value: u32) -> Result<(), InvalidValue> {
 /// A whole number; underscores group digits, as in Rust.
 fn whole<T: FromStr>(setting: &str, text: &str) -> Result<T, InvalidValue> {
     let digits: String = text.chars().filter(|c| *c != '_').collect();
-    let expected = "a whole number, not negative, within its type's range";
+    let expected = format!("a whole number from 0 to below 2^{}", 8 * size_of::<T>());
     digits.parse().map_err(|_| InvalidValue::new(flag(setting), text, expected))
 }
 

@@ -114,7 +114,7 @@ impl Recorder {
         let mut end = now;
         for (report, _) in reports.iter().rev() {
             ends.push(end);
-            end = end - wall(report);
+            end = end - report.wall();
         }
         for ((report, loss_sum), end) in reports.iter().zip(ends.into_iter().rev()) {
             self.batch(end, report, *loss_sum);
@@ -144,7 +144,7 @@ impl Recorder {
             worker.series.push(
                 end.as_secs_f64(),
                 compute,
-                wall(report).as_secs_f64(),
+                report.wall().as_secs_f64(),
                 batch_size,
                 report.samples,
             );
@@ -157,8 +157,4 @@ impl Recorder {
                 Some(self.loss_now.map_or(mean, |now| LOSS_MEMORY * now + (1.0 - LOSS_MEMORY) * mean));
         }
     }
-}
-
-fn wall(report: &BatchReport) -> std::time::Duration {
-    report.data_wait + report.compute + report.communicate + report.barrier_wait
 }

@@ -11,13 +11,16 @@ pub fn render(report: &Report) -> String {
         vec![["worker", "samples", "share", "batch sizes", "s/batch", "restarts"].map(str::to_owned)];
     let total: u64 = report.workers.iter().map(|worker| worker.samples).sum();
     for worker in &report.workers {
-        let last = worker.series.points().last();
+        // Not that of the last batch, which is what was left of the data.
+        let mut times: Vec<f64> = worker.series.points().iter().map(|point| point.compute_s).collect();
+        times.sort_by(f64::total_cmp);
+        let median = times.get(times.len() / 2);
         rows.push([
             worker.id.clone(),
             worker.samples.to_string(),
             percent(worker.samples, total),
             sizes(&worker.batch_sizes),
-            last.map_or("-".to_owned(), |point| format!("{:.3}", point.compute_s)),
+            median.map_or("-".to_owned(), |seconds| format!("{seconds:.3}")),
             worker.restarts.to_string(),
         ]);
     }

@@ -195,6 +195,15 @@ fn the_table_shows_workers_actions_and_the_balance() {
 }
 
 #[test]
+fn what_is_left_for_the_last_batch_is_not_the_time_of_a_batch() {
+    let mut report = sample();
+    let row = |report: &Report| table::render(report).lines().nth(1).map(str::to_owned);
+    let before = row(&report);
+    report.workers[0].series.push(60.0, 0.001, 0.001, 1, 1);
+    assert_eq!(row(&report), before);
+}
+
+#[test]
 fn a_long_list_of_batch_sizes_is_shortened_in_the_table() {
     let mut report = sample();
     report.workers[0].batch_sizes = (1..=9).collect();

@@ -61,8 +61,15 @@ pub fn write(report: &Report, folder: &Path) -> Result<(), WriteError> {
     write_whole(&folder.join("report.html"), html::render(report).as_bytes())
 }
 
-/// Puts `bytes` into `file` by way of a temporary file in the same folder.
 fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    whole(file, bytes).map_err(|source| WriteError::File { file: file.to_owned(), source })
+}
+
+/// Puts `bytes` into `file` by way of a temporary file in the same folder; into what is no plain file, such as a pipe, without.
+pub(crate) fn whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    if file.metadata().is_ok_and(|found| !found.is_file()) {
+        return fs::write(file, bytes);
+    }
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let temporary = file.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = (|| {
@@ -71,9 +78,6 @@ fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), WriteError> {
         out.sync_all()?;
         fs::rename(&temporary, file)
     })();
-    written.map_err(|source| {
-        // What could not be finished must not fill the disk further; if even this fails, the error below says enough.
-        let _ = fs::remove_file(&temporary);
-        WriteError::File { file: file.to_owned(), source }
-    })
+    // What could not be finished must not fill the disk further; if even this fails, the error says enough.
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }

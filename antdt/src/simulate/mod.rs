@@ -38,11 +38,3 @@ pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
         None => Answer { text: "the traces are the same, byte for byte\n".to_owned(), good: true },
     })
 }
-
-/// An error in one line: of a TOML error, where it is and what it is.
-fn one_line(error: impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    let lines =
-        text.lines().filter(|line| !line.trim_start().starts_with(|c: char| c == '|' || c.is_ascii_digit()));
-    lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
-}

@@ -10,7 +10,7 @@ use antdt_sim::invariant::{self, Checkers};
 use antdt_sim::{Calibration, Outcome, Scenario, Tracer, World};
 use serde::Serialize;
 
-use super::{Answer, one_line};
+use super::Answer;
 use crate::cli::{CliError, Sim};
 
 /// Virtual time after which a run is given up.
@@ -33,7 +33,7 @@ struct Run {
 /// If the scenario cannot be used, or the trace cannot be written.
 pub fn run(asked: &Sim) -> Result<Answer, CliError> {
     let refused = |error: &dyn std::fmt::Display| {
-        CliError::new(format!("--scenario = {}: {}", asked.scenario.display(), one_line(error)))
+        CliError::new(format!("--scenario = {}: {}", asked.scenario.display(), error))
     };
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let scenario = Scenario::read(&asked.scenario).map_err(|error| refused(&error))?;
@@ -52,7 +52,7 @@ pub fn run(asked: &Sim) -> Result<Answer, CliError> {
 
 fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run, CliError> {
     let refused = |error: &dyn std::fmt::Display| {
-        CliError::new(format!("--scenario = {}: {}", asked.scenario.display(), one_line(error)))
+        CliError::new(format!("--scenario = {}: {}", asked.scenario.display(), error))
     };
     let (setup, named, models) = scenario.build(Seed(seed)).map_err(|error| refused(&error))?;
     let name = asked.policy.as_ref().unwrap_or(&named);
@@ -85,7 +85,13 @@ fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run, CliError> {
     if let (Some(tracer), Some(path)) = (tracer, &asked.trace) {
         // What came after a violation was not seen.
         let written = if outcome.is_some() { tracer.finish() } else { tracer.break_off() };
-        written.and_then(PackedFile::finish).map_err(|error| unwritten(path, &error))?;
+        written.and_then(PackedFile::finish).map_err(|error| {
+            // What is there of it would be taken for a shorter run.
+            if path.is_file() {
+                let _ = std::fs::remove_file(path);
+            }
+            unwritten(path, &error)
+        })?;
     }
     Ok(Run { seed, outcome, wrong })
 }
@@ -135,9 +141,11 @@ fn json(runs: &[Run], calibration: &str) -> Result<String, CliError> {
 
 fn told(asked: &Sim, scenario: &Scenario, runs: &[Run]) -> String {
     let mut out = String::new();
-    if let Some(about) = scenario.about.lines().next() {
-        out += &format!("{about}\n\n");
+    // The first paragraph.
+    for line in scenario.about.lines().take_while(|line| !line.is_empty()) {
+        out += &format!("{line}\n");
     }
+    out += if out.is_empty() { "" } else { "\n" };
     let done = || runs.iter().filter_map(|run| run.outcome.as_ref()).filter(|outcome| outcome.result.is_ok());
     let mut times: Vec<f64> = done().map(|outcome| outcome.completed.as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);

@@ -168,6 +168,19 @@ fn each_change_of_the_world_changes_the_answer() {
 }
 
 #[test]
+fn what_is_written_is_whole_and_alone() {
+    let (_folder, out) = scratch();
+    let page = out.join("page.html");
+    std::fs::write(&page, "older").unwrap();
+    ask(&format!("whatif --trace {} --policy none --html {}", shipped("even.toml"), page.display())).unwrap();
+    assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1);
+    // Into something that is no file, it is written as it is; it stays what it was.
+    ask(&format!("whatif --trace {} --policy none --html /dev/null", shipped("even.toml"))).unwrap();
+    assert!(!Path::new("/dev/null").is_file());
+}
+
+#[test]
 fn figures_as_json_stand_in_place_of_the_table() {
     let text = ask(&format!("whatif --trace {} --policy none --json", shipped("even.toml"))).unwrap().text;
     let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -211,15 +224,35 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
     let (empty, wrong) = (out.join("empty.csv"), out.join("wrong.toml"));
     std::fs::write(&empty, "").unwrap();
     std::fs::write(&wrong, "[job]\nworkerz = 1\n[compute]\nspeed = 1.0\n").unwrap();
+    // A name that begins like a line of a TOML error.
+    let (night, torn) = (out.join("2026-11-21.csv"), out.join("2.toml"));
+    std::fs::write(&night, "t_s,worker,slowdown\n0,zero,1\n").unwrap();
+    std::fs::write(&torn, "x").unwrap();
     for (line, says) in [
         (format!("whatif --trace {}", empty.display()), "nothing is in it"),
         (format!("whatif --trace {}", wrong.display()), "unknown field `workerz`"),
         (format!("sim --scenario {}", wrong.display()), "unknown field `workerz`"),
+        (format!("whatif --trace {}", night.display()), "line 2: `zero`: must be the number of a worker"),
+        (format!("whatif --trace {}", torn.display()), "2.toml: line 1, `x`: "),
+        (format!("sim --scenario {}", torn.display()), "2.toml: line 1, `x`: "),
+        ("whatif --trace 3.csv".to_owned(), "--trace: 3.csv: No such file"),
+        (
+            "sim --scenario 3.toml".to_owned(),
+            "--scenario = 3.toml: No such file or directory (os error 2); name a",
+        ),
+        ("whatif --trace /dev/zero".to_owned(), "/dev/zero: it is not a text in UTF-8; name a recording"),
+        ("sim --scenario /dev/zero".to_owned(), "/dev/zero: it is not a text in UTF-8; name a scenario"),
+        ("sim diff /dev/zero /dev/zero".to_owned(), "a line is longer than 256 MiB"),
+        (format!("whatif --trace {even} --emulate-speed 9"), "--emulate-speed = 9: must be left out"),
         ("whatif --trace no/such".to_owned(), "--trace: no/such: "),
         ("sim --scenario no/such.toml".to_owned(), "--scenario = no/such.toml: "),
         (format!("sim diff no/such {even}"), "no/such: "),
         (format!("whatif --trace {even} --speedup 2"), "--speedup = 2: must be left out"),
-        (format!("whatif --trace {even} --workers 0"), "workers = 0: must be at least 1"),
+        (format!("whatif --trace {even} --workers 0"), "--workers = 0: must be at least 1"),
+        (
+            format!("whatif --trace {even} --workers 300000 --global-batch-size 300000"),
+            "--workers = 300000: must be at most 262144",
+        ),
         (format!("whatif --trace {even} --policy dn"), "did you mean `nd`?"),
         (
             format!("whatif --trace {even} --policy mine"),

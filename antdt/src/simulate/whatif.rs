@@ -1,13 +1,14 @@
 //! `antdt whatif`: one world, several policies, side by side.
 
 use antdt_controller::policy;
+use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
-use antdt_sim::whatif::{Action, Run};
+use antdt_sim::whatif::{Action, Run, WhatIfError};
 use serde::Serialize;
 
-use super::{Answer, one_line, page};
+use super::{Answer, page};
 use crate::cli::{CliError, WhatIf};
-use crate::report::table::push_columns;
+use crate::report::{self, table::push_columns};
 
 /// Actions of each policy that are printed; the files have all.
 const SHOWN: usize = 12;
@@ -18,7 +19,14 @@ const SHOWN: usize = 12;
 /// If the trace cannot be used, the job cannot be, or a file cannot be written.
 pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
-    let refused = |error: &dyn std::fmt::Display| CliError::new(format!("--trace: {}", one_line(error)));
+    let refused = |error: &WhatIfError| match error {
+        // Who gave the setting knows it by its flag.
+        WhatIfError::Value(value) if asked.changes.has(value.field.trim_start_matches("job.")) => {
+            let InvalidValue { field, value, expected } = value;
+            InvalidValue::new(format!("--{}", field.trim_start_matches("job.")), value, expected).into()
+        }
+        error => CliError::new(format!("--trace: {error}")),
+    };
     let mut world =
         antdt_sim::WhatIf::read_with(&asked.trace, antdt_rt::open_trace).map_err(|error| refused(&error))?;
     if let Some(factor) = asked.speedup {
@@ -26,7 +34,9 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
     }
     asked.changes.apply(&mut world.setup);
     world.network = asked.network;
-    world.speed = asked.speed.unwrap_or(world.speed);
+    if let Some(speed) = asked.speed {
+        world.emulate_speed(speed).map_err(|error| CliError::new(format!("--{error}")))?;
+    }
     world.limit = asked.limit.unwrap_or(world.limit);
     let mut runs: Vec<Run> = world.recorded().into_iter().collect();
     for name in &asked.policies {
@@ -34,7 +44,7 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
         runs.push(world.run(policy).map_err(|error| refused(&error))?);
     }
     let write = |flag: &str, path: &std::path::Path, text: String| {
-        std::fs::write(path, text).map_err(|error| {
+        report::write::whole(path, text.as_bytes()).map_err(|error| {
             CliError::new(format!("{flag} = {}: {error}; name another file", path.display()))
         })
     };

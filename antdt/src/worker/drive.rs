@@ -44,7 +44,7 @@ where
     // Why the last call was answered with a restart of the service.
     let mut restarted: Option<S::Error> = None;
     loop {
-        let call = worker.step(clock.now(), &mut agent.session(), reply);
+        let call = worker.step(clock.now(), &mut agent.session(), &reply);
         let cause = restarted.take();
         reply = match call {
             Call::Stop(End::EndOfData { trained }) => {

@@ -1,4 +1,4 @@
-//! A copy of a crate, and of what it is built from, with all its mutants in it.
+//! One copy of the crates with a list, and of what they are built from, with all mutants in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use toml::Table;
 
-use super::list::List;
+use super::list::{self, List};
 use super::plant;
 use crate::shell;
 
@@ -24,30 +24,45 @@ pub(super) struct Copy {
     pub(super) root: PathBuf,
     /// Where it is built: the target folder of the original, so that nothing from a registry is built twice.
     pub(super) target: PathBuf,
-    /// The crate with the mutants.
-    pub(super) package: String,
-    /// Its folder.
-    pub(super) folder: PathBuf,
-    /// All packages of the workspace.
-    pub(super) packages: Vec<String>,
+    /// The packages with a list, in the order of the lists.
+    pub(super) tested: Vec<String>,
+    /// All packages of the workspace, and how each is optimised: as its lists want it, the highest first.
+    pub(super) packages: BTreeMap<String, i64>,
 }
 
-/// Copies the crate in `folder`. Files that are as they must be are left alone, so that cargo builds only what changed.
-pub(super) fn copy(root: &Path, folder: &str, list: &List) -> Result<Copy> {
+impl Copy {
+    /// Where a crate lies in the copy.
+    pub(super) fn folder(&self, folder: &str) -> PathBuf {
+        self.root.join(CRATES).join(folder)
+    }
+}
+
+/// Copies the crates with these lists. Files that are as they must be are left alone, so that cargo builds only what
+/// changed.
+pub(super) fn copy(root: &Path, lists: &[List]) -> Result<Copy> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
     let metadata: Value = serde_json::from_str(&shell::read(&mut command)?)?;
     let target =
         PathBuf::from(metadata["target_directory"].as_str().context("there is no target directory")?);
-    let copy = target.join("mutants").join(folder);
-    let (packages, folders) = closure(root, folder, &metadata)?;
-    let package = packages.first().context("a crate is built from itself")?.clone();
+    let names: Vec<&str> = lists.iter().map(|list| list.folder.as_str()).collect();
+    let copy = target.join("mutants").join(names.join("_"));
 
+    let (mut tested, mut packages, mut folders) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    for list in lists {
+        let closure = closure(root, &list.folder, &metadata)?;
+        tested.extend(closure.first().map(|(name, _)| name.clone()));
+        for (name, folder) in closure {
+            let level = packages.entry(name).or_insert(list.opt_level);
+            *level = list.opt_level.max(*level);
+            folders.insert(folder);
+        }
+    }
     let mut wanted = BTreeMap::new();
     for folder in &folders {
         collect(root, &root.join(folder), &mut wanted)?;
     }
-    plant_all(folder, &folders, list, &mut wanted)?;
+    plant_all(&folders, lists, &mut wanted)?;
     let mut wanted: BTreeMap<PathBuf, Vec<u8>> =
         wanted.into_iter().map(|(path, bytes)| (Path::new(CRATES).join(path), bytes)).collect();
     wanted.insert(PathBuf::from("Cargo.toml"), manifest(root, &folders)?);
@@ -57,18 +72,18 @@ pub(super) fn copy(root: &Path, folder: &str, list: &List) -> Result<Copy> {
     for (path, bytes) in &wanted {
         write_if_changed(&copy.join(path), bytes)?;
     }
-    Ok(Copy { folder: copy.join(CRATES).join(folder), root: copy, target, package, packages })
+    Ok(Copy { root: copy, target, tested, packages })
 }
 
-/// The names and the folders of all packages that the one in `folder` is built from, itself first.
-fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(Vec<String>, Vec<String>)> {
+/// The name and the folder of every package that the one in `folder` is built from, itself first.
+fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<Vec<(String, String)>> {
     let mut packages: BTreeMap<PathBuf, &Value> = BTreeMap::new();
     for package in metadata["packages"].as_array().context("there are no packages")? {
         let manifest = Path::new(package["manifest_path"].as_str().context("a package lies nowhere")?);
         packages.insert(manifest.parent().context("a manifest lies in no folder")?.to_path_buf(), package);
     }
     let (mut seen, mut queue) = (BTreeSet::new(), vec![root.join(folder)]);
-    let (mut names, mut folders) = (Vec::new(), Vec::new());
+    let mut closure = Vec::new();
     while let Some(path) = queue.pop() {
         if !seen.insert(path.clone()) {
             continue;
@@ -77,15 +92,15 @@ fn closure(root: &Path, folder: &str, metadata: &Value) -> Result<(Vec<String>, 
         for dependency in package["dependencies"].as_array().context("a package has no dependencies")? {
             queue.extend(dependency["path"].as_str().map(PathBuf::from));
         }
-        names.push(package["name"].as_str().context("a package has no name")?.to_owned());
+        let name = package["name"].as_str().context("a package has no name")?;
         let relative = path.strip_prefix(root).context("a package lies outside the workspace")?;
-        folders.push(relative.to_string_lossy().into_owned());
+        closure.push((name.to_owned(), relative.to_string_lossy().into_owned()));
     }
-    Ok((names, folders))
+    Ok(closure)
 }
 
 /// The workspace's manifest with only these members, where they are in the copy.
-fn manifest(root: &Path, folders: &[String]) -> Result<Vec<u8>> {
+fn manifest(root: &Path, folders: &BTreeSet<String>) -> Result<Vec<u8>> {
     let text = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
     let mut manifest: Table = text.parse().context("Cargo.toml")?;
     let workspace = manifest.get_mut("workspace").and_then(toml::Value::as_table_mut);
@@ -117,19 +132,18 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
     Ok(())
 }
 
-/// Plants the list in the files, and prepares every crate that has a part of it.
+/// Plants the lists in the files, and prepares every crate that has a part of one.
 fn plant_all(
-    folder: &str,
-    folders: &[String],
-    list: &List,
+    folders: &BTreeSet<String>,
+    lists: &[List],
     files: &mut BTreeMap<PathBuf, Vec<u8>>,
 ) -> Result<()> {
-    let crates = list.crates(folder);
-    if let Some(stranger) = crates.iter().find(|name| !folders.iter().any(|known| known == *name)) {
-        bail!("{folder} is not built from {stranger}, so no test of it can catch a mutant there");
+    let crates = list::crates(lists);
+    if let Some(stranger) = crates.iter().find(|name| !folders.contains(**name)) {
+        bail!("no crate with a list is built from {stranger}, so no test of one can catch a mutant there");
     }
     let text_of = |file: &str| files.get(Path::new(file)).and_then(|text| std::str::from_utf8(text).ok());
-    let (planted, misplaced) = list.plant(folder, text_of);
+    let (planted, misplaced) = list::plant_all(lists, text_of);
     if !misplaced.is_empty() {
         bail!("{}", misplaced.join("\n"));
     }

@@ -1,16 +1,19 @@
-//! The list of a crate's mutants: a `mutants.toml`.
+//! The lists of mutants: the `mutants.toml` of each crate that has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
+use super::LIST;
 use super::plant::{self, Planted};
 
 /// What a `mutants.toml` says.
 #[derive(Debug)]
 pub(super) struct List {
-    /// How the copy is optimised: 0 to 3. Time to build against time to run.
+    /// The folder of the crate that has it, from the root.
+    pub(super) folder: String,
+    /// How the crate, and what of ours it is built from, is optimised: 0 to 3. Time to build against time to run.
     pub(super) opt_level: i64,
     /// Features of the crate that are built; the default ones are not.
     pub(super) features: Vec<String>,
@@ -48,7 +51,12 @@ pub(super) struct Mutant {
 }
 
 impl List {
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    /// Reads the list of the crate in `folder`.
+    pub(super) fn parse(folder: &str, text: &str) -> Result<Self> {
+        Self::read(folder, text).with_context(|| format!("{folder}/{LIST}"))
+    }
+
+    fn read(folder: &str, text: &str) -> Result<Self> {
         let mut top: Table = text.parse()?;
         let opt_level = match top.remove("opt-level") {
             None => 1,
@@ -77,46 +85,9 @@ impl List {
             mutants.push(Mutant::parse(entry, &default).with_context(|| format!("mutant {}", at + 1))?);
         }
         nothing_else(&top, "the file")?;
-        let list = Self { opt_level, features, suites, mutants };
+        let list = Self { folder: folder.to_owned(), opt_level, features, suites, mutants };
         list.validate()?;
         Ok(list)
-    }
-
-    /// The texts of the files that have mutants, with all of these in them, and what is wrong with the places of some:
-    /// an original is in its file exactly once, and no two cross. `folder` is that of the crate with the list; files are
-    /// named by their paths from the root.
-    pub(super) fn plant<'a>(
-        &self,
-        folder: &str,
-        text_of: impl Fn(&str) -> Option<&'a str>,
-    ) -> (BTreeMap<String, String>, Vec<String>) {
-        let (mut planted, mut misplaced) = (BTreeMap::new(), Vec::new());
-        let files: BTreeSet<String> = self.mutants.iter().map(|mutant| mutant.path(folder)).collect();
-        for file in files {
-            let Some(text) = text_of(&file) else {
-                misplaced.push(format!("there is no text {file}"));
-                continue;
-            };
-            let mut defects = Vec::new();
-            for (at, mutant) in self.mutants.iter().enumerate().filter(|(_, m)| m.path(folder) == file) {
-                match plant::find(text, &mutant.original) {
-                    Ok(place) => {
-                        defects.push(Planted { place, number: plant::number(at), defect: &mutant.defect });
-                    }
-                    Err(error) => misplaced.push(format!("{} ({file}): {error}", mutant.name)),
-                }
-            }
-            match plant::plant(text, defects) {
-                Ok(text) => drop(planted.insert(file, text)),
-                Err(error) => misplaced.push(format!("{file}: {error}")),
-            }
-        }
-        (planted, misplaced)
-    }
-
-    /// The folders of the crates with mutants, if `folder` is that of the crate with the list.
-    pub(super) fn crates<'a>(&'a self, folder: &'a str) -> BTreeSet<&'a str> {
-        self.mutants.iter().map(|mutant| mutant.folder(folder)).collect()
     }
 
     fn validate(&self) -> Result<()> {
@@ -136,13 +107,51 @@ impl List {
     }
 }
 
+/// The mutants of all lists, each with its list. The place of one among them is where [`plant::number`] has its number from.
+pub(super) fn mutants(lists: &[List]) -> impl Iterator<Item = (&List, &Mutant)> {
+    lists.iter().flat_map(|list| list.mutants.iter().map(move |mutant| (list, mutant)))
+}
+
+/// The folders of the crates with mutants.
+pub(super) fn crates(lists: &[List]) -> BTreeSet<&str> {
+    mutants(lists).map(|(list, mutant)| mutant.folder(list)).collect()
+}
+
+/// The texts of the files that have mutants, with all of these in them, and what is wrong with the places of some: an
+/// original is in its file exactly once, and no two cross. Files are named by their paths from the root.
+pub(super) fn plant_all<'a>(
+    lists: &[List],
+    text_of: impl Fn(&str) -> Option<&'a str>,
+) -> (BTreeMap<String, String>, Vec<String>) {
+    let mut files: BTreeMap<String, Vec<(u32, &List, &Mutant)>> = BTreeMap::new();
+    for (at, (list, mutant)) in mutants(lists).enumerate() {
+        files.entry(mutant.path(list)).or_default().push((plant::number(at), list, mutant));
+    }
+    let (mut planted, mut misplaced) = (BTreeMap::new(), Vec::new());
+    for (file, mutants) in files {
+        let text = text_of(&file);
+        let mut defects = Vec::new();
+        for (number, list, Mutant { name, original, defect, .. }) in mutants {
+            match text.context("there is no such text").and_then(|text| plant::find(text, original)) {
+                Ok(place) => defects.push(Planted { place, number, name, defect }),
+                Err(error) => misplaced.push(format!("{}/{LIST}: {name} ({file}): {error}", list.folder)),
+            }
+        }
+        match plant::plant(text.unwrap_or_default(), defects) {
+            Ok(text) => drop(planted.insert(file, text)),
+            Err(error) => misplaced.push(format!("{file}: {error}")),
+        }
+    }
+    (planted, misplaced)
+}
+
 impl Mutant {
-    fn folder<'a>(&'a self, of_list: &'a str) -> &'a str {
-        self.krate.as_deref().unwrap_or(of_list)
+    fn folder<'a>(&'a self, list: &'a List) -> &'a str {
+        self.krate.as_deref().unwrap_or(&list.folder)
     }
 
-    fn path(&self, of_list: &str) -> String {
-        format!("{}/{}", self.folder(of_list), self.file)
+    fn path(&self, list: &List) -> String {
+        format!("{}/{}", self.folder(list), self.file)
     }
 
     fn parse(mut entry: Table, default: &[String]) -> Result<Self> {

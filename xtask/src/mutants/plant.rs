@@ -22,9 +22,9 @@ pub(crate) fn is(number: u32) -> bool {
 /// The variable that the module reads.
 pub(super) const VARIABLE: &str = "ANTDT_PLANTED";
 
-/// The number of the mutant at this place of the list; 0 is none.
+/// The number of the mutant at this place of the lists; 0 is none.
 pub(super) fn number(at: usize) -> u32 {
-    u32::try_from(at + 1).expect("a list is written by hand")
+    u32::try_from(at + 1).expect("the lists are written by hand")
 }
 
 /// A defect, and the place of what it replaces.
@@ -32,6 +32,7 @@ pub(super) fn number(at: usize) -> u32 {
 pub(super) struct Planted<'a> {
     pub(super) place: Range<usize>,
     pub(super) number: u32,
+    pub(super) name: &'a str,
     pub(super) defect: &'a str,
 }
 
@@ -71,7 +72,7 @@ pub(super) fn plant(text: &str, mut planted: Vec<Planted<'_>>) -> Result<String>
             .iter()
             .find(|inner| inner.place.start < outer.place.end && inner.place.end > outer.place.end)
         {
-            bail!("the originals of mutants {} and {} cross each other", outer.number, inner.number);
+            bail!("the originals of {} and {} cross each other", outer.name, inner.name);
         }
     }
     Ok(render(text, 0..text.len(), &planted))

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use super::copy::Copy;
-use super::list::{List, Tests};
+use super::list::List;
 use super::plant;
 
 /// The longest that a suite may take without a mutant.
@@ -53,19 +53,22 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Builds the suites of a list.
-pub(super) fn build(copy: &Copy, list: &List) -> Result<BTreeMap<String, Suite>> {
+/// Builds the suites of all lists, each under the folder of its crate and its name.
+pub(super) fn build(copy: &Copy, lists: &[List]) -> Result<BTreeMap<(String, String), Suite>> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "-p", &copy.package, "--no-default-features", "--no-run"]);
-    cargo.args(["--message-format", "json-render-diagnostics"]);
-    for package in &copy.packages {
-        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level={}", list.opt_level));
+    cargo.args(["test", "--no-default-features", "--no-run", "--message-format", "json-render-diagnostics"]);
+    for (package, opt_level) in &copy.packages {
+        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level={opt_level}"));
     }
-    if !list.features.is_empty() {
-        cargo.arg("--features").arg(list.features.join(","));
+    for (list, package) in lists.iter().zip(&copy.tested) {
+        cargo.args(["-p", package]);
+        for feature in &list.features {
+            cargo.args(["--features", &format!("{package}/{feature}")]);
+        }
     }
     // Several suites may be parts of one binary.
-    let targets: BTreeSet<&str> = list.suites.values().map(|tests| tests.target.as_str()).collect();
+    let suites = lists.iter().flat_map(|list| list.suites.values());
+    let targets: BTreeSet<&str> = suites.map(|tests| tests.target.as_str()).collect();
     for target in targets {
         match target {
             "lib" => cargo.arg("--lib"),
@@ -84,19 +87,26 @@ pub(super) fn build(copy: &Copy, list: &List) -> Result<BTreeMap<String, Suite>>
     let mut binaries = BTreeMap::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let message: Value = serde_json::from_str(line).context("cargo does not speak JSON")?;
-        if let Some(binary) = message["executable"].as_str() {
+        if let (Some(binary), Some(manifest)) =
+            (message["executable"].as_str(), message["manifest_path"].as_str())
+        {
             let lib = message["target"]["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == "lib"));
             let name = if lib { "lib" } else { message["target"]["name"].as_str().unwrap_or_default() };
-            binaries.insert(name.to_owned(), PathBuf::from(binary));
+            binaries.insert((PathBuf::from(manifest), name.to_owned()), PathBuf::from(binary));
         }
     }
-    let suite = |(name, tests): (&String, &Tests)| {
-        let binary =
-            binaries.get(&tests.target).with_context(|| format!("cargo built no {}", tests.target))?;
-        let (binary, folder) = (binary.clone(), copy.folder.clone());
-        Ok((name.clone(), Suite { binary, runs: tests.runs.clone(), folder }))
-    };
-    list.suites.iter().map(suite).collect()
+    let mut suites = BTreeMap::new();
+    for list in lists {
+        let folder = copy.folder(&list.folder);
+        for (name, tests) in &list.suites {
+            let binary = binaries.get(&(folder.join("Cargo.toml"), tests.target.clone()));
+            let binary =
+                binary.with_context(|| format!("cargo built no {} of {}", tests.target, list.folder))?;
+            let suite = Suite { binary: binary.clone(), runs: tests.runs.clone(), folder: folder.clone() };
+            suites.insert((list.folder.clone(), name.clone()), suite);
+        }
+    }
+    Ok(suites)
 }
 
 impl Suite {

@@ -1,8 +1,8 @@
-use super::list::List;
+use super::list::{List, crates, plant_all};
 use super::plant::{Planted, find, plant};
 
-fn planted<'a>(text: &str, number: u32, original: &str, defect: &'a str) -> Planted<'a> {
-    Planted { place: find(text, original).unwrap(), number, defect }
+fn planted<'a>(text: &str, number: u32, original: &'a str, defect: &'a str) -> Planted<'a> {
+    Planted { place: find(text, original).unwrap(), number, name: original, defect }
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn originals_that_cross_are_refused() {
     let text = "a + b + c";
     let crossing = vec![planted(text, 1, "a + b", "x"), planted(text, 2, "b + c", "y")];
     let error = plant(text, crossing).unwrap_err().to_string();
-    assert_eq!(error, "the originals of mutants 1 and 2 cross each other");
+    assert_eq!(error, "the originals of a + b and b + c cross each other");
 }
 
 const LIST: &str = "
@@ -55,7 +55,7 @@ why = \"because\"
 
 #[test]
 fn a_list_says_what_it_lacks() {
-    let list = List::parse(LIST).unwrap();
+    let list = List::parse("a", LIST).unwrap();
     assert_eq!((list.mutants[0].suites.as_slice(), list.opt_level), (&["unit".to_owned()][..], 1));
     for (from, to, part) in [
         ("why = \"because\"\n", "", "why is missing"),
@@ -66,26 +66,49 @@ fn a_list_says_what_it_lacks() {
         ("target =", "targets =", "target is missing"),
         ("file =", "crate = 1\nfile =", "crate is missing or not a text"),
     ] {
-        let error = format!("{:#}", List::parse(&LIST.replace(from, to)).unwrap_err());
+        let error = format!("{:#}", List::parse("a", &LIST.replace(from, to)).unwrap_err());
         assert!(error.contains(part), "{error} lacks {part}");
     }
     let twice = format!("{LIST}{}", &LIST[LIST.find("[[").unwrap()..]);
-    assert!(List::parse(&twice).unwrap_err().to_string().contains("two mutants are called"));
+    let error = format!("{:#}", List::parse("a", &twice).unwrap_err());
+    assert!(error.starts_with("a/mutants.toml: two mutants are called"), "{error}");
 }
 
 #[test]
 fn a_mutant_of_another_crate_is_planted_there_and_only_there() {
     let other = LIST[LIST.find("[[").unwrap()..].replace("\"m\"", "\"n\"\ncrate = \"b\"");
-    let list = List::parse(&format!("{LIST}{other}")).unwrap();
-    assert_eq!(list.crates("a").into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    let list = List::parse("a", &format!("{LIST}{other}")).unwrap();
     let text_of = |path: &str| match path {
         "a/src/lib.rs" => Some("f(1)"),
         "b/src/lib.rs" => Some("g(1)"),
         _ => None,
     };
-    let (planted, misplaced) = list.plant("a", text_of);
+    let lists = [list];
+    assert_eq!(crates(&lists).into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    let (planted, misplaced) = plant_all(&lists, text_of);
     assert!(misplaced.is_empty(), "{misplaced:?}");
     let choice = |number: u32| format!("(if crate::planted::is({number}) {{ 2 }} else {{ 1 }})");
     assert_eq!(planted["a/src/lib.rs"], format!("f({})", choice(1)));
     assert_eq!(planted["b/src/lib.rs"], format!("g({})", choice(2)));
+}
+
+#[test]
+fn mutants_of_several_lists_in_one_file_have_numbers_of_their_own_and_may_not_cross() {
+    let of_b = LIST.replace("name =", "crate = \"a\"\nname =");
+    let lists = |original: &str, other: &str| {
+        let quoted = |list: &str, original: &str| {
+            list.replace("original = \"1\"", &format!("original = \"{original}\""))
+        };
+        let (of_a, of_b) = (quoted(LIST, original), quoted(&of_b, other));
+        [List::parse("a", &of_a).unwrap(), List::parse("b", &of_b).unwrap()]
+    };
+    let text_of = |_: &str| Some("1 + 2 + 3");
+    let (planted, misplaced) = plant_all(&lists("1", "3"), text_of);
+    assert!(misplaced.is_empty(), "{misplaced:?}");
+    let choice = |number: u32, original: u32| {
+        format!("(if crate::planted::is({number}) {{ 2 }} else {{ {original} }})")
+    };
+    assert_eq!(planted["a/src/lib.rs"], format!("{} + 2 + {}", choice(1, 1), choice(2, 3)));
+    let (_, misplaced) = plant_all(&lists("1 + 2", "2 + 3"), text_of);
+    assert_eq!(misplaced, ["a/src/lib.rs: the originals of m and m cross each other"]);
 }

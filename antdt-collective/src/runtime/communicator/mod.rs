@@ -5,6 +5,7 @@ mod config;
 mod execution;
 mod fit;
 mod history;
+mod lending;
 mod pair;
 
 use std::collections::BTreeSet;
@@ -317,6 +318,18 @@ impl<T: Transport> ScheduledCommunicator<T> {
         })
     }
 
+    fn reduce_into<E: Element>(
+        &mut self,
+        data: &[E],
+        into: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let way = self.way(size_of_val(data));
+        let call = self.begin_reduce::<E>(OperationKind::AllReduce, way.code(), data.len(), op)?;
+        self.make(&call, way, data, into, op)?;
+        self.conclude(&call, size_of_val(data))
+    }
+
     // Two ranks in one memory reduce long buffers by themselves. A unanimous call needs its result apart.
     fn is_pair(&self, len_bytes: usize) -> bool {
         self.config.algorithm == Choice::Auto
@@ -324,6 +337,28 @@ impl<T: Transport> ScheduledCommunicator<T> {
             && self.world() == 2
             && self.transport.lends()
             && !self.config.unanimous
+    }
+
+    // Ranks in one memory reduce what is long enough by themselves.
+    fn is_lending(&self, len_bytes: usize) -> bool {
+        self.config.algorithm == Choice::Auto
+            && self.world() > 1
+            && len_bytes / self.world() as usize >= lending::CHUNK_MIN_BYTES
+            && self.transport.lends()
+    }
+
+    fn reduce_lending<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
+        let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
+        self.with_target(data.len(), |this, log| {
+            if !this.config.unanimous {
+                lending::run_in_place(&mut this.transport, call, data, log, op)?;
+                return this.conclude(&call, size_of_val(data));
+            }
+            lending::run_from(&mut this.transport, call, data, log, op)?;
+            this.conclude(&call, size_of_val(data))?;
+            kernel::copy(bytemuck::cast_slice_mut(data), bytemuck::cast_slice(log));
+            Ok(())
+        })
     }
 
     fn reduce_as_pair<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
@@ -540,6 +575,9 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         if self.is_pair(len_bytes) {
             return self.reduce_as_pair(data, op);
         }
+        if self.is_lending(len_bytes) {
+            return self.reduce_lending(data, op);
+        }
         let way = self.way(len_bytes);
         self.reduce_in_place(way, data, op)
     }
@@ -554,10 +592,15 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
             let what = format!("an all-reduce of {} elements into {}", data.len(), into.len());
             return Err(self.refuse(what));
         }
-        let way = self.way(size_of_val(data));
-        let call = self.begin_reduce::<E>(OperationKind::AllReduce, way.code(), data.len(), op)?;
-        self.make(&call, way, data, into, op)?;
-        self.conclude(&call, size_of_val(data))
+        if self.is_lending(size_of_val(data)) {
+            let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
+            return self.with_target(data.len(), |this, target| {
+                lending::run_from(&mut this.transport, call, data, target, op)?;
+                kernel::copy(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(target));
+                this.conclude(&call, size_of_val(data))
+            });
+        }
+        self.reduce_into(data, into, op)
     }
 
     fn buffer<E: Element>(&mut self, len: usize) -> Result<Buffer<E>, CollectiveError> {
@@ -571,7 +614,13 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         let (data, into) = buffer.halves();
-        self.all_reduce_into(data, into, op)?;
+        if self.is_lending(size_of_val(data)) {
+            let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
+            lending::run_into(&mut self.transport, call, data, into, op)?;
+            self.conclude(&call, size_of_val(data))?;
+        } else {
+            self.reduce_into(data, into, op)?;
+        }
         buffer.adopt();
         Ok(())
     }

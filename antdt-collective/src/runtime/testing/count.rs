@@ -8,7 +8,7 @@ use antdt_core::Rank;
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
 /// What a member sent.
@@ -60,6 +60,14 @@ impl<T: Transport> CountTransport<T> {
         let traffic = Arc::new(Traffic { bytes, ..Traffic::default() });
         (Self { inner, traffic: traffic.clone() }, traffic)
     }
+
+    fn count(&self, sends: &[Outgoing<'_>]) {
+        for send in sends {
+            self.traffic.bytes[send.to.0 as usize].fetch_add(send.bytes.len() as u64, Ordering::Relaxed);
+        }
+        self.traffic.messages.fetch_add(sends.len() as u64, Ordering::Relaxed);
+        self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl<T: Transport> Transport for CountTransport<T> {
@@ -73,12 +81,18 @@ impl<T: Transport> Transport for CountTransport<T> {
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError> {
-        for send in sends {
-            self.traffic.bytes[send.to.0 as usize].fetch_add(send.bytes.len() as u64, Ordering::Relaxed);
-        }
-        self.traffic.messages.fetch_add(sends.len() as u64, Ordering::Relaxed);
-        self.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
+        self.count(sends);
         self.inner.exchange(call, sends, receives)
+    }
+
+    fn collect(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        self.count(sends);
+        self.inner.collect(call, sends, merge)
     }
 
     fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {

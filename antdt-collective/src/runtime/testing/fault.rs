@@ -3,7 +3,7 @@
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
 /// What happens to a member.
@@ -112,6 +112,18 @@ impl<T: Transport> Transport for FaultTransport<T> {
             return Err(self.die_within(call, sends, receives));
         }
         self.take_part(|inner| inner.exchange(call, sends, receives))
+    }
+
+    fn collect(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        if self.fault == Fault::DiesWithin && self.left == 0 {
+            return Err(self.die_within(call, sends, &mut []));
+        }
+        self.take_part(|inner| inner.collect(call, sends, merge))
     }
 
     fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {

@@ -29,7 +29,7 @@ mod i13_relabelling;
 mod i14_few;
 
 use super::region::Region;
-use super::transport::{Exchange, Incoming, Outgoing, Transport};
+use super::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::schedule::CostModel;
@@ -103,6 +103,18 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         match self {
             Self::Odd(transport) => transport.exchange(call, sends, receives),
             Self::Usual(transport) => transport.exchange(call, sends, receives),
+        }
+    }
+
+    fn collect(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        match self {
+            Self::Odd(transport) => transport.collect(call, sends, merge),
+            Self::Usual(transport) => transport.collect(call, sends, merge),
         }
     }
 

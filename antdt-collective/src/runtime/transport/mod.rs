@@ -91,6 +91,16 @@ pub trait Fold {
     fn fold(&mut self, at: usize, bytes: &[u8]);
 }
 
+/// Takes the messages of all other members together.
+pub trait Merge {
+    /// Length of each message, in bytes.
+    fn len_bytes(&self) -> usize;
+
+    /// Takes the bytes that lie `at` bytes into each message; the messages are in order of rank. Pieces come in order,
+    /// each once, and begin and end at multiples of 64 bytes or at the end.
+    fn merge(&mut self, at: usize, pieces: &[&[u8]]);
+}
+
 /// Carries messages between the members of one group.
 ///
 /// Implementers: run `transport_conforms!` (feature `testing`) on your transport.
@@ -110,6 +120,20 @@ pub trait Transport: Send {
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError>;
+
+    /// As [`exchange`](Self::exchange) with one message from every other member, all equally long, which are taken
+    /// together once all are there. A transport whose members read each other's memory need not keep any of them.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange).
+    fn collect(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        collect_by_exchange(self, call, sends, merge)
+    }
 
     /// Every member's block, by rank: `blocks` falls into as many blocks of equal length as there are members, and the
     /// one of this rank is filled on entry. For short blocks, where the delay counts and not the bytes; a transport
@@ -150,6 +174,26 @@ pub trait Transport: Send {
     /// Gives up: tells the other members and makes every later call fail. Returns the error that stays, which is the
     /// first one.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
+}
+
+// The messages side by side, and taken when all are whole.
+fn collect_by_exchange<T: Transport + ?Sized>(
+    transport: &mut T,
+    call: &Exchange,
+    sends: &[Outgoing<'_>],
+    merge: &mut dyn Merge,
+) -> Result<(), CollectiveError> {
+    let (me, world) = (transport.group().me(), transport.group().world());
+    let len = merge.len_bytes();
+    let mut kept = vec![0_u8; len * (world as usize - 1)];
+    let ranks = (0..world).map(Rank).filter(|rank| *rank != me);
+    let places = kept.chunks_exact_mut(len.max(1));
+    let mut receives: Vec<Incoming<'_>> =
+        ranks.zip(places).map(|(from, place)| Incoming { from, sink: Sink::Place(place) }).collect();
+    transport.exchange(call, sends, &mut receives)?;
+    let pieces: Vec<&[u8]> = kept.chunks_exact(len.max(1)).collect();
+    merge.merge(0, &pieces);
+    Ok(())
 }
 
 // One round of messages from everybody to everybody.

@@ -98,7 +98,7 @@ fn of_many_workers_one_in_ten_may_be_unknown_and_counts_as_typical() {
 
 #[test]
 fn a_persistent_straggler_is_restarted_when_that_pays() {
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+    for sync in SyncMode::ALL {
         let decision = decide(&persistent(sync));
         let expected = ProposedAction {
             target: Holder::new(WORKER_3, Incarnation(0)),

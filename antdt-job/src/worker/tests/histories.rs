@@ -88,7 +88,7 @@ proptest! {
             order(&mut outside, ordered);
             let trouble = if pick % 3 == 0 { trouble(&mut outside, pick) } else { None };
             let reply = trouble.unwrap_or_else(|| outside.answer());
-            outside.say(reply);
+            outside.say(&reply);
         }
         prop_assert!(outside.trained() <= samples);
     }

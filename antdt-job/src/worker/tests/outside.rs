@@ -44,6 +44,8 @@ pub(super) struct Outside {
     /// The newest group.
     pub(super) membership: u64,
     pub(super) plan: Plan,
+    /// Who else is in the next group.
+    pub(super) peer: Option<Holder>,
     /// Step that follows.
     next_step: u64,
 }
@@ -66,6 +68,7 @@ impl Outside {
             batch: Batch::default(),
             membership: 0,
             plan: plan(1, 1, batch_size),
+            peer: None,
             next_step: 0,
         };
         let mut start = 0;
@@ -76,7 +79,7 @@ impl Outside {
             outside.shards.push_back(Grant { lease, key, start, len: *len, resume_at: 0, seed });
             start += len;
         }
-        outside.say(Reply::Begin);
+        outside.say(&Reply::Begin);
         outside
     }
 
@@ -86,8 +89,8 @@ impl Outside {
     }
 
     /// Answers the call, a millisecond later.
-    pub(super) fn say(&mut self, reply: Reply) {
-        self.note(&reply);
+    pub(super) fn say(&mut self, reply: &Reply) {
+        self.note(reply);
         self.now = self.now + Duration::from_millis(1);
         self.call = self.worker.step(self.now, &mut self.session, reply);
         self.check();
@@ -105,7 +108,7 @@ impl Outside {
                 return;
             }
             let reply = self.answer();
-            self.say(reply);
+            self.say(&reply);
         }
         panic!("never asked, only: {:?}", self.call);
     }
@@ -167,7 +170,11 @@ impl Outside {
         self.plan.membership = MembershipVersion(self.membership);
         Joined {
             membership: MembershipVersion(self.membership),
-            members: [(me(), "127.0.0.1:1".to_owned())].into(),
+            members: [me()]
+                .into_iter()
+                .chain(self.peer)
+                .map(|member| (member, "127.0.0.1:1".to_owned()))
+                .collect(),
             commit_prepared,
             source: (self.next_step > 0).then_some(Rank(0)),
             next_step: self.next_step + u64::from(commit_prepared),

@@ -185,7 +185,7 @@ async fn more_than_a_call_may_have_is_refused_by_field_and_the_connection_is_kep
     let lease = Some(v1::LeaseId { generation: 0, sequence: u64::MAX });
     let ack = v1::Ack { lease, offset: u64::MAX };
     let held = v1::Held { lease, epoch: u32::MAX, index: u64::MAX, offset: u64::MAX };
-    let (most, more) = (ENTRIES_MAX, ENTRIES_MAX + 1);
+    let (most, more) = (ACKS_MAX, ACKS_MAX + 1);
 
     let too_much = [
         (v1::ExchangeRequest { acks: vec![ack; more], ..exchange.clone() }, "acks"),

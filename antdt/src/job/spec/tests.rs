@@ -66,7 +66,9 @@ fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
     assert!(refusal(|s| s.learning_rate = Some(-1.0)).starts_with("--learning-rate = -1: must be"));
     assert!(refusal(|s| s.shard_len = Some(0)).starts_with("--shard-len = 0: must be"));
     assert!(refusal(|s| s.silence_limit = s.heartbeat).contains("two heartbeats, 1s"));
-    assert!(refusal(|s| s.control_tick = Duration::ZERO).starts_with("--control-tick = 0s: must be longer"));
+    assert!(
+        refusal(|s| s.control_tick = Duration::ZERO).starts_with("--control-tick = 0s: must be at least 1ms")
+    );
     assert!(refusal(|s| s.data = Some(DataSource::Synthetic { rows: 0 })).contains("at least 1 row"));
 }
 

@@ -7,8 +7,7 @@ pub use antdt_core::text::{format_duration, nearest, parse_duration};
 pub(super) use antdt_core::text::named_duration;
 
 pub(super) fn parse_sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
-    const ALL: [SyncMode; 3] = [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp];
-    super::choose("--sync", text, &ALL, SyncMode::name)
+    super::choose("--sync", text, &SyncMode::ALL, SyncMode::name)
 }
 
 /// [`SyncMode`] by name.

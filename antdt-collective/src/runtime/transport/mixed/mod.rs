@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
 use super::tcp::{Ended, Flow, Listener, TcpTransport};
-use super::{Exchange, Incoming, Outgoing, Transport, gather_by_exchange};
+use super::{Exchange, Incoming, Merge, Outgoing, Transport, collect_by_exchange, gather_by_exchange};
 use crate::error::CollectiveError;
 use crate::frame::{Operation, Tag};
 use crate::group::Group;
@@ -246,6 +246,26 @@ impl Transport for MixedTransport {
         result.map_err(|ended| {
             let late = round.late(&self.local);
             self.conclude(call, ended, late, &flows)
+        })
+    }
+
+    fn collect(
+        &mut self,
+        call: &Exchange,
+        sends: &[Outgoing<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        if !self.all_local {
+            return collect_by_exchange(self, call, sends, merge);
+        }
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut round = Round::collecting(self.hosts.len(), self.tcp.group().me(), call, sends.iter(), merge);
+        let result = self.run(call, &mut round, &mut []);
+        result.map_err(|ended| {
+            let late = round.late(&self.local);
+            self.conclude(call, ended, late, &[])
         })
     }
 

@@ -34,17 +34,7 @@ fn swapped(len: usize, from_region: bool, into_region: bool) {
                 from[at] = pattern(me, at);
                 heap.0[at] = pattern(me, at);
             }
-            let exchange = Exchange {
-                tag: Tag {
-                    membership: MembershipVersion(1),
-                    sequence: call,
-                    round: 0,
-                    operation: Operation::CONNECT,
-                },
-                started: Instant::now(),
-                deadline: Instant::now() + PATIENT,
-                stall: PATIENT,
-            };
+            let exchange = exchange(call, PATIENT);
             let peer = Rank(u32::from(1 - me));
             let bytes: &[u8] = if from_region { &from } else { &heap.0 };
             let place: &mut [u8] = if into_region { &mut into } else { &mut heap.1 };
@@ -110,5 +100,83 @@ fn survivors_of_a_membership_form_the_next_one() {
         let mut data: Vec<i32> = data.drain(..).map(|value| value as i32).collect();
         communicator.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         assert!(data.iter().all(|value| *value == 3));
+    });
+}
+
+// What came, piece by piece.
+struct Kept {
+    len: usize,
+    messages: Vec<Vec<u8>>,
+}
+
+impl Merge for Kept {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    fn merge(&mut self, at: usize, pieces: &[&[u8]]) {
+        self.messages.resize(pieces.len(), Vec::new());
+        for (message, piece) in self.messages.iter_mut().zip(pieces) {
+            assert_eq!(message.len(), at);
+            message.extend_from_slice(piece);
+        }
+    }
+}
+
+fn exchange(sequence: u64, stall: Duration) -> Exchange {
+    let tag = Tag { membership: MembershipVersion(1), sequence, round: 0, operation: Operation::CONNECT };
+    let started = Instant::now();
+    Exchange { tag, started, deadline: started + PATIENT, stall }
+}
+
+// Three members send each other a message of `len` bytes, each of a region or of the heap as `lent` says of it, and take
+// those of the others together.
+fn collected<T: Transport>(transports: Vec<T>, len: usize, lent: u32) {
+    let pattern = |who: u32, at: usize| (at as u8).wrapping_mul(7).wrapping_add(who as u8);
+    at_once((0..3_u32).zip(transports), |(me, mut transport)| {
+        for call in 1..=3 {
+            let mut region = transport.region(len).unwrap();
+            let heap: Vec<u8> = (0..len).map(|at| pattern(me, at)).collect();
+            region.copy_from_slice(&heap);
+            let bytes: &[u8] = if lent >> me & 1 == 1 { &region } else { &heap };
+            let others: Vec<u32> = (0..3).filter(|rank| *rank != me).collect();
+            let sends: Vec<Outgoing<'_>> =
+                others.iter().map(|to| Outgoing { to: Rank(*to), bytes }).collect();
+            let mut kept = Kept { len, messages: Vec::new() };
+            transport.collect(&exchange(call, PATIENT), &sends, &mut kept).unwrap();
+            for (from, message) in others.iter().zip(&kept.messages) {
+                assert_eq!(message.len(), len);
+                assert!(message.iter().enumerate().all(|(at, byte)| *byte == pattern(*from, at)));
+            }
+            // What all have taken is free to be changed.
+            region.fill(0);
+        }
+    });
+}
+
+#[test]
+fn messages_are_taken_together_whatever_carries_them() {
+    for len in [1, 16_384, 300_001, (17 << 20) + 64] {
+        for lent in [0b000, 0b010, 0b101, 0b111] {
+            collected(shm_members(3).0, len, lent);
+        }
+        collected(mixed_members(3).0, len, 0b111);
+        collected(crate::runtime::testing::mem_members(3).0, len, 0);
+    }
+}
+
+#[test]
+fn who_waits_for_the_last_message_is_not_taken_for_silent() {
+    let stall = Duration::from_millis(500);
+    let (transports, _aborts) = shm_members(3);
+    at_once((0..3_u32).zip(transports), |(me, mut transport)| {
+        let region = transport.region(1 << 20).unwrap();
+        let others = (0..3).map(Rank).filter(|rank| rank.0 != me);
+        let sends: Vec<Outgoing<'_>> = others.map(|to| Outgoing { to, bytes: &region }).collect();
+        if me == 2 {
+            std::thread::sleep(3 * stall);
+        }
+        let mut kept = Kept { len: region.len(), messages: Vec::new() };
+        transport.collect(&exchange(1, stall), &sends, &mut kept).unwrap();
     });
 }

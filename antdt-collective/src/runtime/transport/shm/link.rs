@@ -20,7 +20,7 @@ const PIECE: usize = super::arena::RING_BYTES / 4;
 
 /// Bytes folded out of a peer's region at a time, with a look at the abort handle between: less than 2 ms of work, and
 /// long enough to go past the caches.
-const LENT_PIECE: usize = 8 << 20;
+pub(super) const LENT_PIECE: usize = 8 << 20;
 
 /// From this length on a message that lies in a region is offered where it is. A shorter one is copied into the ring: the
 /// sender need not wait until it was read.
@@ -80,18 +80,32 @@ impl<'a> Sending<'a> {
 /// A message on its way in.
 #[derive(Debug)]
 pub(super) struct Receiving<'a, 'b> {
-    sink: &'a mut Sink<'b>,
+    end: End<'a, 'b>,
     len: usize,
     done: usize,
     body: Option<Body>,
 }
 
+/// Where a message ends up.
+#[derive(Debug)]
+enum End<'a, 'b> {
+    Sink(&'a mut Sink<'b>),
+    /// It waits until those of all others are there: where it lies, if it was offered, and here otherwise.
+    Together(Vec<u8>),
+}
+
 impl<'a, 'b> Receiving<'a, 'b> {
     pub(super) fn new(sink: &'a mut Sink<'b>) -> Self {
         let len = sink.len_bytes();
-        Self { sink, len, done: 0, body: None }
+        Self { end: End::Sink(sink), len, done: 0, body: None }
     }
 
+    /// One of several that are taken together.
+    pub(super) const fn together(len: usize) -> Self {
+        Self { end: End::Together(Vec::new()), len, done: 0, body: None }
+    }
+
+    /// Whether all of it has come. What is offered to be taken together has.
     pub(super) const fn is_done(&self) -> bool {
         self.done == self.len
     }
@@ -101,15 +115,19 @@ impl<'a, 'b> Receiving<'a, 'b> {
         self.len - self.done
     }
 
-    /// Whether its first byte is there.
+    /// Whether its first byte is there. Of one to be taken together, that all of it is there says nothing of the peer: it
+    /// may wait for another one.
     pub(super) const fn has_begun(&self) -> bool {
-        self.body.is_some()
+        self.body.is_some() && !(self.is_done() && matches!(self.end, End::Together(_)))
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        match self.sink {
-            Sink::Place(place) => kernel::copy(&mut place[self.done..self.done + bytes.len()], bytes),
-            Sink::Fold(fold) => fold.fold(self.done, bytes),
+        match &mut self.end {
+            End::Sink(Sink::Place(place)) => {
+                kernel::copy(&mut place[self.done..self.done + bytes.len()], bytes);
+            }
+            End::Sink(Sink::Fold(fold)) => fold.fold(self.done, bytes),
+            End::Together(kept) => kept.extend_from_slice(bytes),
         }
         self.done += bytes.len();
     }
@@ -257,20 +275,54 @@ impl Link {
                 // No short rest: the last piece may be twice as long.
                 let missing = receiving.missing();
                 let len = if missing < 2 * LENT_PIECE { missing } else { LENT_PIECE };
-                let index = self.map(&place)?;
-                let offset =
-                    usize::try_from(place.offset).unwrap_or(usize::MAX).saturating_add(receiving.done);
-                receiving.take(self.lent[index].2.lent(offset, len));
-                self.read += len as u64;
-                self.in_read.store(self.read, Ordering::Relaxed);
-                if receiving.is_done() && !self.in_offer.take(number) {
-                    // The peer has given up, and said why before it took the offer back.
-                    return Err(Ended::Gone(self.rank));
-                }
+                receiving.take(self.lent(&place, receiving.done, len));
+                self.has_read(number, len, receiving.is_done())?;
             }
         }
         self.arena.ring();
         Ok(true)
+    }
+
+    /// Part of a message that has come to be taken together with others.
+    pub(super) fn piece<'a>(&'a self, receiving: &'a Receiving<'_, '_>, at: usize, len: usize) -> &'a [u8] {
+        match (&receiving.end, receiving.body) {
+            (_, Some(Body::Offer { place, .. })) => self.lent(&place, at, len),
+            (End::Together(kept), _) => &kept[at..at + len],
+            (End::Sink(_), _) => &[],
+        }
+    }
+
+    /// A piece was taken together with those of others; whether it was the last one.
+    pub(super) fn took(
+        &mut self,
+        receiving: &Receiving<'_, '_>,
+        len: usize,
+        last: bool,
+    ) -> Result<(), Ended> {
+        if let Some(Body::Offer { number, .. }) = receiving.body {
+            self.has_read(number, len, last)?;
+            self.arena.ring();
+        }
+        Ok(())
+    }
+
+    // Bytes of an offer whose region is mapped.
+    fn lent(&self, place: &Place, at: usize, len: usize) -> &[u8] {
+        let key = (place.region, place.region_len);
+        let region = self.lent.iter().find(|(region, len, _)| (*region, *len) == key);
+        let (_, _, segment) = region.expect("mapped when the offer was accepted");
+        #[allow(clippy::cast_possible_truncation, reason = "less than the length of a mapping")]
+        segment.lent(place.offset as usize + at, len)
+    }
+
+    fn has_read(&mut self, number: u64, len: usize, last: bool) -> Result<(), Ended> {
+        self.read += len as u64;
+        self.in_read.store(self.read, Ordering::Relaxed);
+        if last && !self.in_offer.take(number) {
+            // The peer has given up, and said why before it took the offer back.
+            return Err(Ended::Gone(self.rank));
+        }
+        Ok(())
     }
 
     // Reads the record, if it is there.
@@ -306,6 +358,12 @@ impl Link {
                 self.dropped = record.len;
             }
         } else if record.len == receiving.len as u64 {
+            if let Body::Offer { place, .. } = &record.body {
+                self.map(place, record.len)?;
+                if matches!(receiving.end, End::Together(_)) {
+                    receiving.done = receiving.len;
+                }
+            }
             receiving.body = Some(record.body);
         } else {
             let theirs = format!("{}, a message of {} bytes", call.tag, record.len);
@@ -350,11 +408,15 @@ impl Link {
         CollectiveError::Mismatch { peer: self.peer, theirs, ours }
     }
 
-    // The mapped region that a place lies in.
-    fn map(&mut self, place: &Place) -> Result<usize, CollectiveError> {
+    // Maps the region that an offer of so many bytes lies in.
+    fn map(&mut self, place: &Place, len: u64) -> Result<(), CollectiveError> {
+        if place.offset.checked_add(len).is_none_or(|end| end > place.region_len) {
+            let what = format!("an offer of {len} bytes beyond the end of its region");
+            return Err(CollectiveError::Corrupt { peer: self.peer, what });
+        }
         let key = (place.region, place.region_len);
-        if let Some(index) = self.lent.iter().position(|(region, len, _)| (*region, *len) == key) {
-            return Ok(index);
+        if self.lent.iter().any(|(region, len, _)| (*region, *len) == key) {
+            return Ok(());
         }
         let segment = self.arena.region(place.region, place.region_len);
         let segment = segment.map_err(|e| CollectiveError::Io {
@@ -365,7 +427,7 @@ impl Link {
             self.lent.remove(0);
         }
         self.lent.push((place.region, place.region_len, segment));
-        Ok(self.lent.len() - 1)
+        Ok(())
     }
 
     /// Takes back what the peer has not read yet: from now on the memory is the caller's again.
