@@ -437,3 +437,24 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::testing::holder;
+
+    #[test]
+    fn an_offer_that_ends_beyond_its_region_is_damage() {
+        let [ours, file] = [(); 2].map(|()| Arena::create(2).unwrap());
+        let mut regions = Regions::new(&file);
+        let region = regions.make(20_000).unwrap();
+        let place = regions.find(&region).unwrap();
+        let theirs = Arena::open(file.descriptor().try_clone_to_owned().unwrap(), 2).unwrap();
+        let mut link = Link::new((Rank(0), &ours), (Rank(1), theirs), holder(1)).unwrap();
+        link.map(&place, place.region_len).unwrap();
+        for (offset, len) in [(place.region_len, 1), (1, place.region_len), (u64::MAX, 1), (0, u64::MAX)] {
+            let error = link.map(&Place { offset, ..place }, len).unwrap_err();
+            assert!(matches!(error, CollectiveError::Corrupt { .. }), "{offset}, {len}: {error}");
+        }
+    }
+}
