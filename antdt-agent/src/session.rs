@@ -81,14 +81,17 @@ pub enum Notice {
 }
 
 /// The agent's side of the session. Pure: the driver sends the beats and brings the replies.
+///
+/// Laid out as written: what a step of the training loop asks for and leaves here comes first.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub struct AgentSession {
     state: SessionState,
-    reports: VecDeque<Reported>,
+    reform: bool,
+    plan: Option<Plan>,
     plan_ready: PlanVersion,
     plan_applied: (PlanVersion, u64),
-    plan: Option<Plan>,
-    reform: bool,
+    reports: VecDeque<Reported>,
     servers: Arc<[String]>,
     /// The next pause of a node that waits for them.
     servers_pause: Option<Duration>,

@@ -26,7 +26,7 @@ mod series;
 pub use peers::Peer;
 pub use rank::run as rank;
 
-use bounds::{Duplex, Floor};
+use bounds::{Duplex, Floor, Least, Took};
 use case::{Path, Plan, SIZES, WORLDS};
 use crew::Crew;
 use order::{Buffer, Medium, Prepared, Times};
@@ -162,7 +162,7 @@ impl Column {
             Self::Ours(path) => Some(System::Ours(path.medium)),
             Self::Gloo => Some(System::Gloo),
             Self::Openmpi(medium) => Some(System::Openmpi(medium)),
-            Self::Duplex | Self::Floor | Self::Copies => None,
+            Self::Duplex | Self::Bare | Self::Frugal | Self::Floor | Self::Copies => None,
         }
     }
 
@@ -195,7 +195,7 @@ impl Crews<'_> {
         let needs = match column {
             Column::Gloo => Peer::Gloo,
             Column::Openmpi(_) => Peer::Openmpi,
-            Column::Ours(_) | Column::Duplex | Column::Floor | Column::Copies => return true,
+            _ => return true,
         };
         self.installed.iter().any(|installed| installed.peer() == needs)
     }
@@ -216,17 +216,14 @@ impl Crews<'_> {
             paths.iter().flat_map(|path| path.columns(self.world, bytes)).filter(|c| self.has(*c)).collect();
         columns.sort_unstable();
         columns.dedup();
-        let mut bounds = Bounds { duplex: None, floor: None };
+        let mut bounds = Bounds { exchanges: BTreeMap::new(), floor: None };
         for column in &columns {
             match column.system() {
                 Some(system) => {
                     let order = format!("prepare {} {bytes}", column.buffer());
                     let _: Vec<Prepared> = self.crew(system)?.crew.order(&order)?;
                 }
-                None if *column == Column::Duplex => bounds.duplex = Some(Duplex::best(bytes)?),
-                None => {
-                    bounds.floor.get_or_insert_with(|| Floor::new(self.world, bytes));
-                }
+                None => bounds.prepare(*column, self.world, bytes)?,
             }
         }
         let mut all: Vec<Series> = columns.into_iter().map(Series::new).collect();
@@ -243,8 +240,9 @@ impl Crews<'_> {
         let Plan { calls, repetitions, warm, .. } = plan;
         let Some(system) = series.column.system() else {
             let one = |_| bounds.time(series.column);
-            let times = (0..warm + repetitions).map(one).collect::<Result<Vec<f64>>>()?;
-            series.seconds.push(meter::median(times.into_iter().skip(warm)));
+            let all = (0..warm + repetitions).map(one).collect::<Result<Vec<Took>>>()?;
+            series.seconds.push(meter::median(all[warm..].iter().map(|took| took.seconds)));
+            series.cpu.push(meter::median(all[warm..].iter().map(|took| took.cpu)));
             return Ok(());
         };
         let running = self.crew(system)?;
@@ -281,16 +279,36 @@ fn start(settings: &Settings, installed: &[Installed], system: System, world: u3
 
 /// What the machine can do, at this size.
 struct Bounds {
-    duplex: Option<Duplex>,
+    exchanges: BTreeMap<Column, (Duplex, f64)>,
     floor: Option<Floor>,
 }
 
 impl Bounds {
-    fn time(&mut self, column: Column) -> Result<f64> {
-        match (column, &mut self.duplex, &mut self.floor) {
-            (Column::Duplex, Some(duplex), _) => duplex.time(),
-            (Column::Floor, _, Some(floor)) => Ok(floor.time()),
-            (Column::Copies, _, Some(floor)) => Ok(floor.copies()),
+    fn prepare(&mut self, column: Column, world: u32, bytes: usize) -> Result<()> {
+        let exchange = match column {
+            Column::Duplex => Duplex::best(bytes, false, Least::Time)?,
+            Column::Bare => Duplex::best(bytes, true, Least::Time)?,
+            Column::Frugal => Duplex::best(bytes, true, Least::Cpu)?,
+            _ => {
+                self.floor.get_or_insert_with(|| Floor::new(world, bytes));
+                return Ok(());
+            }
+        };
+        // All ranks together send and sum so many times the bytes that two do.
+        self.exchanges.insert(column, (exchange, f64::from(world - 1)));
+        Ok(())
+    }
+
+    /// Of memory, no time on the cores.
+    fn time(&mut self, column: Column) -> Result<Took> {
+        let of_memory = |seconds| Ok(Took { seconds, cpu: 0.0 });
+        match (column, self.exchanges.get_mut(&column), &mut self.floor) {
+            (_, Some((exchange, times)), _) => {
+                let took = exchange.time()?;
+                Ok(Took { seconds: took.seconds, cpu: took.cpu * *times })
+            }
+            (Column::Floor, _, Some(floor)) => of_memory(floor.time()),
+            (Column::Copies, _, Some(floor)) => of_memory(floor.copies()),
             _ => bail!("{column} is not a bound that was prepared"),
         }
     }

@@ -14,6 +14,7 @@ pub mod shard;
 pub mod sim;
 
 mod meter;
+mod walk;
 
 pub use entry::Entry;
 

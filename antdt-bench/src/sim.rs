@@ -1,5 +1,5 @@
 //! The simulator: how many events a second, how large a job, how much memory, and whether an event costs the same
-//! whatever the number of workers.
+//! whatever the number of workers. Of the last, also the least that the machine's memory allows; see `walk.rs`.
 
 use std::time::Duration;
 
@@ -12,20 +12,26 @@ use antdt_sim::{Outcome, Setup, World};
 use anyhow::Result;
 
 use crate::meter::{Took, on_this_thread, peak_growth};
+use crate::walk::Memory;
 use crate::{Entry, Settings};
 
 /// Samples of a worker's batch in an even plan, and of a worker per second: half a second a step.
 const BATCH: u32 = 64;
 const SPEED: f64 = 128.0;
 
+/// Samples of a shard where jobs are compared: what a job of 16,384 workers and 1,000 steps has by default. A job of more steps
+/// has longer shards, asks for fewer, and by that has cheaper events, which is not the workers' doing.
+const SHARD_LEN: u64 = 160;
+
 /// A job of so many workers and steps: computing varies by 5 %, one worker takes three times as long, the policy is `nd`.
 /// Heartbeats and control ticks come every five seconds, as one would have it with so many nodes.
-fn job(workers: u32, steps: u64) -> Result<(Setup, Models)> {
+fn job(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Setup, Models)> {
     let seconds = Duration::from_secs;
     let setup = Setup {
         workers,
         global_batch_size: BATCH * workers,
         samples: u64::from(BATCH * workers) * steps,
+        shard_len,
         heartbeat: seconds(5),
         control_tick: seconds(5),
         silence_limit: seconds(60),
@@ -51,8 +57,8 @@ fn job(workers: u32, steps: u64) -> Result<(Setup, Models)> {
 }
 
 /// Simulates a job. What it took, and what came of it.
-fn simulate(workers: u32, steps: u64) -> Result<(Outcome, Took)> {
-    let (setup, models) = job(workers, steps)?;
+fn simulate(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Outcome, Took)> {
+    let (setup, models) = job(workers, steps, shard_len)?;
     let policy = antdt_controller::policy::by_name("nd")?;
     let world = World::new(setup, policy, models)?;
     let (outcome, took) = on_this_thread(|| world.run(JobTime::NEVER));
@@ -68,6 +74,20 @@ fn nanos_per_event(outcome: &Outcome, took: Took) -> f64 {
     took.cpu.as_secs_f64() * 1e9 / outcome.simulated as f64
 }
 
+/// What the memory of one worker's step costs, in a job of so many workers: nanoseconds.
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn nanos_of_memory(workers: usize) -> f64 {
+    let mut memory = Memory::new(workers);
+    // The first step gets the memory from the system.
+    memory.walk(1);
+    let steps = WALKED / workers;
+    let (_, took) = on_this_thread(|| std::hint::black_box(memory.walk(steps)));
+    took.cpu.as_secs_f64() * 1e9 / (workers * steps) as f64
+}
+
+/// Steps of single workers that [`nanos_of_memory`] takes: about a second's worth with many of them.
+const WALKED: usize = 1 << 21;
+
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -77,22 +97,28 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     let shrink = if settings.quick { 20 } else { 1 };
     let mut entries = Vec::new();
     // The largest first, for its memory is to be seen.
-    let (large, grown) = peak_growth(|| simulate(16_384, (1000 / shrink).max(40)))?;
+    let (large, grown) = peak_growth(|| simulate(16_384, (1000 / shrink).max(40), Some(SHARD_LEN)))?;
     let (outcome, took) = large?;
     let large_steps = outcome.steps;
     entries.push(shown("16,384 workers x 1,000 steps", took.wall, 60.0 / shrink as f64, &outcome));
     entries.push(Entry::shown("the same: memory", grown as f64 / (1 << 30) as f64, "GiB").at_most(4.0));
     let at_large = nanos_per_event(&outcome, took);
-    let (outcome, took) = simulate(1000, 10_000 / shrink)?;
+    let events_per_step = outcome.simulated as f64 / (16_384 * large_steps) as f64;
+    let (outcome, took) = simulate(1000, 10_000 / shrink, None)?;
     entries.push(shown("1,000 workers x 10,000 steps", took.wall, 10.0 / shrink as f64, &outcome));
     let rate = outcome.simulated as f64 / took.wall.as_secs_f64() / 1e6;
     entries.push(Entry::shown("events", rate, "M/s").at_least(2.0));
     // As many events of few workers, for the ratio.
-    let (few, took) = simulate(100, large_steps * 20 / shrink)?;
+    let (few, took) = simulate(100, large_steps * 20 / shrink, Some(SHARD_LEN))?;
     let at_small = nanos_per_event(&few, took);
     entries.push(Entry::shown("an event with 100 workers", at_small, "ns"));
     entries.push(Entry::shown("an event with 16,384 workers", at_large, "ns"));
-    entries.push(Entry::shown("16,384 workers over 100, an event", at_large / at_small, "x").at_most(1.5));
+    let memory = (nanos_of_memory(16_384) - nanos_of_memory(100)).max(0.0) / events_per_step;
+    let (ratio, least) = (at_large / at_small, (at_small + memory) / at_small);
+    let beside =
+        format!("the least that memory allows: {least:.2}; reached {:.0} % of it", 100.0 * least / ratio);
+    entries.push(Entry::shown("16,384 workers over 100, an event", ratio, "x").at_most(1.5).beside(beside));
+    entries.push(Entry::shown("of which memory alone", memory, "ns"));
     Ok(entries)
 }
 

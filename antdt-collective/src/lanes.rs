@@ -1,7 +1,7 @@
 //! Control values that ride along with every synchronous step: how a plan starts at the same iteration everywhere,
 //! or nowhere, without a barrier of its own.
 //!
-//! Every rank adds `[n, eod, w, w², reform, loss]` to the step's sums, in `f64` and apart from the gradient. All
+//! Every rank adds `[n, eod, w, w², reform, leaving, loss]` to the step's sums, in `f64` and apart from the gradient. All
 //! ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds and can apply, all
 //! ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the Cauchy-Schwarz inequality. The sum
 //! alone would not do: versions 1, 2, 3 add up to three times 2.
@@ -21,6 +21,8 @@ pub struct Lanes {
     pub plan_ready: PlanVersion,
     /// Whether it was asked to meet for a new group after this step.
     pub reform: bool,
+    /// Whether it was ordered to leave, and would after this step. It asks to meet, too.
+    pub leaving: bool,
     /// Sum of its samples' losses.
     pub loss_sum: f64,
 }
@@ -36,13 +38,15 @@ pub struct Verdict {
     pub plan_agreed: Option<PlanVersion>,
     /// Whether any rank was asked to meet for a new group.
     pub reform: bool,
+    /// Whether every rank would leave: then the first must not, or the model would be gone with them.
+    pub all_leaving: bool,
     /// Sum of the losses over all samples of the step.
     pub loss_sum: f64,
 }
 
 impl Lanes {
     /// Number of values.
-    pub const LEN: usize = 6;
+    pub const LEN: usize = 7;
 
     /// Integers up to here are exact in an `f64`; beyond, no agreement is claimed.
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
@@ -58,6 +62,7 @@ impl Lanes {
             version,
             version * version,
             flag(self.reform),
+            flag(self.leaving),
             self.loss_sum,
         ]
     }
@@ -69,7 +74,7 @@ impl Lanes {
         reason = "sums of non-negative integers"
     )]
     pub fn decide(totals: &[f64; Self::LEN], world: u32) -> Verdict {
-        let [samples, end_of_data, versions, squares, reform, loss_sum] = *totals;
+        let [samples, end_of_data, versions, squares, reform, leaving, loss_sum] = *totals;
         let world = f64::from(world);
         let (left, right) = (world * squares, versions * versions);
         let agreed = left == right && left < Self::EXACT_MAX;
@@ -78,6 +83,7 @@ impl Lanes {
             end_of_data: end_of_data >= world,
             plan_agreed: agreed.then(|| PlanVersion((versions / world) as u64)),
             reform: reform > 0.0,
+            all_leaving: leaving >= world,
             loss_sum,
         }
     }
@@ -130,5 +136,8 @@ mod tests {
             (verdict.samples, verdict.end_of_data, verdict.reform, verdict.loss_sum),
             (10, false, true, 3.0)
         );
+        assert!(!verdict.all_leaving);
+        let leaving = Lanes { leaving: true, reform: true, ..Lanes::default() }.encode();
+        assert!(Lanes::decide(&leaving, 1).all_leaving && !Lanes::decide(&leaving, 2).all_leaving);
     }
 }

@@ -17,6 +17,8 @@ pub mod patience;
 
 pub mod ps;
 
+pub mod partial;
+
 pub mod bucket;
 pub mod compress;
 pub mod sparse;

@@ -16,31 +16,23 @@ pub enum WeightedMean {
     NoWeight,
 }
 
-/// `values * weight` into `into`, exact zeros for a weight of 0 even where a value is NaN.
-///
-/// # Panics
-/// If the slices differ in length.
-pub fn weigh(values: &[f32], weight: f64, into: &mut [f32]) {
-    assert_eq!(values.len(), into.len(), "values and result differ in length");
+/// `values * weight`, exact zeros for a weight of 0 even where a value is NaN.
+pub fn weigh(values: &mut [f32], weight: f64) {
     if weight == 0.0 {
-        return into.fill(0.0);
+        return values.fill(0.0);
     }
-    for (into, value) in into.iter_mut().zip(values) {
+    for value in values {
         #[allow(clippy::cast_possible_truncation, reason = "the product is rounded once, from f64")]
         let product = (f64::from(*value) * weight) as f32;
-        *into = product;
+        *value = product;
     }
 }
 
-/// Divides summed values by the summed weight; they stay as they are if there was no weight.
-pub fn unweigh(sums: &mut [f32], total: f64) -> WeightedMean {
-    if total == 0.0 {
-        return WeightedMean::NoWeight;
-    }
+/// Divides summed values by the summed weight, of which there is some.
+pub fn unweigh(sums: &mut [f32], total: f64) {
     for sum in sums {
         #[allow(clippy::cast_possible_truncation, reason = "the quotient is rounded once, from f64")]
         let mean = (f64::from(*sum) / total) as f32;
         *sum = mean;
     }
-    WeightedMean::Averaged { total }
 }

@@ -160,6 +160,9 @@ impl fmt::Display for Reason {
                 )?;
                 write!(f, "new batch sizes cut the step time by {gain_percent} %")
             }
+            Self::MembershipChanged { workers: 1 } => {
+                f.write_str("the only live worker has the global batch to itself")
+            }
             Self::MembershipChanged { workers } => write!(f, "{workers} live workers share the global batch"),
             Self::PersistentStraggler { node, slowness_percent } => {
                 let ratio = f64::from(*slowness_percent) / 100.0;
@@ -211,4 +214,16 @@ pub enum ActionOutcome {
         /// Why.
         why: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_alone_shares_with_nobody() {
+        let text = |workers| Reason::MembershipChanged { workers }.to_string();
+        assert_eq!(text(1), "the only live worker has the global batch to itself");
+        assert_eq!(text(2), "2 live workers share the global batch");
+    }
 }

@@ -216,33 +216,39 @@ enum Then {
 }
 
 /// The training loop of one life of a worker. See the [module](self).
+///
+/// Laid out as written. Who drives thousands of them pays for each line of memory that a reply touches, so what all
+/// replies touch is together, at the front.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub struct WorkerLoop {
-    holder: Holder,
     sync: SyncMode,
-    at: At,
-    feed: Feed,
-    meter: Meter,
-    switch: PlanSwitch,
-    step: u64,
     /// Nobody had samples in the last step.
     idle: bool,
-    /// The batch that is out.
-    batch: Batch,
-    /// Samples behind its gradient, and the sum of their losses.
-    computed: (u64, f64),
-    /// All-reduce: the newest group that the worker was told of.
-    group: MembershipVersion,
     /// All-reduce: whether the worker has the job's model, which a replacement takes from a survivor.
     trained: bool,
-    /// All-reduce: the newest step in the model.
-    applied: Option<StepResult>,
-    /// All-reduce: the step whose result is here but not yet part of the model.
-    prepared: Option<StepResult>,
     /// All-reduce: nobody else is in the group.
     alone: bool,
+    /// All-reduce: the worker is the first member of its group, and stays with the model when all others leave at once.
+    first: bool,
     /// All-reduce: the worker was ordered to leave before this step began, and may.
     draining: bool,
+    at: At,
+    step: u64,
+    /// Samples behind its gradient, and the sum of their losses.
+    computed: (u64, f64),
+    /// All-reduce: the step whose result is here but not yet part of the model.
+    prepared: Option<StepResult>,
+    /// All-reduce: the newest step in the model.
+    applied: Option<StepResult>,
+    switch: PlanSwitch,
+    meter: Meter,
+    /// The batch that is out.
+    batch: Batch,
+    feed: Feed,
+    holder: Holder,
+    /// All-reduce: the newest group that the worker was told of.
+    group: MembershipVersion,
 }
 
 impl WorkerLoop {
@@ -264,6 +270,7 @@ impl WorkerLoop {
             applied: None,
             prepared: None,
             alone: false,
+            first: false,
             draining: false,
         }
     }

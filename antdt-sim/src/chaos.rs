@@ -2,7 +2,8 @@
 //! invariants must hold after every event; afterwards the job must end.
 //!
 //! A [`Case`] is a function of its seed, and what happens in it is a function of the case. So a seed is all that a failure
-//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for.
+//! has to name; [`shrink`](crate::shrink) makes the case small that it stands for. A seed stands for two worlds: a [`Case`],
+//! which is a job, and a [`PartialCase`], in which workers average in groups.
 //!
 //! Source: deterministic simulation with a safety and then a liveness phase, as in `TigerBeetle`'s VOPR: our design after its
 //! documents.
@@ -23,12 +24,14 @@ use crate::model::faults::{Chaos, Listed};
 use crate::world::{Blind, World};
 use crate::{Models, Setup, Tracer, Violation};
 
+mod partial;
 mod restless;
 mod rough;
 mod story;
 #[cfg(test)]
 mod tests;
 
+pub use self::partial::{PartialCase, partial_case};
 pub use self::restless::Restless;
 pub use self::rough::Rough;
 pub use self::story::Story;
@@ -71,10 +74,10 @@ pub enum CaseError {
 pub fn case(seed: u64) -> Case {
     let rng = &mut Seed(seed).derive("chaos").rng();
     let setup = setup(seed, rng);
-    let rough = Rough::draw(&setup, rng);
+    let rough = Rough::draw(setup.workers, rng);
     // Faults go on for about as long as the job would take without them.
     let busy = rough.duration(&setup) + Duration::from_secs(2);
-    let faults = faults(&setup, busy * 3 / 2, rng);
+    let faults = faults(setup.workers, setup.servers, busy * 3 / 2, rng);
     let policy = ["none", "nd", Restless::NAME][index(rng, 3)];
     let calm = faults.last().map_or(JobTime::ZERO, |(at, _)| *at);
     Case { setup, policy, rough: Rough { calm_from: calm, ..rough }, faults }
@@ -105,11 +108,11 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
 }
 
 /// What goes wrong in `lasting`.
-fn faults(setup: &Setup, lasting: Duration, rng: &mut DetRng) -> Vec<(JobTime, Fault)> {
+fn faults(workers: u32, servers: u32, lasting: Duration, rng: &mut DetRng) -> Vec<(JobTime, Fault)> {
     // The loss of a server ends the job: rarely, or nothing else would be seen.
-    let workers = (0..setup.workers).flat_map(|index| [NodeId::worker(index); 20]);
+    let workers = (0..workers).flat_map(|index| [NodeId::worker(index); 20]);
     let chaos = Chaos {
-        nodes: workers.chain((0..setup.servers).map(NodeId::server)).collect(),
+        nodes: workers.chain((0..servers).map(NodeId::server)).collect(),
         codes: vec![Exit::CODE_RETRY, Exit::CODE_RETRY, 1, Exit::CODE_NEVER],
         faults_max: FAULTS_MAX,
         until: JobTime::ZERO + lasting,
@@ -152,7 +155,7 @@ impl Case {
     }
 
     pub(crate) fn models(&self) -> Result<Models, InvalidValue> {
-        self.rough.models(&self.setup, Box::new(Listed::new(self.faults.iter().copied())))
+        self.rough.models(self.setup.workers_per_host, Box::new(Listed::new(self.faults.iter().copied())))
     }
 
     /// Its policy, in the state in which jobs begin.

@@ -1,6 +1,8 @@
 //! What happens in a simulated job, as the checkers and the trace see it.
 
 use antdt_agent::AgentSession;
+use antdt_collective::partial::member::MemberEffect;
+use antdt_collective::partial::{GeneratorEffect, GeneratorError, GeneratorEvent, GroupGenerator, Taken};
 use antdt_core::{Holder, JobTime};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
@@ -24,6 +26,14 @@ pub enum Happening<'a> {
     Effect(&'a HeadEffect),
     /// A life of a worker got a reply and made its next call.
     Worker(Holder, &'a Reply, &'a Call),
+    /// The generator of groups answered.
+    Group(&'a GeneratorEvent, &'a Result<Taken, GeneratorError>),
+    /// The generator of groups wants this said.
+    GroupEffect(&'a GeneratorEffect),
+    /// The generator of groups, with all that came of what it was told last.
+    Groups(&'a GroupGenerator),
+    /// A life that averages with others wants this done.
+    Member(Holder, &'a MemberEffect),
     /// The master's answer to a heartbeat reached a life.
     Beat(Holder, &'a AgentSession),
     /// A process began to run.

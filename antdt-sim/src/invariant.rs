@@ -1,7 +1,7 @@
 //! What must hold after every event, one file each.
 //!
 //! An invariant trusts nothing but what it sees: it keeps its own account of what the machines say and do. The ones of a job
-//! are in [`all`]; a property test may use a single one.
+//! are in [`all`], those of workers that average in groups in [`all_of_groups`]; a property test may use a single one.
 //!
 //! | invariant | in words |
 //! |---|---|
@@ -21,6 +21,9 @@
 //! | [`committed_once`] | the model contains exactly what is acknowledged |
 //! | [`policy_is_total`] | every tick is decided |
 //! | [`one_collective_order`] | a group's members make the same calls in the same order |
+//! | [`groups_disjoint`] | groups that average at the same time share no worker |
+//! | [`group_order_total`] | groups that share workers run in one order at all of them |
+//! | [`group_counts_for_all`] | an average is taken over by all members of its group, or by none |
 //! | [`epoch_ends`] | without faults the job ends (liveness) |
 //! | [`requests_are_served`] | who waits is answered (liveness) |
 
@@ -37,6 +40,9 @@ pub mod bounds_respected;
 pub mod committed_once;
 pub mod done_is_final;
 pub mod epoch_ends;
+pub mod group_counts_for_all;
+pub mod group_order_total;
+pub mod groups_disjoint;
 mod holding;
 mod leases;
 pub mod no_early_end;
@@ -61,6 +67,9 @@ pub use self::bounds_respected::BoundsRespected;
 pub use self::committed_once::CommittedOnce;
 pub use self::done_is_final::DoneIsFinal;
 pub use self::epoch_ends::EpochEnds;
+pub use self::group_counts_for_all::GroupCountsForAll;
+pub use self::group_order_total::GroupOrderTotal;
+pub use self::groups_disjoint::GroupsDisjoint;
 pub use self::no_early_end::NoEarlyEnd;
 pub use self::no_flapping::NoFlapping;
 pub use self::one_collective_order::OneCollectiveOrder;
@@ -123,6 +132,16 @@ pub fn all(setup: &Setup) -> Result<Vec<Box<dyn Invariant>>, InvalidValue> {
         Box::new(EpochEnds::new(setup)),
         Box::new(RequestsAreServed::default()),
     ])
+}
+
+/// All invariants of workers that average in groups.
+pub fn all_of_groups() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(GroupsDisjoint::default()),
+        Box::new(GroupOrderTotal::default()),
+        Box::new(GroupCountsForAll::default()),
+        Box::new(RequestsAreServed::default()),
+    ]
 }
 
 /// Invariants that look on together.

@@ -20,6 +20,8 @@ pub mod recording;
 mod queue;
 pub mod world;
 
+pub mod partial;
+
 pub mod tracer;
 pub mod whatif;
 

@@ -59,6 +59,12 @@ pub trait Network: Debug + Send {
 
     /// How long `operation` takes among `world` members, once the last one has begun at `at`.
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration;
+
+    /// How long `world` members of a new group take to connect and to measure the network, once the last one has come at
+    /// `at`. No time, unless a model says otherwise: against what a group lives for it is short.
+    fn form(&mut self, _at: JobTime, _world: u32, _rng: &mut DetRng) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl<N: Network + ?Sized> Network for Box<N> {
@@ -76,17 +82,31 @@ impl<N: Network + ?Sized> Network for Box<N> {
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
         (**self).collective(at, operation, world, rng)
     }
+
+    fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
+        (**self).form(at, world, rng)
+    }
 }
 
 /// The cluster's scheduler: how long until a process runs.
 pub trait Scheduler: Debug + Send {
     /// Time from the order to start this life until its process has read its data and registers; `None` if it never does.
     fn start(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Option<Duration>;
+
+    /// Time that a worker which has registered, and knows the servers if there are any, needs at `at` until it meets the
+    /// others: it makes its model. No time, unless a model says otherwise.
+    fn ready(&mut self, _at: JobTime, _life: Holder, _rng: &mut DetRng) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
     fn start(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Option<Duration> {
         (**self).start(at, life, rng)
+    }
+
+    fn ready(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Duration {
+        (**self).ready(at, life, rng)
     }
 }
 

@@ -7,19 +7,37 @@
 
 use std::time::Duration;
 
-use antdt_core::NodeId;
+use antdt_core::{JobTime, NodeId, Role};
 
-use crate::chaos::{Case, CaseError};
+use crate::chaos::{Case, CaseError, PartialCase};
 use crate::model::Fault;
 
 /// Candidates tried at most: what is found after so many is small enough to read.
 const TRIES_MAX: u32 = 400;
 
+/// A random world that can be made smaller.
+pub trait Shrinks: Clone + PartialEq + 'static {
+    /// Runs it under all invariants.
+    ///
+    /// # Errors
+    /// If one of them does not hold, or the case is none.
+    fn check(&self) -> Result<(), CaseError>;
+
+    /// What goes wrong in it.
+    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)>;
+
+    /// Ways to make it smaller by one step, each of which may be taken again and again.
+    fn steps() -> &'static [fn(&mut Self)];
+
+    /// Whether it is a world, and all faults are about nodes of it.
+    fn is_one(&self) -> bool;
+}
+
 /// A case that fails, and is small.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shrunk {
+pub struct Shrunk<C = Case> {
     /// The case.
-    pub case: Case,
+    pub case: C,
     /// How it fails.
     pub error: CaseError,
     /// Candidates that were tried.
@@ -27,7 +45,7 @@ pub struct Shrunk {
 }
 
 /// Makes a case small that fails with `error`: the same invariant fails in the result.
-pub fn shrink(case: &Case, error: &CaseError) -> Shrunk {
+pub fn shrink<C: Shrinks>(case: &C, error: &CaseError) -> Shrunk<C> {
     let mut best = Shrunk { case: case.clone(), error: error.clone(), tries: 0 };
     loop {
         let before = best.case.clone();
@@ -39,14 +57,14 @@ pub fn shrink(case: &Case, error: &CaseError) -> Shrunk {
     }
 }
 
-impl Shrunk {
+impl<C: Shrinks> Shrunk<C> {
     /// Whether the candidate fails in the same way; if so it is the best so far.
-    fn fails(&mut self, candidate: Case) -> bool {
+    fn fails(&mut self, candidate: C) -> bool {
         if self.tries >= TRIES_MAX || candidate == self.case {
             return false;
         }
         self.tries += 1;
-        match (candidate.run(), &self.error) {
+        match (candidate.check(), &self.error) {
             (Err(CaseError::Violated(found)), CaseError::Violated(known))
                 if found.invariant == known.invariant =>
             {
@@ -59,13 +77,13 @@ impl Shrunk {
     }
 
     fn fewer_faults(&mut self) {
-        let mut portion = self.case.faults.len();
+        let mut portion = self.case.faults().len();
         while portion > 0 {
             let mut at = 0;
-            while at < self.case.faults.len() {
+            while at < self.case.faults().len() {
                 let mut candidate = self.case.clone();
-                let end = (at + portion).min(candidate.faults.len());
-                candidate.faults.drain(at..end);
+                let end = (at + portion).min(candidate.faults().len());
+                candidate.faults().drain(at..end);
                 if !self.fails(candidate) {
                     at += portion;
                 }
@@ -75,7 +93,29 @@ impl Shrunk {
     }
 
     fn smaller_job(&mut self) {
-        let smaller: [fn(&mut Case); 12] = [
+        for step in C::steps() {
+            loop {
+                let mut candidate = self.case.clone();
+                step(&mut candidate);
+                if !candidate.is_one() || !self.fails(candidate) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Shrinks for Case {
+    fn check(&self) -> Result<(), CaseError> {
+        self.run().map(drop)
+    }
+
+    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)> {
+        &mut self.faults
+    }
+
+    fn steps() -> &'static [fn(&mut Self)] {
+        &[
             |case| case.setup.samples /= 2,
             |case| case.setup.samples = case.setup.samples.saturating_sub(1),
             |case| case.setup.epochs = 1,
@@ -88,30 +128,52 @@ impl Shrunk {
             |case| case.rough.loss = 0.0,
             |case| case.rough.jitter = Duration::ZERO,
             |case| case.rough.variation = 0.0,
-        ];
-        for step in smaller {
-            loop {
-                let mut candidate = self.case.clone();
-                step(&mut candidate);
-                if candidate.setup.validate().is_err()
-                    || !names_only_its_own(&candidate)
-                    || !self.fails(candidate)
-                {
-                    break;
-                }
-            }
-        }
+        ]
+    }
+
+    fn is_one(&self) -> bool {
+        let faults = self.faults.iter().map(|(_, fault)| fault);
+        self.setup.validate().is_ok() && names_only(faults, self.setup.workers, self.setup.servers)
     }
 }
 
-/// Whether all faults are about nodes of the job.
-fn names_only_its_own(case: &Case) -> bool {
-    case.faults.iter().all(|(_, fault)| match fault {
+impl Shrinks for PartialCase {
+    fn check(&self) -> Result<(), CaseError> {
+        self.run().map(drop)
+    }
+
+    fn faults(&mut self) -> &mut Vec<(JobTime, Fault)> {
+        &mut self.faults
+    }
+
+    fn steps() -> &'static [fn(&mut Self)] {
+        &[
+            |case| case.setup.steps /= 2,
+            |case| case.setup.steps = case.setup.steps.saturating_sub(1),
+            |case| case.setup.workers -= 1,
+            |case| case.setup.group_size = (case.setup.group_size - 1).max(2),
+            |case| case.setup.bridges = false,
+            |case| case.setup.repeats = 0.0,
+            |case| case.rough.loss = 0.0,
+            |case| case.rough.jitter = Duration::ZERO,
+            |case| case.rough.variation = 0.0,
+        ]
+    }
+
+    fn is_one(&self) -> bool {
+        let faults = self.faults.iter().map(|(_, fault)| fault);
+        self.setup.validate().is_ok() && names_only(faults, self.setup.workers, 0)
+    }
+}
+
+/// Whether all faults are about nodes that there are.
+fn names_only<'a>(mut faults: impl Iterator<Item = &'a Fault>, workers: u32, servers: u32) -> bool {
+    faults.all(|fault| match fault {
         Fault::Crash(node) | Fault::Exit(node, _) | Fault::Pause(node, _) | Fault::Cut(node, _) => {
             let NodeId { role, index } = *node;
             match role {
-                antdt_core::Role::Worker => index < case.setup.workers,
-                antdt_core::Role::Server => index < case.setup.servers,
+                Role::Worker => index < workers,
+                Role::Server => index < servers,
             }
         }
         Fault::PauseMaster(_) | Fault::RestartLedger => true,

@@ -123,7 +123,12 @@ impl<W: Write> Observer for Tracer<W> {
             }
             Happening::Record(record) => self.ledger_effects.push(Effect::Record((*record).clone())),
             Happening::Wake => self.ledger_effects.push(Effect::Wake),
-            Happening::Worker(..)
+            // Of jobs only: what averages in groups has no recordings.
+            Happening::Group(..)
+            | Happening::GroupEffect(_)
+            | Happening::Groups(_)
+            | Happening::Member(..)
+            | Happening::Worker(..)
             | Happening::Beat(..)
             | Happening::Born(_)
             | Happening::Died(_)

@@ -279,6 +279,7 @@ impl WhatIf {
                         messages: priced(CostModel::LOOPBACK)?,
                         gradient_bytes: self.setup.gradient_bytes,
                         took: communication(facts),
+                        formed: facts.formed,
                     }),
                 };
                 Models { compute, network, scheduler, faults }
@@ -287,12 +288,15 @@ impl WhatIf {
     }
 }
 
-/// A network whose all-reduce of the gradient takes as long as in the recorded job, however many take part.
+/// A network on which the gradients of a step take as long as in the recorded job, however many take part, and whose first
+/// group forms as it did.
 #[derive(Debug)]
 struct AsRecorded {
     messages: Box<dyn Network>,
     gradient_bytes: u64,
     took: Duration,
+    /// Of the first group, until it was formed.
+    formed: Option<Duration>,
 }
 
 impl Network for AsRecorded {
@@ -304,7 +308,11 @@ impl Network for AsRecorded {
         bytes: u64,
         rng: &mut DetRng,
     ) -> Option<JobTime> {
-        self.messages.message(at, from, to, bytes, rng)
+        match (from, to) {
+            // To a server and back, for a pull and for a push.
+            (Site::Node(_), Site::Node(_)) => Some(at + self.took / 4),
+            (Site::Master, _) | (_, Site::Master) => self.messages.message(at, from, to, bytes, rng),
+        }
     }
 
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
@@ -314,6 +322,10 @@ impl Network for AsRecorded {
             Collective::AllGather(_) => Duration::ZERO,
             _ => self.messages.collective(at, operation, world, rng),
         }
+    }
+
+    fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
+        self.formed.take().unwrap_or_else(|| self.messages.form(at, world, rng))
     }
 }
 

@@ -766,8 +766,11 @@ impl<O: Observer> World<O> {
         if self.setup.sync.has_servers() && life.session.servers().is_empty() {
             return;
         }
-        let call = life.call;
-        self.queue.push(self.now, Due::Over(id, call, Work::Begin));
+        let (call, holder) = (life.call, life.holder);
+        let ready = self.now + self.models.scheduler.ready(self.now, holder, &mut self.scheduler_rng);
+        // What comes before is in no report.
+        self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, self.setup.sync, ready));
+        self.queue.push(ready, Due::Over(id, call, Work::Begin));
     }
 
     // Heartbeats.

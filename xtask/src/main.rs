@@ -3,6 +3,7 @@
 //! The same commands run here and in continuous integration; a failing step prints the command that repeats it.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -33,7 +34,15 @@ cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job)
                                       them";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Result<Vec<String>, OsString> =
+        std::env::args_os().skip(1).map(OsString::into_string).collect();
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(argument) => {
+            eprintln!("error: argument {argument:?} is not UTF-8; name it otherwise");
+            return ExitCode::from(2);
+        }
+    };
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec};
 
-use crate::meter::least;
+use crate::meter::{clock_time, least};
 
 /// Bytes of one write, as tried. Both ends of the range are worse than its middle.
 const WRITES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
@@ -31,144 +31,172 @@ const TRIES: usize = 4;
 /// A socket that carries nothing for so long is broken.
 const STUCK: Duration = Duration::from_secs(20);
 
-/// How bytes are written to a socket.
+/// Bytes of a half that are exchanged, and come back as sums, before the next ones are, as tried: all of them, or as many as
+/// stay in the caches meanwhile.
+const PIECES: [usize; 2] = [usize::MAX, 512 << 10];
+
+/// How bytes go through a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Way {
     /// Bytes a call.
     write: usize,
     socket_buffer: Option<usize>,
-    style: Style,
+    /// Bytes of a piece, at most.
+    piece: usize,
+    /// Whether a side with nothing to do sleeps, or asks again.
+    sleeps: bool,
 }
 
-/// What does the sending and receiving of a side.
+/// What counts when a way is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Style {
-    /// A thread on a core of its own, which asks again when nothing can be done.
-    Spinning,
-    /// A thread on a core of its own, which sleeps when nothing can be done.
-    Sleeping,
-    /// A thread that sends and one that receives.
-    Two,
+pub(super) enum Least {
+    /// The time it takes.
+    Time,
+    /// The time that both sides take on the cores.
+    Cpu,
 }
 
-impl Style {
-    const ALL: [Self; 3] = [Self::Spinning, Self::Sleeping, Self::Two];
-
-    const fn threads(self) -> usize {
-        match self {
-            Self::Spinning | Self::Sleeping => 1,
-            Self::Two => 2,
-        }
-    }
+/// What an exchange took.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Took {
+    /// Seconds until the slower side had everything.
+    pub(super) seconds: f64,
+    /// Seconds on the cores, both sides together.
+    pub(super) cpu: f64,
 }
 
-/// Two sides that send each other as many bytes at once, over loopback, and do nothing else: the least time of an
-/// all-reduce of two ranks over TCP, which exchange a half of their elements to sum them, and then a half of the sums.
-/// Each byte of the buffers is sent and received once, as there: halves that go twice would stay in the caches.
+/// Two sides that exchange over loopback what two ranks must for an all-reduce, a thread and a core each: half of the
+/// elements as operands, and as many bytes again as sums, piece by piece or at once. Nothing is touched that need not be:
+/// operands are received into a room the size of a piece. There are no frames, no deadlines, and no way back.
 #[derive(Debug)]
 pub(super) struct Duplex {
     way: Way,
     sides: [Side; 2],
+    /// Whether the operands are summed, too.
+    folds: bool,
 }
 
 #[derive(Debug)]
 struct Side {
     stream: TcpStream,
-    source: Vec<u8>,
-    place: Vec<u8>,
+    /// The half that the other side sums; the sums go there, too.
+    theirs: Vec<f32>,
+    mine: Vec<f32>,
+    room: Vec<f32>,
 }
 
 impl Duplex {
-    /// The best way to send `bytes`.
-    pub(super) fn best(bytes: usize) -> Result<Self> {
-        let mut best: Option<(f64, Way)> = None;
+    /// The best way to exchange what ranks with `bytes` have: all at once, which is what the socket can do; or, if it `folds`
+    /// what it receives, piece by piece as well, whatever is better.
+    pub(super) fn best(bytes: usize, folds: bool, least_of: Least) -> Result<Self> {
+        let mut best: Option<(f64, Self)> = None;
         for write in WRITES.into_iter().filter(|write| *write <= bytes.max(WRITES[0])) {
             for socket_buffer in SOCKET_BUFFERS {
-                for style in Style::ALL {
-                    let way = Way { write, socket_buffer, style };
-                    let mut duplex = Self::connect(way, bytes.min(CHOSEN_AT_MOST))?;
-                    let tries = (0..TRIES).map(|_| duplex.time()).collect::<Result<Vec<f64>>>()?;
-                    let time = least(tries);
-                    if best.is_none_or(|(shortest, _)| time < shortest) {
-                        best = Some((time, way));
+                for piece in
+                    PIECES.into_iter().filter(|piece| *piece == PIECES[0] || folds && *piece < bytes / 2)
+                {
+                    for sleeps in [false, true] {
+                        let way = Way { write, socket_buffer, piece, sleeps };
+                        let mut duplex = Self::connect(way, bytes.min(CHOSEN_AT_MOST), folds)?;
+                        let tries = (0..TRIES).map(|_| duplex.time()).collect::<Result<Vec<Took>>>()?;
+                        let least = least(tries.iter().map(|took| match least_of {
+                            Least::Time => took.seconds,
+                            Least::Cpu => took.cpu,
+                        }));
+                        if best.as_ref().is_none_or(|(best, _)| least < *best) {
+                            best = Some((least, duplex));
+                        }
                     }
                 }
             }
         }
-        let (_, way) = best.context("no way to write was tried")?;
-        let mut duplex = Self::connect(way, bytes)?;
+        let (_, best) = best.context("no way to write was tried")?;
+        if bytes <= CHOSEN_AT_MOST {
+            // The very connections: what buffers have grown to differs from one to the next.
+            return Ok(best);
+        }
+        let mut duplex = Self::connect(best.way, bytes, folds)?;
         for _ in 0..TRIES {
             duplex.time()?;
         }
         Ok(duplex)
     }
 
-    fn connect(way: Way, bytes: usize) -> Result<Self> {
+    fn connect(way: Way, bytes: usize, folds: bool) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let near = TcpStream::connect(listener.local_addr()?)?;
         let (far, _) = listener.accept()?;
-        let side = |stream: TcpStream| -> Result<Side> {
+        let half = (bytes / 2).div_ceil(size_of::<f32>()).max(1);
+        let side = |stream: TcpStream, value: f32| -> Result<Side> {
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(STUCK))?;
-            stream.set_write_timeout(Some(STUCK))?;
-            stream.set_nonblocking(way.style.threads() == 1)?;
+            stream.set_nonblocking(true)?;
             if let Some(size) = way.socket_buffer {
                 sockopt::set_socket_send_buffer_size(&stream, size)?;
                 sockopt::set_socket_recv_buffer_size(&stream, size)?;
             }
             // Not zeroed: pages of zeros that were never written are all the same one.
-            let both_halves = 2 * (bytes / 2).max(1);
-            Ok(Side { stream, source: vec![1; both_halves], place: vec![2; both_halves] })
+            let all = || vec![value; half];
+            Ok(Side {
+                stream,
+                theirs: all(),
+                mine: all(),
+                room: vec![value; half.min(way.piece / size_of::<f32>())],
+            })
         };
-        Ok(Self { way, sides: [side(near)?, side(far)?] })
+        Ok(Self { way, sides: [side(near, 1.0)?, side(far, 2.0)?], folds })
     }
 
-    /// Seconds until both sides have sent and received a half and then the other, over and over.
-    pub(super) fn time(&mut self) -> Result<f64> {
-        let Way { write, style, .. } = self.way;
-        let times = SENT_AT_LEAST.div_ceil(self.sides[0].source.len());
-        let start = Barrier::new(2 * style.threads());
-        let over =
-            |work: &mut dyn FnMut() -> Result<()>| after(&start, || (0..times).try_for_each(|_| work()));
-        let took: Vec<Result<f64>> = thread::scope(|scope| {
-            let mut working = Vec::new();
-            for (core, Side { stream, source, place }) in self.sides.iter_mut().enumerate() {
-                let (mut stream, source, over) = (&*stream, &*source, &over);
-                if style.threads() == 1 {
-                    working.push(scope.spawn(move || {
+    /// One exchange on average, of several for short ones.
+    pub(super) fn time(&mut self) -> Result<Took> {
+        let (way, folds) = (self.way, self.folds);
+        let times = SENT_AT_LEAST.div_ceil(2 * size_of_val(&self.sides[0].mine[..]));
+        let start = Barrier::new(2);
+        let took: Vec<Result<Took>> = thread::scope(|scope| {
+            let working: Vec<_> = self
+                .sides
+                .iter_mut()
+                .enumerate()
+                .map(|(core, side)| {
+                    let start = &start;
+                    scope.spawn(move || {
                         stay_on(core);
-                        over(&mut || {
-                            let half = source.len() / 2;
-                            let halves = source.chunks(half).zip(place.chunks_mut(half));
-                            halves.into_iter().try_for_each(|(source, place)| {
-                                both(stream, write, style == Style::Sleeping, source, place)
-                            })
-                        })
-                    }));
-                    continue;
-                }
-                let mut sending = stream;
-                working.push(scope.spawn(move || {
-                    over(&mut || source.chunks(write).try_for_each(|piece| Ok(sending.write_all(piece)?)))
-                }));
-                working.push(scope.spawn(move || {
-                    over(&mut || place.chunks_mut(write).try_for_each(|piece| Ok(stream.read_exact(piece)?)))
-                }));
-            }
+                        start.wait();
+                        let (cpu, began) = (clock_time(ClockId::ThreadCPUTime), Instant::now());
+                        (0..times).try_for_each(|_| side.exchange(way, folds))?;
+                        let (seconds, cpu) = (began.elapsed(), clock_time(ClockId::ThreadCPUTime) - cpu);
+                        Ok(Took { seconds: seconds.as_secs_f64(), cpu: cpu.as_secs_f64() })
+                    })
+                })
+                .collect();
             working
                 .into_iter()
                 .map(|thread| thread.join().expect("it reports instead of panicking"))
                 .collect()
         });
-        took.into_iter().try_fold(0.0, |slowest: f64, took| Ok(slowest.max(took? / times as f64)))
+        took.into_iter().try_fold(Took::default(), |all, took| {
+            let (took, times) = (took?, times as f64);
+            Ok(Took { seconds: all.seconds.max(took.seconds / times), cpu: all.cpu + took.cpu / times })
+        })
     }
 }
 
-fn after(start: &Barrier, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    start.wait();
-    let began = Instant::now();
-    work()?;
-    Ok(began.elapsed().as_secs_f64())
+impl Side {
+    fn exchange(&mut self, way: Way, folds: bool) -> Result<()> {
+        let Self { stream, theirs, mine, room } = self;
+        let piece = room.len();
+        for (theirs, mine) in theirs.chunks_mut(piece).zip(mine.chunks_mut(piece)) {
+            let room = &mut room[..mine.len()];
+            both(stream, way, bytemuck::cast_slice(theirs), bytemuck::cast_slice_mut(room))?;
+            let sums = if folds {
+                kernel::reduce(ReduceOp::Sum, mine, room);
+                mine
+            } else {
+                room
+            };
+            both(stream, way, bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(theirs))?;
+        }
+        Ok(())
+    }
 }
 
 // A core that does not exist is no loss: the system then chooses.
@@ -179,7 +207,8 @@ fn stay_on(core: usize) {
 }
 
 // Sends while the socket takes and receives while it gives.
-fn both(mut stream: &TcpStream, write: usize, sleeps: bool, source: &[u8], place: &mut [u8]) -> Result<()> {
+fn both(mut stream: &TcpStream, way: Way, source: &[u8], place: &mut [u8]) -> Result<()> {
+    let Way { write, sleeps, .. } = way;
     let began = Instant::now();
     let (mut sent, mut received) = (0, 0);
     while sent < source.len() || received < place.len() {
@@ -300,12 +329,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_goes_both_ways_in_every_style() {
-        for style in Style::ALL {
-            let way = Way { write: 1000, socket_buffer: Some(64 << 10), style };
-            let mut duplex = Duplex::connect(way, 1_000_001).unwrap();
-            assert!(duplex.time().unwrap() > 0.0);
-            assert!(duplex.sides.iter().all(|side| side.place == side.source));
+    fn both_sides_end_with_the_sums_in_pieces_or_at_once_asleep_or_not() {
+        for (piece, sleeps) in [(usize::MAX, false), (usize::MAX, true), (4000, false), (4000, true)] {
+            let way = Way { write: 1000, socket_buffer: Some(64 << 10), piece, sleeps };
+            let mut duplex = Duplex::connect(way, SENT_AT_LEAST, true).unwrap();
+            let took = duplex.time().unwrap();
+            assert!(took.seconds > 0.0 && took.cpu > 0.0);
+            // Each side sums its half, and has the other's sums for the other half.
+            for side in duplex.sides {
+                assert!(side.mine.iter().chain(&side.theirs).all(|sum| *sum == 3.0));
+            }
+        }
+    }
+
+    #[test]
+    fn without_sums_each_half_comes_back_as_it_was_sent() {
+        let way = Way { write: 1000, socket_buffer: None, piece: 4000, sleeps: true };
+        let mut duplex = Duplex::connect(way, SENT_AT_LEAST, false).unwrap();
+        duplex.time().unwrap();
+        for (side, own) in duplex.sides.iter().zip([1.0, 2.0]) {
+            assert!(side.mine.iter().chain(&side.theirs).all(|x| *x == own));
         }
     }
 

@@ -55,9 +55,12 @@ impl Path {
     pub(super) fn columns(self, world: u32, bytes: usize) -> Vec<Column> {
         let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
         match self.medium {
-            Medium::Tcp if world == 2 && bytes > SHORT => columns.push(Column::Duplex),
+            Medium::Tcp if world == 2 && bytes > SHORT => columns.extend([Column::Duplex, Column::Bare]),
             Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Copies]),
             _ => {}
+        }
+        if self.medium == Medium::Tcp && bytes == CPU_AT {
+            columns.push(Column::Frugal);
         }
         columns
     }
@@ -179,10 +182,33 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
             );
         }
     }
+    if let Some(bare) = of(Column::Bare).filter(|_| path.medium == Medium::Tcp) {
+        let most = of(Column::Openmpi(path.medium)).map(|peer| peer.median() / bare.median());
+        let most =
+            most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
+        let ratio = bare.median() / ours.median();
+        entries.push(
+            Entry::shown(format!("{title}: {} / ours", bare.column), ratio, "x")
+                .beside(format!("{} {unit}{most}", digits(bare.median() * units))),
+        );
+    }
     if bytes == CPU_AT {
         let gib = bytes as f64 / f64::from(1 << 30);
         let cpu = ours.cpu_median() / gib;
         entries.push(Entry::shown(format!("{title}: time on the cores a GiB"), cpu, "s"));
+        if let Some(least) = of(Column::Frugal).filter(|_| path.medium == Medium::Tcp) {
+            let share = of(Column::Gloo).map(|gloo| least.cpu_median() / gloo.cpu_median());
+            let share = share.map_or(String::new(), |share| format!(", {} of gloo's", digits(share)));
+            let per_gib = digits(least.cpu_median() / gib);
+            entries.push(
+                Entry::shown(
+                    format!("{title}: {} / ours", least.column),
+                    least.cpu_median() / ours.cpu_median(),
+                    "x",
+                )
+                .beside(format!("{per_gib} s a GiB{share}")),
+            );
+        }
         if let Some(gloo) = of(Column::Gloo) {
             let theirs = gloo.cpu_median() / gib;
             entries.push(

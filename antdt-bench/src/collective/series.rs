@@ -17,8 +17,12 @@ pub(super) enum Column {
     Gloo,
     /// Open MPI over the same medium.
     Openmpi(Medium),
-    /// As many bytes each way over loopback, and nothing else.
+    /// What two ranks must send each other over loopback, and nothing else.
     Duplex,
+    /// The same, and the sums.
+    Bare,
+    /// The same, in the way that takes the cores the least time.
+    Frugal,
     /// The least passes over memory of ranks that read each other's: one that reduces, one that copies.
     Floor,
     /// Every rank's bytes copied once.
@@ -32,6 +36,8 @@ impl fmt::Display for Column {
             Self::Gloo => Peer::Gloo.fmt(f),
             Self::Openmpi(_) => Peer::Openmpi.fmt(f),
             Self::Duplex => f.write_str("duplex ceiling"),
+            Self::Bare => f.write_str("bare all-reduce"),
+            Self::Frugal => f.write_str("least time on the cores"),
             Self::Floor => f.write_str("memory floor"),
             Self::Copies => f.write_str("copies of the buffers"),
         }
@@ -44,7 +50,7 @@ pub(super) struct Series {
     pub(super) column: Column,
     /// Of one reduction.
     pub(super) seconds: Vec<f64>,
-    /// Time on the cores of one reduction, all ranks together; nothing for a bound.
+    /// Time on the cores of one reduction, all ranks together; nothing for bounds of memory.
     pub(super) cpu: Vec<f64>,
 }
 

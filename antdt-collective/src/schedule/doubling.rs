@@ -51,4 +51,8 @@ impl Algorithm for RecursiveDoubling {
                 .collect()
         })
     }
+
+    fn slices(&self) -> bool {
+        true
+    }
 }

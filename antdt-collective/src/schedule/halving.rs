@@ -57,6 +57,10 @@ impl Algorithm for HalvingDoubling {
             halving.chain(doubling).collect()
         })
     }
+
+    fn slices(&self) -> bool {
+        true
+    }
 }
 
 /// The ranks that take part for all: a power of two of them, numbered anew without gaps.

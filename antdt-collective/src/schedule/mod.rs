@@ -163,6 +163,13 @@ pub trait Algorithm {
 
     /// What rank `me` of `world` does with a buffer of `len` elements.
     fn schedule(&self, me: Rank, world: u32, len: usize) -> Schedule;
+
+    /// Whether a long buffer is better cut into slices, each reduced by a schedule of its own. All ranks' schedules of one
+    /// length then have as many rounds. Not by default: who passes on segments without waiting for the end of a round
+    /// gains nothing.
+    fn slices(&self) -> bool {
+        false
+    }
 }
 
 /// Cuts `len` elements into `parts` spans in order; lengths differ by at most one, the first ones are longer.

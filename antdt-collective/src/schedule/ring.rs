@@ -38,6 +38,10 @@ impl Algorithm for Ring {
         rounds.extend(hand_round(me, world, &chunks, 1));
         Schedule { rounds }
     }
+
+    fn slices(&self) -> bool {
+        true
+    }
 }
 
 /// All-gather round a ring: rank `r` starts with block `r` and ends with all.

@@ -10,6 +10,10 @@ use super::{
 
 /// How an all-reduce picks its algorithm. The same on all members; a member that differs makes the call fail as a
 /// mismatch.
+///
+/// [`Hierarchical`](super::Hierarchical) is none of the choices: it is made from the hosts of the ranks, which the transport
+/// knows and whoever names an algorithm does not. [`Auto`](Self::Auto) takes it where it is of use: for long buffers, in
+/// groups whose members share some hosts but not all one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
     /// By [`select()`], and hosts first where the members of a group share some of them.

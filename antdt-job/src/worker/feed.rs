@@ -33,29 +33,33 @@ enum Asked {
 }
 
 /// Leases of one worker. Whatever returns a call goes on with its [`answer`](Self::answer), until no call is left.
+///
+/// Laid out as written: what every exchange touches comes first.
 #[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub(super) struct Feed {
-    batcher: Batcher,
     asked: Asked,
+    registered: bool,
+    end_of_data: bool,
+    /// Whether to ask until the next batch is full.
+    filling: bool,
+    /// Restarts of the service since the question was put first.
+    restarts: u32,
+    /// Shards that the question asks for.
+    want: u32,
     /// Requests that were answered with shards.
     granted: u64,
     /// Samples of the last batch that was asked for, and of the last shard that was granted.
     batch_len: u64,
     shard_len: u64,
-    registered: bool,
-    end_of_data: bool,
-    /// Whether to ask until the next batch is full.
-    filling: bool,
-    /// How long the service may keep a question while nothing is held.
-    patience: Duration,
     /// What the question acknowledges, and the leases that were finished since the service answered last.
     acks: SmallVec<[Ack; 1]>,
+    batcher: Batcher,
     done: Vec<Held>,
-    /// Shards that it asks for, and how long the service may keep it.
-    want: u32,
+    /// How long the service may keep the question.
     wait: Duration,
-    /// Restarts of the service since the question was put first.
-    restarts: u32,
+    /// How long it may keep one while nothing is held.
+    patience: Duration,
 }
 
 impl Feed {

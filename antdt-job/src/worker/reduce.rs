@@ -41,6 +41,7 @@ impl WorkerLoop {
     pub(super) fn enter(&mut self, joined: Box<Joined>) -> Call {
         self.switch.regroup(joined.membership, &joined.plan);
         self.alone = joined.members.len() == 1;
+        self.first = joined.members.first().is_some_and(|(holder, _)| *holder == self.holder);
         self.ask(At::Entering { has_source: joined.source.is_some() }, Call::Enter(joined))
     }
 
@@ -83,6 +84,7 @@ impl WorkerLoop {
             end_of_data: self.feed.end_of_data(),
             plan_ready: self.switch.ready(),
             reform: self.draining || session.reform(),
+            leaving: self.draining,
             loss_sum,
         };
         self.ask(At::Agreeing, Call::Agree(lanes))
@@ -120,7 +122,7 @@ impl WorkerLoop {
         self.idle = verdict.samples == 0;
         if verdict.end_of_data && self.idle {
             self.over(End::EndOfData { trained: true })
-        } else if verdict.reform && self.draining {
+        } else if verdict.reform && self.draining && !(verdict.all_leaving && self.first) {
             self.over(End::Drained)
         } else if verdict.reform {
             self.join()

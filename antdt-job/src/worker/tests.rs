@@ -159,6 +159,35 @@ fn a_drained_worker_that_nobody_shares_the_model_with_goes_on_until_somebody_doe
 }
 
 #[test]
+fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_model() {
+    for first in [true, false] {
+        let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+        (outside.peer, outside.peer_first) = (Some(PEER), !first);
+        outside.until(|call| matches!(call, Call::Compute));
+        outside.order(BeatReply { drain: true, ..BeatReply::default() });
+        outside.until(|call| matches!(call, Call::Agree(Lanes { leaving: true, reform: true, .. })));
+        outside.peer_leaves = true;
+        outside.until(|call| matches!(call, Call::Join(_) | Call::Stop(_)));
+        if !first {
+            assert_eq!(outside.call, Call::Stop(End::Drained));
+            continue;
+        }
+        let Call::Join(standing) = &outside.call else { panic!("{:?}", outside.call) };
+        assert_eq!(standing.applied.as_ref().map(|result| result.step), Some(1));
+        // Alone it goes on, and leaves when somebody else has the model.
+        outside.peer = None;
+        let steps = outside.worker.steps();
+        outside.until(|call| matches!(call, Call::Agree(Lanes { leaving: false, .. })));
+        let reply = outside.answer();
+        outside.say(&reply);
+        (outside.peer, outside.peer_leaves) = (Some(PEER), false);
+        outside.order(BeatReply { drain: true, reform: true, ..BeatReply::default() });
+        assert_eq!(outside.end(), End::Drained);
+        assert!(outside.worker.steps() > steps, "{}", outside.worker.steps());
+    }
+}
+
+#[test]
 fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
     let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
     outside.until(|call| matches!(call, Call::Compute));

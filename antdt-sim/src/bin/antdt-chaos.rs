@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a program, with threads and a clock of its own")]
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -23,13 +24,22 @@ macro_rules! say {
 }
 
 const USAGE: &str = "\
-antdt-chaos --seeds N [--from SEED]   run N random worlds under all invariants
-antdt-chaos --seed SEED [--trace FILE]    run one, and if it fails make it small and tell its story; its recording
-                                          goes to FILE and is replayed
+antdt-chaos --seeds N [--from SEED]   run the random worlds of N seeds under all invariants: of each a job, and workers that
+                                      average in groups
+antdt-chaos --seed SEED [--trace FILE]    run those of one, and make small what fails and tell its story; the recording of
+                                          the job goes to FILE and is replayed
 antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Result<Vec<String>, OsString> =
+        std::env::args_os().skip(1).map(OsString::into_string).collect();
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(argument) => {
+            eprintln!("argument {argument:?} is not UTF-8; name another file");
+            return ExitCode::from(2);
+        }
+    };
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match &arguments[..] {
         ["--seed", seed] => number("--seed", seed).and_then(|seed| one(seed, None)),
@@ -58,8 +68,32 @@ fn number(flag: &str, text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{flag} = {text}: must be a whole number\n{USAGE}"))
 }
 
-/// One case. Returns whether all invariants hold in it.
+/// The cases of one seed. Returns whether all invariants hold in them.
 fn one(seed: u64, trace: Option<&str>) -> Result<bool, String> {
+    if let Some(trace) = trace.filter(|trace| trace.ends_with(".gz")) {
+        // Readers take what is called so for compressed.
+        return Err(format!("--trace = {trace}: it is not compressed; leave .gz out"));
+    }
+    let job = one_job(seed, trace)?;
+    let case = chaos::partial_case(seed);
+    say!("\n{case}");
+    match case.run() {
+        Ok(outcome) => {
+            let (at, steps, averages) = (outcome.completed, outcome.steps, outcome.averages);
+            say!("every invariant holds; {steps} steps and {averages} averages, complete at {at}");
+            Ok(job)
+        }
+        Err(error) => {
+            let shrunk = shrink(&case, &error);
+            say!("\nsmallest of {} candidates: {}", shrunk.tries, shrunk.case);
+            say!("\n{}", shrunk.case.story());
+            Ok(false)
+        }
+    }
+}
+
+/// The job of a seed.
+fn one_job(seed: u64, trace: Option<&str>) -> Result<bool, String> {
     let mut case = chaos::case(seed);
     say!("{case}");
     let good = match case.run() {
@@ -103,13 +137,17 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
             return;
         }
         let seed = from.wrapping_add(at);
-        match chaos::case(seed).run() {
-            Ok(outcome) => drop(events.fetch_add(outcome.simulated, Ordering::Relaxed)),
-            Err(error) => {
-                say!("seed {seed}: {error}");
-                say!("    again: cargo xtask sim --seed {seed}");
-                let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                failed.push((seed, error));
+        let job = chaos::case(seed).run().map(|outcome| outcome.simulated);
+        let groups = chaos::partial_case(seed).run().map(|outcome| outcome.simulated);
+        for result in [job, groups] {
+            match result {
+                Ok(simulated) => drop(events.fetch_add(simulated, Ordering::Relaxed)),
+                Err(error) => {
+                    say!("seed {seed}: {error}");
+                    say!("    again: cargo xtask sim --seed {seed}");
+                    let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    failed.push((seed, error));
+                }
             }
         }
     };

@@ -34,12 +34,12 @@ pub struct Rough {
 }
 
 impl Rough {
-    pub(super) fn draw(setup: &Setup, rng: &mut DetRng) -> Self {
+    pub(super) fn draw(workers: u32, rng: &mut DetRng) -> Self {
         let sample_time = Duration::from_micros(200 + rng.below(8_000));
         let of_one = |_| if rng.below(4) == 0 { 2 + below(rng, 6) } else { 1 };
         Self {
             sample_time,
-            slow: (0..setup.workers).map(of_one).collect(),
+            slow: (0..workers).map(of_one).collect(),
             variation: [0.0, 0.1, 2.0][usize::from(rng.below(2) == 0) + usize::from(rng.below(4) == 0)],
             latency: Duration::from_micros(50 + rng.below(2_000)),
             jitter: if rng.below(2) == 0 { Duration::ZERO } else { up_to(rng, Duration::from_millis(10)) },
@@ -60,8 +60,12 @@ impl Rough {
     }
 
     /// A world that is so rough, and in which this goes wrong.
-    pub(crate) fn models(&self, setup: &Setup, faults: Box<dyn Faults>) -> Result<Models, InvalidValue> {
-        let hosts = Hosts::new(setup.workers_per_host)?;
+    pub(crate) fn models(
+        &self,
+        workers_per_host: u32,
+        faults: Box<dyn Faults>,
+    ) -> Result<Models, InvalidValue> {
+        let hosts = Hosts::new(workers_per_host)?;
         let straggler = |(index, slow): (u32, &u32)| Straggler {
             who: Who::Node(NodeId::worker(index)),
             slow: f64::from(*slow),

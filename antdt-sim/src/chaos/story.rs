@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use antdt_core::{FetchOutcome, JobTime, LeaseId};
+use antdt_collective::partial::GeneratorEffect;
+use antdt_collective::partial::member::MemberEffect;
+use antdt_core::{FetchOutcome, Holder, JobTime, LeaseId};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 use antdt_shard::ledger::{Answer, Event};
 
@@ -116,7 +118,10 @@ fn line(what: &Happening<'_>) -> Option<String> {
             Some(format!("! record {record:?}")).filter(|line| line.contains("Gener"))
         }
         Happening::Head(event, answer) => head(event, answer),
-        Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) => None,
+        Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) | Happening::Groups(_) => None,
+        Happening::Group(event, answer) => Some(format!("generator: {event:?}: {answer:?}")),
+        Happening::GroupEffect(effect) => Some(group_effect(effect)),
+        Happening::Member(holder, effect) => Some(member(*holder, effect)),
         Happening::Effect(effect) => self::effect(effect),
         Happening::Worker(holder, reply, call) => worker(reply, call).map(|text| format!("{holder} {text}")),
         Happening::Born(holder) => Some(format!("{holder} begins to run")),
@@ -124,6 +129,38 @@ fn line(what: &Happening<'_>) -> Option<String> {
         Happening::Fault(fault) => Some(format!("! fault {fault:?}")),
         Happening::Calm => Some("! calm from here".to_owned()),
         Happening::Ended(result) => Some(format!("! the job ends: {result:?}")),
+    }
+}
+
+fn group_effect(effect: &GeneratorEffect) -> String {
+    match effect {
+        GeneratorEffect::Go { to, go, request, last } => {
+            let members: Vec<String> = go.members.iter().map(Holder::to_string).collect();
+            let of = members.join(", ");
+            format!("generator: {to} may run group {} of [{of}] for request {request}, last {last}", go.key)
+        }
+        GeneratorEffect::Skip { to, request } => format!("generator: {to} may go on after request {request}"),
+        GeneratorEffect::Commit { to, group } => format!("generator: group {group} is committed for {to}"),
+        GeneratorEffect::Abort { to, group, culprit } => {
+            let by = culprit.map(|culprit| format!(" because of {culprit}")).unwrap_or_default();
+            format!("generator: group {group} is aborted for {to}{by}")
+        }
+        GeneratorEffect::Membership { membership, who, joined } => {
+            let verb = if *joined { "joins" } else { "leaves" };
+            format!("! generator: {who} {verb}, membership {membership}")
+        }
+    }
+}
+
+fn member(holder: Holder, effect: &MemberEffect) -> String {
+    match effect {
+        MemberEffect::Send(event) => format!("{holder} says {event:?}"),
+        MemberEffect::Reduce(go) => format!("{holder} enters group {}", go.key),
+        MemberEffect::Apply(group) => format!("{holder} takes group {group} over"),
+        MemberEffect::Discard(group) => format!("{holder} forgets group {group}"),
+        MemberEffect::Resume => format!("{holder} trains"),
+        MemberEffect::Left => format!("{holder} has left"),
+        MemberEffect::Fenced(error) => format!("{holder} ends: {error}"),
     }
 }
 

@@ -158,7 +158,14 @@ mod tests {
             Some(version) => Some(PlanVersion(version)),
             None => None,
         };
-        Reply::Agreed(Verdict { samples: 8, end_of_data: false, plan_agreed, reform: false, loss_sum: 0.0 })
+        Reply::Agreed(Verdict {
+            samples: 8,
+            end_of_data: false,
+            plan_agreed,
+            reform: false,
+            all_leaving: false,
+            loss_sum: 0.0,
+        })
     }
 
     fn combine(step: u64) -> Call {

@@ -1,10 +1,12 @@
 //! Whoever waits for the master is answered, unless he or the job ended meanwhile; and nobody is answered who does not wait.
+//! So is whoever waits for the generator of groups; it may say a thing again.
 //!
 //! Source: our design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use antdt_collective::partial::{GeneratorEffect, GeneratorEvent, GroupKey, Taken};
 use antdt_core::{Holder, JobTime};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 
@@ -16,6 +18,8 @@ use crate::happening::Happening;
 enum Asked {
     Group,
     Commit(u64),
+    /// That many averages.
+    Average(u64),
 }
 
 impl fmt::Display for Asked {
@@ -23,6 +27,7 @@ impl fmt::Display for Asked {
         match self {
             Self::Group => f.write_str("a group"),
             Self::Commit(step) => write!(f, "the commit of step {step}"),
+            Self::Average(request) => write!(f, "the end of its request {request} to average"),
         }
     }
 }
@@ -34,6 +39,8 @@ pub struct RequestsAreServed {
     waiting: BTreeMap<(Holder, Asked), JobTime>,
     /// Those whose end the master may not know of yet.
     dead: BTreeSet<Holder>,
+    /// The group whose commit answers a request to average.
+    last: BTreeMap<Holder, (GroupKey, u64)>,
     calm: bool,
     ended: bool,
 }
@@ -44,6 +51,42 @@ impl RequestsAreServed {
             Some(_) => Ok(()),
             None if self.dead.contains(&holder) => Ok(()),
             None => Err(format!("{holder} is told of {what} and did not ask")),
+        }
+    }
+
+    fn group(&mut self, at: JobTime, event: &GeneratorEvent) {
+        match event {
+            GeneratorEvent::Request { holder, sequence } => {
+                self.waiting.insert((*holder, Asked::Average(*sequence)), at);
+            }
+            GeneratorEvent::Lost { holder } => {
+                // With it all older lives.
+                let older = |who: &Holder| who.node == holder.node && who.incarnation <= holder.incarnation;
+                self.waiting.retain(|(who, _), _| !older(who));
+            }
+            GeneratorEvent::Hello { holder, .. } => {
+                self.waiting.retain(|(who, _), _| who.node != holder.node);
+            }
+            GeneratorEvent::Done { .. } | GeneratorEvent::Bye { .. } => {}
+        }
+    }
+
+    fn group_effect(&mut self, effect: &GeneratorEffect) {
+        match effect {
+            GeneratorEffect::Go { to, request, go, last: true } => {
+                self.last.insert(*to, (go.key, *request));
+            }
+            GeneratorEffect::Skip { to, request } => {
+                self.waiting.remove(&(*to, Asked::Average(*request)));
+            }
+            GeneratorEffect::Commit { to, group } => {
+                if let Some((_, request)) = self.last.get(to).filter(|(last, _)| last == group) {
+                    self.waiting.remove(&(*to, Asked::Average(*request)));
+                }
+            }
+            GeneratorEffect::Go { .. }
+            | GeneratorEffect::Abort { .. }
+            | GeneratorEffect::Membership { .. } => {}
         }
     }
 
@@ -74,6 +117,8 @@ impl Invariant for RequestsAreServed {
                 self.waits_no_more(*holder);
                 self.dead.remove(holder);
             }
+            Happening::Group(event, Ok(Taken::New)) => self.group(at, event),
+            Happening::GroupEffect(effect) => self.group_effect(effect),
             Happening::Died(holder) => {
                 self.dead.insert(*holder);
             }
@@ -96,7 +141,10 @@ impl Invariant for RequestsAreServed {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{PlanVersion, Readiness, Standing, StepCommit};
+    use std::sync::Arc;
+
+    use antdt_collective::partial::{Go, GroupKind};
+    use antdt_core::{MembershipVersion, PlanVersion, Readiness, Standing, StepCommit};
 
     use super::super::testing::{History, holder, joined, plan};
     use super::*;
@@ -116,6 +164,37 @@ mod tests {
         history.head(&join(0), &HeadAnswer::Parked).head(&join(1), &HeadAnswer::Parked);
         history.effect(&answer(0)).saw(&Happening::Died(holder(1))).finish().holds();
         history.head(&join(0), &HeadAnswer::Parked).finish().fails("worker-0#0 has waited for a group");
+    }
+
+    #[test]
+    fn who_wants_to_average_is_answered_by_the_last_group_or_by_a_skip() {
+        let request = |index, sequence| GeneratorEvent::Request { holder: holder(index), sequence };
+        let key = |order| GroupKey { order, attempt: 0 };
+        let go = |order, last| {
+            let members = Box::new([holder(0), holder(1)]);
+            let (kind, deadline) = (GroupKind::Division, JobTime::NEVER);
+            let membership = MembershipVersion(2);
+            let go = Go { key: key(order), kind, membership, members, deadline };
+            GeneratorEffect::Go { to: holder(0), request: 1, go: Arc::new(go), last }
+        };
+        let mut history = History::new(RequestsAreServed::default());
+        history.saw(&Happening::Calm);
+        for index in 0..3 {
+            history.saw(&Happening::Group(&request(index, 1), &Ok(Taken::New)));
+        }
+        history.saw(&Happening::GroupEffect(&GeneratorEffect::Skip { to: holder(1), request: 1 }));
+        history.saw(&Happening::Group(&GeneratorEvent::Lost { holder: holder(2) }, &Ok(Taken::New)));
+        history.saw(&Happening::GroupEffect(&go(3, false)));
+        history.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(3) }));
+        history.saw(&Happening::GroupEffect(&go(4, true)));
+        let mut answered = History::new(RequestsAreServed::default());
+        std::mem::swap(&mut answered, &mut history);
+        answered.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(4) }));
+        answered.finish().holds();
+        history.saw(&Happening::Calm).saw(&Happening::Group(&request(0, 1), &Ok(Taken::New)));
+        history.saw(&Happening::GroupEffect(&go(3, false)));
+        history.saw(&Happening::GroupEffect(&GeneratorEffect::Commit { to: holder(0), group: key(3) }));
+        history.finish().fails("worker-0#0 has waited for the end of its request 1 to average");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{End, Kind};
-use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Role};
+use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
@@ -26,6 +26,9 @@ pub struct Facts {
     pub batches: BTreeMap<NodeId, Vec<Batch>>,
     /// Orders to start a process, in order of time.
     pub starts: Vec<StartFact>,
+    /// All-reduce: from the moment at which the master had told all members of the first group, until all were in it and
+    /// asked for shards; `None` if they did not.
+    pub formed: Option<Duration>,
     /// Ends of processes before the job was over, in order of time.
     pub ends: Vec<EndFact>,
     /// What the policy and the relaunch of dead nodes did, or refused to.
@@ -103,6 +106,9 @@ pub struct StartFact {
     pub at: JobTime,
     /// Until it registered; `None` if it never did.
     pub took: Option<Duration>,
+    /// Of a worker: from its registration, or with servers from the moment at which it was told of them, until it came to
+    /// meet the others; `None` if it never did.
+    pub ready: Option<Duration>,
 }
 
 /// The end of a process.
@@ -139,7 +145,7 @@ enum Effect {
     Kill(Holder),
     Settle(IgnoredAny),
     LedgerLost(IgnoredAny),
-    Joined(IgnoredAny, IgnoredAny),
+    Joined(Holder, IgnoredAny),
     Committed(IgnoredAny, IgnoredAny),
     End(Result<(), String>),
     Note { at: JobTime, note: Note },
@@ -157,6 +163,24 @@ enum Note {
     Batches(IgnoredAny),
     Completed,
     Evaluated(IgnoredAny),
+}
+
+/// A [`HeadAnswer`](antdt_job::HeadAnswer) that may name the servers.
+#[derive(Deserialize)]
+enum Answer {
+    Registered { servers: Vec<IgnoredAny> },
+    Beat(Beat),
+}
+
+#[derive(Deserialize)]
+struct Beat {
+    servers: Vec<IgnoredAny>,
+}
+
+/// An [`Event`](antdt_shard::Event) of the ledger by which a worker begins.
+#[derive(Deserialize)]
+enum LedgerEvent {
+    Register { holder: Holder },
 }
 
 /// Batches that are kept of all workers together: 100 MB.
@@ -182,6 +206,7 @@ impl Recording {
                 settings: self.header.settings.clone(),
                 batches: BTreeMap::new(),
                 starts: Vec::new(),
+                formed: None,
                 ends: Vec::new(),
                 actions: Vec::new(),
                 steps: 0,
@@ -193,6 +218,10 @@ impl Recording {
                 torn: None,
             },
             expected: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            asked: None,
+            told: JobTime::ZERO,
+            entering: BTreeSet::new(),
             recent_steps: BTreeSet::new(),
             kept: 0,
             grain: 1,
@@ -203,13 +232,27 @@ impl Recording {
             let (entry, line) = (entry?, entries.line());
             gathering.facts.last = gathering.facts.last.max(entry.at);
             if entry.machine != "head" {
+                // What else the ledger is told is not even looked at.
+                if entry.kind == Kind::Event
+                    && !gathering.entering.is_empty()
+                    && let Ok(LedgerEvent::Register { holder }) = entry.read()
+                {
+                    gathering.entered(entry.at, holder);
+                }
                 continue;
             }
             let wrong = |e| self.value_error(line, &entry, e);
             match entry.kind {
+                Kind::Answer => {
+                    if gathering.asked.is_some()
+                        && let Ok(answer) = entry.read()
+                    {
+                        gathering.answer(entry.at, &answer);
+                    }
+                }
                 Kind::Event => gathering.event(entry.at, entry.read().map_err(wrong)?),
                 Kind::Effect => gathering.effect(entry.at, entry.read().map_err(wrong)?),
-                Kind::Answer | Kind::Deadline | Kind::Restart | Kind::End => {}
+                Kind::Deadline | Kind::Restart | Kind::End => {}
             }
         }
         gathering.facts.end = entries.end();
@@ -225,6 +268,15 @@ struct Gathering {
     facts: Facts,
     /// Lives whose end surprises nobody.
     expected: BTreeSet<Holder>,
+    /// Workers that have registered and not met the others: since when they could, which with servers is when they were
+    /// told of them.
+    begun: BTreeMap<Holder, Option<JobTime>>,
+    /// One of them that waits for an answer, which may name the servers.
+    asked: Option<Holder>,
+    /// When the newest member of the first group was told of it.
+    told: JobTime,
+    /// Members of the first group that are not in it yet.
+    entering: BTreeSet<Holder>,
     recent_steps: BTreeSet<u64>,
     /// Batches that are kept, of all workers.
     kept: usize,
@@ -235,15 +287,22 @@ struct Gathering {
 
 impl Gathering {
     fn event(&mut self, at: JobTime, event: HeadEvent) {
+        self.asked = None;
         match event {
             HeadEvent::Register(registration) => {
                 let life = registration.info.holder;
+                if life.node.role == Role::Worker {
+                    let since = (self.facts.head.servers == 0).then_some(at);
+                    self.begun.insert(life, since);
+                    self.asked = since.is_none().then_some(life);
+                }
                 let start = self.facts.starts.iter_mut().rev().find(|start| start.life == life);
                 if let Some(start) = start {
                     start.took.get_or_insert(at.since(start.at));
                 }
             }
-            HeadEvent::Heartbeat { reports, .. } => {
+            HeadEvent::Heartbeat { holder, reports, .. } => {
+                self.asked = self.begun.get(&holder).is_some_and(Option::is_none).then_some(holder);
                 // The reporter's clock is used for durations only: count back from the arrival.
                 let mut ends = Vec::with_capacity(reports.len());
                 let mut end = at;
@@ -263,8 +322,14 @@ impl Gathering {
                 self.facts.ends.push(EndFact { life, at, exit, expected });
             }
             HeadEvent::Tick(Some(counts)) => self.facts.counts = counts,
+            HeadEvent::Join { holder, .. } => {
+                if let Some(since) = self.begun.remove(&holder)
+                    && let Some(start) = self.facts.starts.iter_mut().rev().find(|start| start.life == holder)
+                {
+                    start.ready = since.map(|since| at.since(since));
+                }
+            }
             HeadEvent::Begin
-            | HeadEvent::Join { .. }
             | HeadEvent::Ready { .. }
             | HeadEvent::Evaluated { .. }
             | HeadEvent::Started(_)
@@ -272,6 +337,22 @@ impl Gathering {
             | HeadEvent::Exited(..)
             | HeadEvent::Tick(None)
             | HeadEvent::Stop(_) => {}
+        }
+    }
+
+    fn answer(&mut self, at: JobTime, answer: &Answer) {
+        let (Answer::Registered { servers } | Answer::Beat(Beat { servers })) = answer;
+        if !servers.is_empty()
+            && let Some(holder) = self.asked.take()
+        {
+            self.begun.insert(holder, Some(at));
+        }
+    }
+
+    /// A member of the first group asks for shards.
+    fn entered(&mut self, at: JobTime, holder: Holder) {
+        if self.entering.remove(&holder) {
+            self.facts.formed = Some(at.since(self.told));
         }
     }
 
@@ -319,7 +400,7 @@ impl Gathering {
 
     fn effect(&mut self, at: JobTime, effect: Effect) {
         match effect {
-            Effect::Launch(life) => self.facts.starts.push(StartFact { life, at, took: None }),
+            Effect::Launch(life) => self.facts.starts.push(StartFact { life, at, took: None, ready: None }),
             Effect::Kill(life) => {
                 self.expected.insert(life);
             }
@@ -339,7 +420,13 @@ impl Gathering {
                 | Note::Batches(_)
                 | Note::Evaluated(_) => {}
             },
-            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Joined(..) | Effect::Committed(..) => {}
+            Effect::Joined(holder, _) => {
+                if self.facts.formed.is_none() && self.facts.head.sync == SyncMode::AllReduce {
+                    self.told = at;
+                    self.entering.insert(holder);
+                }
+            }
+            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Committed(..) => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::fs::File;
 
 use antdt_controller::policy::{NonDedicated, Unmanaged};
+use antdt_core::Holder;
 
 use super::*;
 use crate::tracer::Tracer;
@@ -86,13 +87,18 @@ fn a_run_that_takes_too_long_is_given_up() {
 
 /// The trace of a simulated job, which reads as that of a real one.
 fn trace(setup: &Setup) -> (tempfile::TempDir, PathBuf, Outcome) {
+    trace_of(setup, |models| models)
+}
+
+/// The same, when the job meets something else.
+fn trace_of(setup: &Setup, other: impl FnOnce(Models) -> Models) -> (tempfile::TempDir, PathBuf, Outcome) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.trace");
     let mut world = WhatIf::read(&scenarios("straggler.toml")).unwrap();
     world.setup = setup.clone();
     let policy = || Box::new(NonDedicated::default());
     let tracer = Tracer::new(File::create(&path).unwrap(), "job", setup, policy()).unwrap();
-    let world = World::watched(setup.clone(), policy(), world.models().unwrap(), tracer).unwrap();
+    let world = World::watched(setup.clone(), policy(), other(world.models().unwrap()), tracer).unwrap();
     let (outcome, tracer) = world.run(JobTime::NEVER).map_err(|(violation, _)| violation).unwrap();
     tracer.finish().unwrap();
     (folder, path, outcome)
@@ -124,6 +130,64 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
 
     let (_other, other, _) = trace(&setup);
     assert!(std::fs::read(&path).unwrap() == std::fs::read(&other).unwrap(), "same seed, same bytes");
+}
+
+/// What comes before the first step takes long: longer the later a worker's number, and longest on a server.
+#[derive(Debug)]
+struct Slow;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Scheduler for Slow {
+    fn start(&mut self, _: JobTime, life: Holder, _: &mut DetRng) -> Option<Duration> {
+        let of = if life.node.role == Role::Server { 300 } else { 100 };
+        Some(ms(of + 10 * u64::from(life.node.index)))
+    }
+    fn ready(&mut self, _: JobTime, life: Holder, _: &mut DetRng) -> Duration {
+        ms(500 + 100 * u64::from(life.node.index))
+    }
+}
+
+/// Only to form a group takes time.
+#[derive(Debug)]
+struct Forming;
+
+impl Network for Forming {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at)
+    }
+    fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
+        Duration::ZERO
+    }
+    fn form(&mut self, _: JobTime, _: u32, _: &mut DetRng) -> Duration {
+        ms(400)
+    }
+}
+
+#[test]
+fn what_comes_before_the_first_step_takes_as_long_when_a_recording_is_simulated() {
+    for sync in antdt_core::SyncMode::ALL {
+        let servers = if sync.has_servers() { 2 } else { 0 };
+        let mut setup = Setup { sync, servers, ..WhatIf::read(&scenarios("even.toml")).unwrap().setup };
+        setup.samples = u64::from(setup.global_batch_size) * 20;
+        let (_folder, path, outcome) = trace_of(&setup, |models| Models {
+            scheduler: Box::new(Slow),
+            network: Box::new(Forming),
+            ..models
+        });
+        let facts = Recording::read(&path).unwrap().facts().unwrap();
+        assert_eq!(facts.formed, (servers == 0).then_some(ms(400)), "{sync:?}");
+        for start in &facts.starts {
+            let index = u64::from(start.life.node.index);
+            let ready = (start.life.node.role == Role::Worker).then_some(ms(500 + 100 * index));
+            assert_eq!(start.ready, ready, "{sync:?}: {}", start.life);
+        }
+        let again = WhatIf::read(&path).unwrap().run(Box::new(NonDedicated::default())).unwrap();
+        let differs = again.completed.0.abs_diff(outcome.completed.0) / 1_000_000;
+        assert!(differs < 50, "{sync:?}: {:?} in place of {:?}", again.completed, outcome.completed);
+    }
 }
 
 #[test]

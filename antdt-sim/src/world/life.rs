@@ -26,46 +26,49 @@ pub(super) enum Stage {
     Dead,
 }
 
+/// Laid out as written: what each event touches comes first and next to the front of the training loop, in as few lines of
+/// memory as it takes. With thousands of lives each event finds them far from the processor.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Life {
-    pub(super) holder: Holder,
-    pub(super) stage: Stage,
-    pub(super) session: AgentSession,
-    /// `None` for a server.
-    pub(super) worker: Option<WorkerLoop>,
-    pub(super) rng: DetRng,
     /// Number of the call that is under way; a reply to an older one is void.
     pub(super) call: u64,
-    /// The head's event that the training thread waits for the answer of, and since when.
-    pub(super) parked: Option<Box<(HeadEvent, JobTime)>>,
-    /// Whether something will look after what is parked.
-    pub(super) reask_armed: bool,
     /// Stands still until then.
     pub(super) paused_until: JobTime,
     /// Reaches nobody until then.
     pub(super) cut_until: JobTime,
-    /// Generation of the shard service that it registered in.
-    pub(super) generation: Generation,
     /// The group that it is in, and its rank there.
     pub(super) group: Option<(MembershipVersion, u32)>,
-    /// The group that it was told to enter, and its rank there.
-    pub(super) place: Option<(MembershipVersion, u32)>,
+    pub(super) holder: Holder,
+    /// Attempts of the call under way that were lost.
+    pub(super) attempts: u32,
+    pub(super) stage: Stage,
     /// Whether it waits for the others of its group.
     pub(super) in_group_call: bool,
+    /// Whether it has the job's model.
+    pub(super) trained: bool,
+    /// Whether something will look after what is parked.
+    pub(super) reask_armed: bool,
     /// Samples of the loaded batch.
     pub(super) batch: u64,
     /// Limit of one wait for a peer.
     pub(super) timeout: Duration,
-    /// Members of the group that broke last.
-    pub(super) broken: Arc<[Holder]>,
-    /// Whether it has the job's model.
-    pub(super) trained: bool,
-    /// Attempts of the call under way that were lost.
-    pub(super) attempts: u32,
-    pub(super) born: JobTime,
-    pub(super) died: JobTime,
+    pub(super) rng: DetRng,
     /// Time spent on gradients.
     pub(super) busy: Duration,
+    /// Generation of the shard service that it registered in.
+    pub(super) generation: Generation,
+    /// `None` for a server.
+    pub(super) worker: Option<WorkerLoop>,
+    pub(super) session: AgentSession,
+    /// The head's event that the training thread waits for the answer of, and since when.
+    pub(super) parked: Option<Box<(HeadEvent, JobTime)>>,
+    /// The group that it was told to enter, and its rank there.
+    pub(super) place: Option<(MembershipVersion, u32)>,
+    /// Members of the group that broke last.
+    pub(super) broken: Arc<[Holder]>,
+    pub(super) born: JobTime,
+    pub(super) died: JobTime,
     /// When the transfer to or from the servers is done that it waits for, as it looked when that began.
     pub(super) transfer_done: JobTime,
     /// How long it waits for that.

@@ -198,7 +198,10 @@ impl<O: Observer> World<O> {
             Some(Sum::Agreed(_)) => [Some(Collective::AllReduce(8 * Lanes::LEN as u64)), None],
             None => [None, None],
         };
-        let mut time = Duration::ZERO;
+        let mut time = match group.sum {
+            Some(Sum::Entered { .. }) => self.models.network.form(begin, world, &mut self.network_rng),
+            Some(Sum::Combined { .. } | Sum::Agreed(_)) | None => Duration::ZERO,
+        };
         for operation in operations.into_iter().flatten() {
             time += self.models.network.collective(begin + time, operation, world, &mut self.network_rng);
         }

@@ -4,7 +4,7 @@ use antdt_core::{InvalidValue, OptimizerSpec, ParamLayout, Seed};
 
 use super::gradient::{SparseGradient, mean_scale};
 use super::optimizer::{DenseParams, state_per_value};
-use super::table::{SparseTable, TableError};
+use super::table::{SparseTable, TableError, no_rows};
 
 /// Bytes that are not a model for this job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +83,7 @@ impl Replica {
     pub fn gather(&self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), TableError> {
         match &self.table {
             Some(table) => table.gather(rows, into),
-            None => no_table(rows),
+            None => no_rows(rows),
         }
     }
 
@@ -110,7 +110,7 @@ impl Replica {
         let scale = mean_scale(samples);
         match &mut self.table {
             Some(table) => table.apply(&rows.rows, &rows.values, scale)?,
-            None => no_table(&rows.rows)?,
+            None => no_rows(&rows.rows)?,
         }
         self.dense.apply(dense_sum, scale);
         Ok(())
@@ -217,13 +217,6 @@ impl Replica {
             }
         }
         Ok(Self { dense, table })
-    }
-}
-
-fn no_table(rows: &[u64]) -> Result<(), TableError> {
-    match rows.first() {
-        Some(row) => Err(TableError::OutOfRange { row: *row, rows: 0 }),
-        None => Ok(()),
     }
 }
 

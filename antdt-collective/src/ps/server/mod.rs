@@ -21,7 +21,7 @@ use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, Optimizer
 use super::gradient::{SparseGradient, mean_scale};
 use super::optimizer::DenseParams;
 use super::partition::PartitionMap;
-use super::table::{SparseTable, TableError};
+use super::table::{SparseTable, TableError, no_rows};
 
 /// When a push takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -303,7 +303,7 @@ impl Partition {
         let params = self.dense.as_ref().ok_or(PullError::NotInitialised)?;
         match &self.table {
             Some(table) => table.gather(rows, row_values)?,
-            None => check_no_rows(rows)?,
+            None => no_rows(rows)?,
         }
         dense.extend_from_slice(params.values());
         Ok(())
@@ -334,7 +334,7 @@ impl Partition {
                     return Err(TableError::Length { values, rows, dim }.into());
                 }
             }
-            None => check_no_rows(&push.rows.rows)?,
+            None => no_rows(&push.rows.rows)?,
         }
         let outcome = match self.staleness {
             Staleness::Synchronous => self.buffer(holder, step, push)?,
@@ -430,13 +430,6 @@ impl Partition {
             params.apply(dense, scale);
         }
         Ok(())
-    }
-}
-
-fn check_no_rows(rows: &[u64]) -> Result<(), TableError> {
-    match rows.first() {
-        Some(row) => Err(TableError::OutOfRange { row: *row, rows: 0 }),
-        None => Ok(()),
     }
 }
 

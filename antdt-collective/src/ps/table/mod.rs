@@ -54,6 +54,17 @@ pub enum TableError {
     },
 }
 
+/// Whether no row is named, where there is no table.
+///
+/// # Errors
+/// With the first row that is.
+pub(super) fn no_rows(rows: &[u64]) -> Result<(), TableError> {
+    match rows.first() {
+        Some(row) => Err(TableError::OutOfRange { row: *row, rows: 0 }),
+        None => Ok(()),
+    }
+}
+
 /// The rows of one partition, with their optimizer's state.
 #[derive(Debug, Clone)]
 pub struct SparseTable {

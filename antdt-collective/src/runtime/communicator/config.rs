@@ -21,6 +21,10 @@ pub struct CommunicatorConfig {
     pub bytes_max: u64,
     /// How all-reduces pick their algorithm.
     pub algorithm: Choice,
+    /// Bytes for each member in a slice of an all-reduce over messages: what is longer is reduced slice by slice, where its
+    /// algorithm [asks for it](crate::schedule::Algorithm::slices). Where the order of summation shows in the result, it
+    /// is that of the slices. Default: 512 KiB, more where the latency of a slice's rounds would tell.
+    pub slice: Option<usize>,
     /// Whether an all-reduce ends with a round in which all members tell each other that they have the result, so that
     /// either all of them take it over or none: see [`outcome`](crate::outcome). Costs one round of the shortest
     /// messages. Default: no; who averages gradients agrees on the step as a whole anyway.
@@ -34,6 +38,7 @@ impl Default for CommunicatorConfig {
             patience: 10.0,
             bytes_max: 4 << 30,
             algorithm: Choice::default(),
+            slice: None,
             unanimous: false,
         }
     }

@@ -34,16 +34,16 @@ impl<'a, E: Element> Execution<'a, E> {
         Self { source: &[], target: buffer, there, op, apart }
     }
 
-    /// Runs all rounds; what no message touched is copied in the end.
+    /// Runs all rounds, and counts them in `call`; what no message touched is copied in the end.
     pub(super) fn run(
         mut self,
         transport: &mut impl Transport,
-        mut call: Exchange,
+        call: &mut Exchange,
         schedule: &Schedule,
     ) -> Result<(), CollectiveError> {
         for round in &schedule.rounds {
             if !round.is_empty() {
-                self.round(transport, &call, round)?;
+                self.round(transport, call, round)?;
             }
             call.tag.round += 1;
         }

@@ -32,7 +32,7 @@ pub(super) const CODE: u8 = 19;
 pub(super) const CHUNK_MIN_BYTES: usize = 16 << 10;
 
 /// From this length of a buffer on, what is copied goes past the caches.
-const STREAM_MIN_BYTES: usize = 8 << 20;
+pub(super) const STREAM_MIN_BYTES: usize = 8 << 20;
 
 /// The reduction of every rank's `from`, in `into`. Both lie where all others read them.
 ///
@@ -188,7 +188,8 @@ impl Chunks {
     }
 }
 
-fn copy(into: &mut [u8], from: &[u8], streams: bool) {
+/// Past the caches or through them.
+pub(super) fn copy(into: &mut [u8], from: &[u8], streams: bool) {
     if streams {
         kernel::stream(into, from);
     } else {

@@ -7,6 +7,7 @@ mod fit;
 mod history;
 mod lending;
 mod pair;
+mod slices;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub use buffer::Buffer;
 pub use config::CommunicatorConfig;
 use execution::Execution;
 pub use history::{History, JoinError};
+#[cfg(any(test, feature = "testing"))]
+pub(in crate::runtime) use slices::slice_len;
 
 use super::region::Region;
 use super::transport::{Exchange, Transport};
@@ -45,8 +48,8 @@ pub trait Communicator: Send {
     fn group(&self) -> &Group;
 
     /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
-    /// length and operands give the same bits in every run. The result is made elsewhere and copied, or made
-    /// here, beside a copy of `data` that is the way back.
+    /// length and operands give the same bits in every run. It is made where `data` are, beside a copy of them that is
+    /// the way back.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
@@ -156,7 +159,7 @@ pub struct ScheduledCommunicator<T> {
     hosts: Option<Arc<Hierarchical>>,
     sequence: u64,
     patience: Patience,
-    // Where the results of calls in place are made.
+    // Where calls in place keep what was there, or make what will be.
     target: Option<Region>,
     // Every member's block of the shortest calls; 8-byte aligned.
     blocks: Vec<u64>,
@@ -310,12 +313,35 @@ impl<T: Transport> ScheduledCommunicator<T> {
             self.observe(&call, size_of_val(data));
             return Ok(());
         }
-        self.with_target(data.len(), |this, target| {
-            this.make(&call, way, data, target, op)?;
-            this.conclude(&call, size_of_val(data))?;
-            kernel::copy(bytemuck::cast_slice_mut(data), bytemuck::cast_slice(target));
-            Ok(())
-        })
+        if self.world() == 1 {
+            return self.conclude(&call, size_of_val(data));
+        }
+        if data.is_empty() {
+            // As in `make`.
+            self.meet(&call)?;
+        }
+        self.in_place(call, way, data, |this, call, piece| this.reduce_piece(call, way, piece, op))
+    }
+
+    // The result where the operand was.
+    fn reduce_piece<E: Element>(
+        &mut self,
+        call: &mut Exchange,
+        way: Way<'_>,
+        piece: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        if matches!(way, Way::Gather) {
+            self.gather_blocks(call, bytemuck::cast_slice(piece))?;
+            self.fold_blocks(piece, op);
+            return Ok(());
+        }
+        let schedule = self.schedule(way, piece.len());
+        Execution::within(piece, op, &mut self.apart).run(&mut self.transport, call, &schedule)?;
+        if op == ReduceOp::Mean {
+            kernel::divide(piece, self.world());
+        }
+        Ok(())
     }
 
     fn reduce_into<E: Element>(
@@ -372,7 +398,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
         })
     }
 
-    // Lends the memory for results of calls in place.
+    // Lends the memory beside calls in place.
     fn with_target<E: Element, R>(
         &mut self,
         len: usize,
@@ -415,11 +441,14 @@ impl<T: Transport> ScheduledCommunicator<T> {
                 self.fold_blocks(into, op);
             }
             Way::By(_) | Way::Hosts => {
-                let schedule = self.schedule(way, from.len());
-                let execution = Execution::into(from, into, op, &mut self.apart);
-                execution.run(&mut self.transport, *call, &schedule)?;
-                if op == ReduceOp::Mean {
-                    kernel::divide(into, world);
+                let (mut call, slice) = (*call, self.slice_len::<E>(way, from.len()));
+                for (from, into) in from.chunks(slice).zip(into.chunks_mut(slice)) {
+                    let schedule = self.schedule(way, from.len());
+                    let execution = Execution::into(from, into, op, &mut self.apart);
+                    execution.run(&mut self.transport, &mut call, &schedule)?;
+                    if op == ReduceOp::Mean {
+                        kernel::divide(into, world);
+                    }
                 }
             }
         }
@@ -535,11 +564,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
     // Bytes that nobody folds, in place.
     fn execute(
         &mut self,
-        call: Exchange,
+        mut call: Exchange,
         schedule: &Schedule,
         bytes: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        Execution::within(bytes, ReduceOp::Max, &mut self.apart).run(&mut self.transport, call, schedule)
+        Execution::within(bytes, ReduceOp::Max, &mut self.apart).run(&mut self.transport, &mut call, schedule)
     }
 }
 
@@ -634,7 +663,8 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         } else {
             &RingScatter { blocks }
         };
-        let call = self.begin_reduce::<E>(OperationKind::ReduceScatter, algorithm.code(), data.len(), op)?;
+        let mut call =
+            self.begin_reduce::<E>(OperationKind::ReduceScatter, algorithm.code(), data.len(), op)?;
         if data.is_empty() {
             self.meet(&call)?;
             return Ok(Vec::new());
@@ -642,7 +672,7 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         let schedule = algorithm.schedule(me, world, data.len());
         self.with_target(data.len(), |this, target| {
             let execution = Execution::into(data, target, op, &mut this.apart);
-            execution.run(&mut this.transport, call, &schedule)?;
+            execution.run(&mut this.transport, &mut call, &schedule)?;
             this.observe(&call, size_of_val(data));
             let mut mine = target[spans[me.0 as usize].range()].to_vec();
             if op == ReduceOp::Mean {
@@ -768,30 +798,20 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         // Weights of all members are known before any of their values: they are those of every chunk.
         let weights = self.numbers(&call, weight.to_bits())?;
         let total: f64 = weights.iter().map(|bits| f64::from_bits(*bits)).sum();
-        self.with_target(data.len(), |this, target| {
-            weighted::weigh(data, weight, target);
-            let call = then(call);
-            if total > 0.0 && this.world() > 1 && !data.is_empty() {
-                match way {
-                    Way::Gather => {
-                        this.gather_blocks(&call, bytemuck::cast_slice(target))?;
-                        this.fold_blocks(target, ReduceOp::Sum);
-                    }
-                    Way::By(_) | Way::Hosts => {
-                        let schedule = this.schedule(way, data.len());
-                        let execution = Execution::within(target, ReduceOp::Sum, &mut this.apart);
-                        execution.run(&mut this.transport, call, &schedule)?;
-                    }
-                }
+        if total == 0.0 {
+            self.conclude(&call, size_of_val(data))?;
+            return Ok(WeightedMean::NoWeight);
+        }
+        let alone = self.world() == 1;
+        self.in_place(then(call), way, data, |this, call, piece| {
+            weighted::weigh(piece, weight);
+            if !alone {
+                this.reduce_piece(call, way, piece, ReduceOp::Sum)?;
             }
-            let mean = weighted::unweigh(target, total);
-            if mean == WeightedMean::NoWeight {
-                target.copy_from_slice(data);
-            }
-            this.conclude(&call, size_of_val(data))?;
-            data.copy_from_slice(target);
-            Ok(mean)
-        })
+            weighted::unweigh(piece, total);
+            Ok(())
+        })?;
+        Ok(WeightedMean::Averaged { total })
     }
 }
 

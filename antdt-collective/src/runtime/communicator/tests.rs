@@ -194,20 +194,28 @@ fn a_fitted_model_is_the_same_on_all_members_and_makes_sense() {
 
 #[test]
 fn members_that_hold_an_open_result_take_it_over_if_one_of_them_did() {
-    // The vote is the second gathering of a unanimous call by gathering: member 2 hears nobody's, the others hear all.
+    // The vote is the second gathering of a unanimous call by gathering, and the second after a ring's rounds: all hear it
+    // but member 2, who breaks off when the others have its own.
+    use crate::runtime::testing::{Fault, FaultTransport, at_once};
+    for (algorithm, before) in [(Choice::Gather, 1), (Choice::Ring, 4)] {
+        let config = CommunicatorConfig { unanimous: true, algorithm, ..CommunicatorConfig::default() };
+        let members = (0_u32..).zip(mem_members(3).0);
+        let histories: Vec<History> = at_once(members, |(me, transport)| {
+            let rounds = if me == 2 { before } else { u64::MAX };
+            let transport = FaultTransport::new(transport, Fault::DiesWithin, rounds);
+            let mut communicator = ScheduledCommunicator::new(transport, config);
+            let mut data = [me as f32; 100];
+            assert_eq!(communicator.all_reduce(&mut data, ReduceOp::Sum).is_ok(), me != 2);
+            assert_eq!(data, [if me == 2 { 2.0 } else { 3.0 }; 100]);
+            communicator.leave().1
+        });
+        held_by_one(histories, config);
+    }
+}
+
+// Forms the next group, in which member 2 learns what became of its call.
+fn held_by_one(histories: Vec<History>, config: CommunicatorConfig) {
     use crate::outcome::Resolution;
-    let config = CommunicatorConfig { unanimous: true, ..CommunicatorConfig::default() };
-    let histories: Vec<History> = on_all_with(3, config, |me, communicator| {
-        let mut data = [me.0 as f32; 100];
-        communicator.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-        assert_eq!(data, [3.0; 100]);
-        // As if the vote had not come.
-        communicator.open = me.0 == 2;
-        communicator.committed -= u64::from(me.0 == 2);
-        std::mem::replace(communicator, ScheduledCommunicator::new(mem_members(1).0.remove(0), config))
-            .leave()
-            .1
-    });
     let (transports, _aborts) = mem_members(3);
     std::thread::scope(|scope| {
         for (me, (transport, history)) in transports.into_iter().zip(histories).enumerate() {
@@ -226,6 +234,111 @@ fn members_that_hold_an_open_result_take_it_over_if_one_of_them_did() {
                 communicator.all_reduce(&mut data, ReduceOp::Max).unwrap();
             });
         }
+    });
+}
+
+const SLICED: [Choice; 3] = [Choice::Ring, Choice::HalvingDoubling, Choice::RecursiveDoubling];
+
+// 8 bytes of each member in a slice: 2 elements of 4 bytes.
+fn in_slices(algorithm: Choice) -> CommunicatorConfig {
+    CommunicatorConfig { algorithm, slice: Some(8), ..CommunicatorConfig::default() }
+}
+
+#[test]
+fn a_buffer_in_slices_is_reduced_like_a_whole_one_wherever_the_result_goes() {
+    for (world, algorithm) in (2..=5).flat_map(|world| SLICED.map(|algorithm| (world, algorithm))) {
+        let n = world as usize;
+        for len in [2 * n - 1, 2 * n, 2 * n + 1, 7 * n + 3] {
+            on_all_with(world, in_slices(algorithm), |me, communicator| {
+                let mine: Vec<i32> = (0..len).map(|i| (i * 10 + me.0 as usize) as i32).collect();
+                let sum = |i: usize| (n * i * 10 + n * (n - 1) / 2) as i32;
+                let expected: Vec<i32> = (0..len).map(sum).collect();
+                let (mut data, mut into) = (mine.clone(), vec![0; len]);
+                communicator.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                assert_eq!(data, expected, "{algorithm}, {world} ranks");
+                communicator.all_reduce_into(&mine, &mut into, ReduceOp::Sum).unwrap();
+                assert_eq!(into, expected);
+                let mut buffer = communicator.buffer(len).unwrap();
+                buffer.copy_from_slice(&mine);
+                communicator.all_reduce_buffer(&mut buffer, ReduceOp::Sum).unwrap();
+                assert_eq!(*buffer, expected);
+                let mut floats: Vec<f32> = mine.iter().map(|x| *x as f32).collect();
+                communicator.weighted_mean(&mut floats, if me.0 == 1 { 2.0 } else { 0.0 }).unwrap();
+                let of_member_1: Vec<f32> = (0..len).map(|i| (i * 10 + 1) as f32).collect();
+                assert_eq!(floats, of_member_1);
+                communicator.all_reduce(&mut floats, ReduceOp::Mean).unwrap();
+                assert_eq!(floats, of_member_1);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_call_that_breaks_off_in_any_round_of_any_slice_has_changed_nothing() {
+    use crate::runtime::testing::{Fault, FaultTransport, at_once};
+    for (algorithm, unanimous) in SLICED.into_iter().flat_map(|choice| [(choice, false), (choice, true)]) {
+        for weighted in [false, true] {
+            let config = CommunicatorConfig { unanimous, ..in_slices(algorithm) };
+            let mut broken = 0;
+            for rounds in 0.. {
+                let members = (0_u32..).zip(mem_members(2).0);
+                let done = at_once(members, |(me, transport)| {
+                    let rounds = if me == 1 { rounds } else { u64::MAX };
+                    let transport = FaultTransport::new(transport, Fault::GivesUp, rounds);
+                    let mut communicator = ScheduledCommunicator::new(transport, config);
+                    let before: Vec<f32> = (0..11).map(|i| (i * 2 + me) as f32).collect();
+                    let mut data = before.clone();
+                    let result = if weighted {
+                        communicator.weighted_mean(&mut data, 1.0).map(|_| ())
+                    } else {
+                        communicator.all_reduce(&mut data, ReduceOp::Mean)
+                    };
+                    let mean: Vec<f32> = (0..11).map(|i| i as f32 * 2.0 + 0.5).collect();
+                    assert_eq!(
+                        data,
+                        if result.is_ok() { mean } else { before },
+                        "{algorithm}, round {rounds}"
+                    );
+                    result.is_ok()
+                });
+                broken += usize::from(done.contains(&false));
+                if done.iter().all(|done| *done) {
+                    break;
+                }
+            }
+            // 11 elements are three slices of at most four, of one round each or two.
+            assert!(broken >= 3, "{algorithm}: {broken}");
+        }
+    }
+}
+
+#[test]
+fn every_rank_counts_as_many_rounds_for_a_slice() {
+    for algorithm in SLICED.into_iter().filter_map(Choice::algorithm) {
+        assert!(algorithm.slices());
+        for world in 2..=17 {
+            for len in [1, 2, world as usize, 100] {
+                let rounds = |me| algorithm.schedule(Rank(me), world, len).rounds.len();
+                assert!((1..world).all(|me| rounds(me) == rounds(0)), "{}", algorithm.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_grow_where_latency_would_tell_and_are_none_where_segments_follow_each_other() {
+    on_all_with(4, CommunicatorConfig::default(), |_, communicator| {
+        let by = |communicator: &ScheduledCommunicator<_>, choice: Choice, len| {
+            communicator.slice_len::<f32>(Way::of(choice), len)
+        };
+        let member = 512 << 10 >> 2;
+        communicator.cost = CostModel::LOOPBACK;
+        assert_eq!(by(communicator, Choice::Ring, 64 << 20), 4 * member);
+        assert_eq!(by(communicator, Choice::DoubleTree, 64 << 20), 64 << 20);
+        assert_eq!(by(communicator, Choice::Ring, 100), 100, "not more than there is");
+        communicator.cost.alpha = 100e-6;
+        // 8 times 100 µs at 2.2 GB/s.
+        assert_eq!(by(communicator, Choice::Ring, 64 << 20), 4 * 440_000);
     });
 }
 

@@ -87,12 +87,12 @@ impl Compressor {
         if total[0] == 0.0 {
             return Ok(WeightedMean::NoWeight);
         }
-        let mut sums = vec![0.0; gradient.len()];
-        weighted::weigh(gradient, weight, &mut sums);
+        let mut sums = gradient.to_vec();
+        weighted::weigh(&mut sums, weight);
         self.all_reduce(communicator, &mut sums)?;
-        let mean = weighted::unweigh(&mut sums, total[0]);
+        weighted::unweigh(&mut sums, total[0]);
         gradient.copy_from_slice(&sums);
-        Ok(mean)
+        Ok(WeightedMean::Averaged { total: total[0] })
     }
 }
 

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use crate::element::{Element, ElementType};
 use crate::kernel;
 use crate::op::ReduceOp;
-use crate::runtime::communicator::HOSTS_MIN_BYTES;
+use crate::runtime::communicator::{CommunicatorConfig, HOSTS_MIN_BYTES, slice_len};
 use crate::runtime::transport::Transport;
 use crate::schedule::{Algorithm, Choice, CostModel, Hierarchical, interpret};
 
@@ -200,11 +200,20 @@ pub(super) fn by_schedule<E: Element>(
         (None, Some(algorithm)) => algorithm,
         (None, None) => return in_order(case, operand),
     };
-    let mut buffers: Vec<Vec<E>> = (0..case.world).map(|rank| operand(case, rank)).collect();
-    let schedules: Vec<_> =
-        (0..case.world).map(|me| algorithm.schedule(Rank(me), case.world, case.len)).collect();
-    interpret(&schedules, &mut buffers, case.op).expect("the schedules fit together");
-    let mut total = buffers.swap_remove(0);
+    let slice = match algorithm.slices() {
+        true => slice_len::<E>(CommunicatorConfig::default().slice, &network.cost, case.world, case.len),
+        false => case.len.max(1),
+    };
+    let operands: Vec<Vec<E>> = (0..case.world).map(|rank| operand(case, rank)).collect();
+    let mut total = Vec::with_capacity(case.len);
+    for start in (0..case.len).step_by(slice) {
+        let range = start..case.len.min(start + slice);
+        let mut buffers: Vec<Vec<E>> = operands.iter().map(|all| all[range.clone()].to_vec()).collect();
+        let schedules: Vec<_> =
+            (0..case.world).map(|me| algorithm.schedule(Rank(me), case.world, range.len())).collect();
+        interpret(&schedules, &mut buffers, case.op).expect("the schedules fit together");
+        total.append(&mut buffers[0]);
+    }
     if case.op == ReduceOp::Mean {
         kernel::divide(&mut total, case.world);
     }

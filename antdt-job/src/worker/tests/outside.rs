@@ -46,6 +46,12 @@ pub(super) struct Outside {
     pub(super) plan: Plan,
     /// Who else is in the next group.
     pub(super) peer: Option<Holder>,
+    /// That one is the first member.
+    pub(super) peer_first: bool,
+    /// That one was ordered to leave, too.
+    pub(super) peer_leaves: bool,
+    /// Members of the newest group.
+    world: u32,
     /// Step that follows.
     next_step: u64,
 }
@@ -69,6 +75,9 @@ impl Outside {
             membership: 0,
             plan: plan(1, 1, batch_size),
             peer: None,
+            peer_first: false,
+            peer_leaves: false,
+            world: 1,
             next_step: 0,
         };
         let mut start = 0;
@@ -147,7 +156,15 @@ impl Outside {
                 let contributions = [Contribution { holder: me(), acks: acks.clone() }].into();
                 Reply::Combined(StepResult { step: *step, contributions })
             }
-            Call::Agree(lanes) => Reply::Agreed(Lanes::decide(&lanes.encode(), 1)),
+            Call::Agree(lanes) => {
+                let mut totals = lanes.encode();
+                for _ in 1..self.world {
+                    let leaving = self.peer_leaves;
+                    let peer = Lanes { samples: 0, reform: leaving, leaving, loss_sum: 0.0, ..*lanes };
+                    totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
+                }
+                Reply::Agreed(Lanes::decide(&totals, self.world))
+            }
             Call::Apply => Reply::Applied,
             Call::Push { .. } => Reply::Pushed,
             Call::Ready { step, readiness } => {
@@ -168,13 +185,15 @@ impl Outside {
     pub(super) fn joined(&mut self, commit_prepared: bool) -> Joined {
         self.membership += 1;
         self.plan.membership = MembershipVersion(self.membership);
+        let mut members: Vec<_> =
+            [me()].into_iter().chain(self.peer).map(|member| (member, "127.0.0.1:1".to_owned())).collect();
+        if self.peer_first {
+            members.reverse();
+        }
+        self.world = u32::try_from(members.len()).unwrap();
         Joined {
             membership: MembershipVersion(self.membership),
-            members: [me()]
-                .into_iter()
-                .chain(self.peer)
-                .map(|member| (member, "127.0.0.1:1".to_owned()))
-                .collect(),
+            members: members.into(),
             commit_prepared,
             source: (self.next_step > 0).then_some(Rank(0)),
             next_step: self.next_step + u64::from(commit_prepared),

@@ -65,6 +65,9 @@ impl<N: Network> Network for Jitter<N> {
         let latest = -(-(rng.unit().ln() / f64::from(world)).exp_m1()).ln();
         time.saturating_add(scaled(self.mean, latest))
     }
+    fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
+        self.network.form(at, world, rng)
+    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,9 @@ impl Network for SharedNic {
     fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
         self.network.collective(at, operation, world, rng)
     }
+    fn form(&mut self, at: JobTime, world: u32, rng: &mut DetRng) -> Duration {
+        self.network.form(at, world, rng)
+    }
 }
 
 #[cfg(test)]

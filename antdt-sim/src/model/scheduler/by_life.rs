@@ -22,6 +22,13 @@ impl<F: Scheduler, R: Scheduler> Scheduler for ByLife<F, R> {
             _ => self.restarts.start(at, life, rng),
         }
     }
+
+    fn ready(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Duration {
+        match life.incarnation.0 {
+            0 => self.first.ready(at, life, rng),
+            _ => self.restarts.ready(at, life, rng),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,10 @@ impl<S: Scheduler> Scheduler for Refusing<S> {
         let time = self.scheduler.start(at, life, rng);
         if rng.unit() < self.share { None } else { time }
     }
+
+    fn ready(&mut self, at: JobTime, life: Holder, rng: &mut DetRng) -> Duration {
+        self.scheduler.ready(at, life, rng)
+    }
 }
 
 #[cfg(test)]

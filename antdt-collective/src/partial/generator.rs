@@ -1,0 +1,599 @@
+//! [`GroupGenerator`]: who averages with whom, in which order, and what counts.
+//!
+//! ```text
+//!            request of w                all members arrived          all reduced
+//! (idle) ── policy forms groups ──▶ pending ───────────────▶ running ─────────────▶ committed
+//!                                      ▲ └─ all but one left ─▶ void   │
+//!                                      └── without the suspect ────────┘ a member failed, was lost, or the deadline passed
+//!                                                                      └─ too often, or one is left ─▶ aborted
+//! ```
+//!
+//! A group has a place in one sequence of all groups, and is appended to the buffers of all its members in one mutation. A
+//! worker that waits has arrived at the first group of its buffer; when all members have, all their locks are taken and the
+//! group runs. A group that is run again after a failure keeps its place at the front of the survivors' buffers.
+//!
+//! Messages may be lost, repeated and reordered. A [`GroupMember`](super::GroupMember) repeats what is not answered, and
+//! the generator then says again what it has said: go, skip, or what became of a group. For that it keeps the verdicts of
+//! the groups that served each worker's newest request, and nothing older.
+//!
+//! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see [`partial`](super).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_core::{DetRng, Holder, InvalidValue, JobTime, Machine, MembershipVersion, NodeId, Role, Seed};
+
+use super::connectivity::Connectivity;
+use super::draft::Draft;
+use super::filter::ProgressFilter;
+use super::lock::LockVector;
+use super::message::{
+    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, GroupKind, Outcome, Taken, Verdict,
+};
+use super::policy::GroupPolicy;
+use super::roster::{Roster, Slot};
+
+/// Settings of a [`GroupGenerator`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GeneratorConfig {
+    /// Who may be drafted. 3 requests behind is too far.
+    pub filter: ProgressFilter,
+    /// From the start of a group to the last report, if the members do not break off before. 60 s: longer than a
+    /// member waits for its peers, and than it takes to repeat what was lost.
+    pub group_limit: Duration,
+    /// How often a group may run before its members go on without an average. 3: a suspect sits out from the second on,
+    /// so it takes several failures at once to need more.
+    pub attempts_max: u32,
+    /// Whether workers are bridged that had nobody in common for a while.
+    pub bridges: bool,
+    /// Workers that may take part. 65,536, some 200 bytes each.
+    pub members_max: u32,
+    /// All groups are drawn from it.
+    pub seed: Seed,
+}
+
+impl Default for GeneratorConfig {
+    fn default() -> Self {
+        Self {
+            filter: ProgressFilter::default(),
+            group_limit: Duration::from_secs(60),
+            attempts_max: 3,
+            bridges: true,
+            members_max: 1 << 16,
+            seed: Seed(0),
+        }
+    }
+}
+
+impl GeneratorConfig {
+    fn validate(&self) -> Result<(), InvalidValue> {
+        if self.group_limit.is_zero() {
+            return Err(InvalidValue::new("group_limit", "0s", "longer than 0; 60 s is usual"));
+        }
+        for (field, value) in [("attempts_max", self.attempts_max), ("members_max", self.members_max)] {
+            if value == 0 {
+                return Err(InvalidValue::new(field, value, "at least 1"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A group that is not over.
+#[derive(Debug, Clone)]
+struct Group {
+    key: GroupKey,
+    kind: GroupKind,
+    /// In order of nodes; at least two.
+    members: Vec<Slot>,
+    /// How many of them wait for it.
+    arrived: usize,
+    /// How many of them have the average.
+    reduced: usize,
+    /// What its members were told; `None` if it does not run.
+    go: Option<Arc<Go>>,
+}
+
+/// Forms groups of workers, and sees to it that they run one after the other where they share a worker.
+///
+/// Guarantees, whatever is sent to it in whatever order:
+///
+/// - groups that run at the same time have no member in common;
+/// - every worker is told to run its groups in increasing order of keys;
+/// - a group is committed if all of its members have reported its average, and aborted otherwise, for all of them;
+/// - a request is answered if members report or are given up: no set of workers waits for each other.
+///
+/// See the [module](super) for the cost.
+#[derive(Debug, Clone)]
+#[doc(alias = "GG")]
+pub struct GroupGenerator {
+    config: GeneratorConfig,
+    policy: Box<dyn GroupPolicy>,
+    rng: DetRng,
+    membership: MembershipVersion,
+    roster: Roster,
+    /// Groups that are not over, and vacant places.
+    groups: Vec<Option<Group>>,
+    vacant: Vec<usize>,
+    order_next: u64,
+    locks: LockVector,
+    /// When running groups are given up.
+    deadlines: BTreeSet<(JobTime, usize)>,
+    connectivity: Option<Connectivity>,
+    effects: VecDeque<GeneratorEffect>,
+}
+
+impl GroupGenerator {
+    /// A generator without workers.
+    ///
+    /// # Errors
+    /// If a setting cannot be used; the error names it.
+    pub fn new(config: GeneratorConfig, policy: Box<dyn GroupPolicy>) -> Result<Self, InvalidValue> {
+        config.validate()?;
+        if policy.group_size() < 2 {
+            return Err(InvalidValue::new("group_size", policy.group_size(), "at least 2"));
+        }
+        Ok(Self {
+            rng: config.seed.derive("groups").rng(),
+            connectivity: config.bridges.then(|| Connectivity::new(policy.group_size())),
+            config,
+            policy,
+            membership: MembershipVersion(0),
+            roster: Roster::default(),
+            groups: Vec::new(),
+            vacant: Vec::new(),
+            order_next: 0,
+            locks: LockVector::default(),
+            deadlines: BTreeSet::new(),
+            effects: VecDeque::new(),
+        })
+    }
+
+    /// The version of the set of those who take part.
+    pub const fn membership(&self) -> MembershipVersion {
+        self.membership
+    }
+
+    /// Workers that take part.
+    pub fn members(&self) -> usize {
+        self.roster.len()
+    }
+
+    /// The groups that this worker is in and that are not over, in the order in which it will run them; none if it does
+    /// not take part.
+    pub fn buffer(&self, node: NodeId) -> impl Iterator<Item = GroupKey> {
+        let slot = self.roster.life_of(node).and_then(|holder| self.roster.slot_of(holder).ok());
+        slot.into_iter().flat_map(|slot| self.roster[slot].buffer.iter().map(|group| self.group(*group).key))
+    }
+
+    /// What a group in the buffer of this worker is for, and its members, by node.
+    pub fn group_of(&self, node: NodeId, group: GroupKey) -> Option<(GroupKind, Vec<Holder>)> {
+        let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
+        let found =
+            self.roster[slot].buffer.iter().map(|at| self.group(*at)).find(|found| found.key == group)?;
+        Some((found.kind, found.members.iter().map(|slot| self.roster[*slot].holder).collect()))
+    }
+
+    /// Requests that this worker has made, and the progress with which it began; `None` if it does not take part.
+    pub fn progress(&self, node: NodeId) -> Option<u64> {
+        let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
+        Some(self.roster[slot].progress)
+    }
+
+    /// Whether this worker is in a running group.
+    pub fn is_locked(&self, node: NodeId) -> bool {
+        let slot = self.roster.life_of(node).and_then(|holder| self.roster.slot_of(holder).ok());
+        slot.is_some_and(|slot| self.locks.is_set(slot))
+    }
+
+    /// A worker wants to take part.
+    ///
+    /// # Errors
+    /// If its life is over, it is no worker, or there are as many as may be.
+    pub fn hello(&mut self, now: JobTime, holder: Holder, host: u32) -> Result<Taken, GeneratorError> {
+        if holder.node.role != Role::Worker {
+            return Err(GeneratorError::NoWorker { holder });
+        }
+        if self.roster.is_over(holder) {
+            return Err(GeneratorError::Fenced { holder });
+        }
+        match self.roster.life_of(holder.node) {
+            Some(life) if life == holder => return Ok(Taken::Again),
+            Some(older) => drop(self.lost(now, older)?),
+            None => {}
+        }
+        let most = self.config.members_max;
+        if self.roster.len() >= most as usize {
+            return Err(GeneratorError::Full { holder, most });
+        }
+        self.roster.join(holder, host);
+        self.changed(holder, true);
+        Ok(Taken::New)
+    }
+
+    /// A worker has finished a step and waits.
+    ///
+    /// # Errors
+    /// If it does not take part, or still waits for the answer to an older request.
+    pub fn request(&mut self, now: JobTime, holder: Holder, sequence: u64) -> Result<Taken, GeneratorError> {
+        let slot = self.roster.slot_of(holder)?;
+        let worker = &self.roster[slot];
+        if sequence <= worker.sequence {
+            if sequence < worker.sequence {
+                return Ok(Taken::Old);
+            }
+            self.say_again(slot);
+            return Ok(Taken::Again);
+        }
+        if worker.open {
+            return Err(GeneratorError::Open { holder, open: worker.sequence });
+        }
+        self.roster.ask(slot, sequence);
+        if !self.policy.is_buffered() || self.roster[slot].buffer.is_empty() {
+            self.generate(slot);
+        }
+        let buffer = &self.roster[slot].buffer;
+        let target = if self.policy.is_buffered() { buffer.front() } else { buffer.back() };
+        match target.map(|group| self.group(*group).key.order) {
+            Some(order) => {
+                self.roster[slot].target = order;
+                self.arrive(now, slot);
+            }
+            None => self.skip(slot),
+        }
+        Ok(Taken::New)
+    }
+
+    /// A member's part in a group is over.
+    ///
+    /// # Errors
+    /// If it does not take part, or there never was such a group.
+    pub fn done(
+        &mut self,
+        now: JobTime,
+        holder: Holder,
+        key: GroupKey,
+        outcome: Outcome,
+    ) -> Result<Taken, GeneratorError> {
+        let slot = self.roster.slot_of(holder)?;
+        if key.order >= self.order_next {
+            return Err(GeneratorError::NoGroup { holder, group: key, made: self.order_next });
+        }
+        let worker = &self.roster[slot];
+        let front = worker.buffer.front().copied();
+        let runs = |index: &usize| {
+            let group = self.group(*index);
+            group.key == key && group.go.is_some()
+        };
+        let Some(index) = front.filter(runs) else {
+            let verdict = worker.verdicts.iter().find(|(known, _)| *known == key);
+            let Some((_, verdict)) = verdict.copied() else { return Ok(Taken::Old) };
+            self.effects.push_back(match verdict {
+                Verdict::Commit => GeneratorEffect::Commit { to: holder, group: key },
+                Verdict::Abort => GeneratorEffect::Abort { to: holder, group: key, culprit: None },
+            });
+            return Ok(Taken::Again);
+        };
+        match outcome {
+            Outcome::Failed { suspect } => {
+                let suspect = suspect.and_then(|suspect| self.roster.slot_of(suspect).ok());
+                let suspects: Vec<Slot> = suspect.into_iter().collect();
+                self.abort(now, index, &suspects);
+            }
+            Outcome::Reduced if self.roster[slot].reported => return Ok(Taken::Again),
+            Outcome::Reduced => {
+                self.roster[slot].reported = true;
+                let group = self.group_mut(index);
+                group.reduced += 1;
+                if group.reduced == group.members.len() {
+                    self.commit(now, index);
+                }
+            }
+        }
+        Ok(Taken::New)
+    }
+
+    /// A worker that waits for nothing leaves.
+    ///
+    /// # Errors
+    /// If it never took part, or waits for the answer to a request.
+    pub fn bye(&mut self, now: JobTime, holder: Holder) -> Result<Taken, GeneratorError> {
+        let slot = match self.roster.slot_of(holder) {
+            Err(GeneratorError::Fenced { .. }) => return Ok(Taken::Again),
+            known => known?,
+        };
+        let worker = &self.roster[slot];
+        if worker.open {
+            return Err(GeneratorError::Open { holder, open: worker.sequence });
+        }
+        self.remove(now, slot);
+        Ok(Taken::New)
+    }
+
+    /// A worker was given up, and with it all older lives of its node. It may not have said hello yet: its greeting may
+    /// still be on its way, and must not be heard.
+    ///
+    /// # Errors
+    /// If it is no worker.
+    pub fn lost(&mut self, now: JobTime, holder: Holder) -> Result<Taken, GeneratorError> {
+        if holder.node.role != Role::Worker {
+            return Err(GeneratorError::NoWorker { holder });
+        }
+        if self.roster.is_over(holder) {
+            return Ok(Taken::Again);
+        }
+        if let Some(slot) = self.roster.life_of(holder.node).and_then(|life| self.roster.slot_of(life).ok()) {
+            self.remove(now, slot);
+        }
+        self.roster.fence(holder);
+        Ok(Taken::New)
+    }
+
+    fn group(&self, index: usize) -> &Group {
+        self.groups[index].as_ref().expect("what is in a buffer is not over")
+    }
+
+    fn group_mut(&mut self, index: usize) -> &mut Group {
+        self.groups[index].as_mut().expect("what is in a buffer is not over")
+    }
+
+    // Making groups.
+
+    fn generate(&mut self, initiator: Slot) {
+        let mut draft = Draft::new(&self.roster, self.config.filter, initiator, &mut self.rng);
+        self.policy.form(&mut draft);
+        for (kind, members) in draft.finish() {
+            self.append(kind, members);
+        }
+        let bridge = self.connectivity.as_mut().and_then(|connectivity| connectivity.bridge(&self.roster));
+        if let Some(members) = bridge.filter(|members| members.len() > 1) {
+            self.append(GroupKind::Bridge, members);
+        }
+    }
+
+    /// The next group of all. Nothing else appends to buffers.
+    fn append(&mut self, kind: GroupKind, members: Vec<Slot>) {
+        let key = GroupKey { order: self.order_next, attempt: 0 };
+        self.order_next += 1;
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        });
+        for slot in &members {
+            self.roster.append(*slot, index);
+        }
+        self.groups[index] = Some(Group { key, kind, members, arrived: 0, reduced: 0, go: None });
+    }
+
+    // Running them.
+
+    /// A worker that waits has come to the first group of its buffer. If that is none that its request is for, it goes on
+    /// without: the one that would have answered it is over.
+    fn arrive(&mut self, now: JobTime, slot: Slot) {
+        let worker = &self.roster[slot];
+        if !worker.open || worker.arrived {
+            return;
+        }
+        let target = worker.target;
+        let front = worker.buffer.front().copied().filter(|index| self.group(*index).key.order <= target);
+        let Some(index) = front else { return self.skip(slot) };
+        self.roster[slot].arrived = true;
+        self.group_mut(index).arrived += 1;
+        self.start(now, index);
+    }
+
+    /// Starts a group if all its members have arrived.
+    fn start(&mut self, now: JobTime, index: usize) {
+        let Self { groups, roster, locks, effects, .. } = self;
+        let Some(group) = groups[index].as_mut() else { return };
+        let here = group.arrived == group.members.len() && group.go.is_none();
+        if !here || !locks.take(&group.members) {
+            return;
+        }
+        let deadline = now + self.config.group_limit;
+        self.deadlines.insert((deadline, index));
+        let go = Arc::new(Go {
+            key: group.key,
+            kind: group.kind,
+            membership: self.membership,
+            members: group.members.iter().map(|slot| roster[*slot].holder).collect(),
+            deadline,
+        });
+        for slot in &group.members {
+            effects.push_back(go_for(roster, *slot, &go));
+        }
+        group.go = Some(go);
+    }
+
+    /// The end of a run: locks are free, and all members have a verdict.
+    fn conclude(&mut self, index: usize, verdict: Verdict, culprit: Option<Holder>) {
+        let Self { groups, roster, locks, effects, deadlines, .. } = self;
+        let group = groups[index].as_mut().expect("a group that runs is not over");
+        let Some(go) = group.go.take() else { return };
+        deadlines.remove(&(go.deadline, index));
+        locks.release(&group.members);
+        let key = group.key;
+        for slot in &group.members {
+            let worker = &mut roster[*slot];
+            worker.verdicts.push((key, verdict));
+            effects.push_back(match verdict {
+                Verdict::Commit => GeneratorEffect::Commit { to: worker.holder, group: key },
+                Verdict::Abort => GeneratorEffect::Abort { to: worker.holder, group: key, culprit },
+            });
+        }
+    }
+
+    fn commit(&mut self, now: JobTime, index: usize) {
+        self.conclude(index, Verdict::Commit, None);
+        let group = self.retire(index);
+        if let Some(connectivity) = &mut self.connectivity {
+            connectivity.committed(&group.members, &self.roster);
+        }
+        for slot in &group.members {
+            let worker = &mut self.roster[*slot];
+            if worker.open && worker.target == group.key.order {
+                worker.open = false;
+            }
+        }
+        self.go_on(now, &group.members);
+    }
+
+    /// A running group breaks off. It runs again without the suspects, in the same place, unless that was too often or too
+    /// few are left.
+    fn abort(&mut self, now: JobTime, index: usize, suspects: &[Slot]) {
+        let of_group = suspects.iter().find(|slot| self.group(index).members.contains(slot));
+        let culprit = of_group.map(|slot| self.roster[*slot].holder);
+        self.conclude(index, Verdict::Abort, culprit);
+        let attempts_max = self.config.attempts_max;
+        let group = self.group_mut(index);
+        let suspect = |slot: &Slot| suspects.contains(slot);
+        let mut out: Vec<Slot> = group.members.iter().copied().filter(suspect).collect();
+        group.members.retain(|slot| !suspects.contains(slot));
+        let again = group.key.attempt + 1 < attempts_max && group.members.len() > 1;
+        if again {
+            group.key.attempt += 1;
+            (group.arrived, group.reduced) = (0, 0);
+        }
+        let survivors = group.members.clone();
+        if !again {
+            out.extend(&survivors);
+            self.free(index);
+        }
+        for slot in &out {
+            self.roster.withdraw(*slot, index);
+        }
+        self.go_on(now, &out);
+        if again {
+            // They are at the front of their buffers still.
+            for slot in &survivors {
+                let worker = &mut self.roster[*slot];
+                (worker.arrived, worker.reported) = (false, false);
+            }
+            self.go_on(now, &survivors);
+        }
+    }
+
+    /// Takes a group that is over out of all buffers.
+    fn retire(&mut self, index: usize) -> Group {
+        let group = self.free(index);
+        for slot in &group.members {
+            self.roster.withdraw(*slot, index);
+        }
+        group
+    }
+
+    fn free(&mut self, index: usize) -> Group {
+        self.vacant.push(index);
+        self.groups[index].take().expect("a group is over once")
+    }
+
+    /// Those who still wait have come to the next group of their buffers.
+    fn go_on(&mut self, now: JobTime, slots: &[Slot]) {
+        for slot in slots {
+            self.arrive(now, *slot);
+        }
+    }
+
+    // Answering.
+
+    fn skip(&mut self, slot: Slot) {
+        let worker = &mut self.roster[slot];
+        (worker.open, worker.skipped) = (false, true);
+        self.effects.push_back(GeneratorEffect::Skip { to: worker.holder, request: worker.sequence });
+    }
+
+    /// Who repeats a request may not have heard that a group runs, or that there is none.
+    fn say_again(&mut self, slot: Slot) {
+        let worker = &self.roster[slot];
+        if worker.skipped {
+            let again = GeneratorEffect::Skip { to: worker.holder, request: worker.sequence };
+            return self.effects.push_back(again);
+        }
+        let front = worker.buffer.front().filter(|_| worker.open && !worker.reported);
+        if let Some(go) = front.and_then(|index| self.group(*index).go.clone()) {
+            self.effects.push_back(go_for(&self.roster, slot, &go));
+        }
+    }
+
+    // Those who take part.
+
+    fn changed(&mut self, who: Holder, joined: bool) {
+        self.membership = self.membership.next();
+        self.effects.push_back(GeneratorEffect::Membership { membership: self.membership, who, joined });
+    }
+
+    /// A worker is gone: what it runs breaks off, and the groups that it is in do without it.
+    fn remove(&mut self, now: JobTime, slot: Slot) {
+        let holder = self.roster[slot].holder;
+        // Whatever happens below, nothing starts for it any more, and nobody answers it.
+        let arrived = std::mem::take(&mut self.roster[slot].arrived);
+        self.roster[slot].open = false;
+        let groups: Vec<usize> = self.roster[slot].buffer.iter().copied().collect();
+        for (place, index) in groups.into_iter().enumerate() {
+            if self.group(index).go.is_some() {
+                self.abort(now, index, &[slot]);
+                continue;
+            }
+            self.roster.withdraw(slot, index);
+            let group = self.group_mut(index);
+            group.members.retain(|member| *member != slot);
+            group.arrived -= usize::from(arrived && place == 0);
+            if group.members.len() > 1 {
+                self.start(now, index);
+            } else {
+                let group = self.retire(index);
+                self.go_on(now, &group.members);
+            }
+        }
+        self.roster.leave(slot);
+        self.changed(holder, false);
+    }
+}
+
+/// What a member is told of a group that runs.
+fn go_for(roster: &Roster, slot: Slot, go: &Arc<Go>) -> GeneratorEffect {
+    let worker = &roster[slot];
+    let last = worker.target == go.key.order;
+    GeneratorEffect::Go { to: worker.holder, request: worker.sequence, go: Arc::clone(go), last }
+}
+
+impl Machine for GroupGenerator {
+    type Event = GeneratorEvent;
+    type Answer = Result<Taken, GeneratorError>;
+    type Effect = GeneratorEffect;
+
+    fn handle(&mut self, now: JobTime, event: GeneratorEvent) -> Self::Answer {
+        match event {
+            GeneratorEvent::Hello { holder, host } => self.hello(now, holder, host),
+            GeneratorEvent::Request { holder, sequence } => self.request(now, holder, sequence),
+            GeneratorEvent::Done { holder, group, outcome } => self.done(now, holder, group, outcome),
+            GeneratorEvent::Bye { holder } => self.bye(now, holder),
+            GeneratorEvent::Lost { holder } => self.lost(now, holder),
+        }
+    }
+
+    fn poll_effect(&mut self) -> Option<GeneratorEffect> {
+        self.effects.pop_front()
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Gives up the groups whose time is over. If some members have reported, those that have not sit the next attempt out.
+    fn on_deadline(&mut self, now: JobTime) {
+        while let Some((_, index)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            let members = &self.group(index).members;
+            let silent = |slot: &&Slot| !self.roster[**slot].reported;
+            let mut suspects: Vec<Slot> = members.iter().filter(silent).copied().collect();
+            if suspects.len() == members.len() {
+                suspects.clear();
+            }
+            self.abort(now, index, &suspects);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Who takes part in a group that runs.
+
+/// One bit per worker: set while it is in a running group.
+///
+/// The order of the buffers already keeps groups apart that share a worker; this is the interlock beside it, taken for all
+/// members at once or for none, so that nobody holds a lock while it waits for another.
+///
+/// Source: Ripples's lock vector (recalled).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LockVector {
+    bits: Vec<u64>,
+}
+
+impl LockVector {
+    /// Whether this worker's bit is set.
+    pub fn is_set(&self, worker: u32) -> bool {
+        let (word, bit) = place(worker);
+        self.bits.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Sets the bits of all `workers`; none if one of them is set. Returns whether it did.
+    pub fn take(&mut self, workers: &[u32]) -> bool {
+        if workers.iter().any(|worker| self.is_set(*worker)) {
+            return false;
+        }
+        for worker in workers {
+            let (word, bit) = place(*worker);
+            if word >= self.bits.len() {
+                self.bits.resize(word + 1, 0);
+            }
+            self.bits[word] |= bit;
+        }
+        true
+    }
+
+    /// Clears the bits of `workers`.
+    pub fn release(&mut self, workers: &[u32]) {
+        for worker in workers {
+            let (word, bit) = place(*worker);
+            if let Some(bits) = self.bits.get_mut(word) {
+                *bits &= !bit;
+            }
+        }
+    }
+}
+
+const fn place(worker: u32) -> (usize, u64) {
+    ((worker / 64) as usize, 1 << (worker % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_taken_all_or_none() {
+        let mut locks = LockVector::default();
+        assert!(locks.take(&[3, 64, 200]));
+        assert!(!locks.take(&[5, 64]) && !locks.is_set(5), "none if one is set");
+        assert!(locks.take(&[5, 65]));
+        locks.release(&[3, 64, 200, 9_999]);
+        assert!(!locks.is_set(64) && locks.is_set(65) && !locks.is_set(9_999));
+        assert!(locks.take(&[64]));
+    }
+}

@@ -1,0 +1,280 @@
+//! [`GroupMember`]: a worker's part in averaging with others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_core::{Holder, InvalidValue, JobTime, Machine};
+
+use super::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, Outcome, Taken};
+
+/// What can happen to a [`GroupMember`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// A step was applied to the worker's own model: it is time to average.
+    Synchronize,
+    /// The worker's part in the group that it was told to run is over.
+    Over(GroupKey, Outcome),
+    /// The worker has nothing more to train.
+    Leave,
+    /// The generator says something.
+    Told(GeneratorEffect),
+    /// The generator's answer to a message.
+    Answered(GeneratorEvent, Result<Taken, GeneratorError>),
+}
+
+/// What the outside must do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberEffect {
+    /// Send this to the generator.
+    Send(GeneratorEvent),
+    /// Average with the members of this group, beside the model; any other average that runs is void and may be stopped.
+    Reduce(Arc<Go>),
+    /// The average of this group is the model now.
+    Apply(GroupKey),
+    /// The average of this group is void; its making may be stopped.
+    Discard(GroupKey),
+    /// The worker may train on.
+    Resume,
+    /// It has left: the generator knows.
+    Left,
+    /// It was given up, and must end: nothing it does counts any more.
+    Fenced(GeneratorError),
+}
+
+/// Where a member is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    /// It has said hello.
+    Joining,
+    /// It trains by itself.
+    Training,
+    /// It waits for a group.
+    Waiting,
+    /// It averages; whether that answers its request.
+    Reducing(GroupKey, bool),
+    /// It has said how its part went; whether that answers its request.
+    Reported(GroupKey, Outcome, bool),
+    /// It has said goodbye.
+    Leaving,
+    /// It has left, or was given up.
+    Over,
+}
+
+/// A worker's side of the conversation with the [`GroupGenerator`](super::GroupGenerator): it repeats what is not
+/// answered, ignores what is old, and takes an average over when it is committed and not before.
+#[derive(Debug, Clone)]
+#[doc(alias = "GroupSource")]
+pub struct GroupMember {
+    holder: Holder,
+    host: u32,
+    again_after: Duration,
+    phase: Phase,
+    /// Requests made.
+    sequence: u64,
+    /// The newest group that it ran.
+    newest: Option<GroupKey>,
+    /// When it says again what it waits for the answer to.
+    again: Option<JobTime>,
+    effects: VecDeque<MemberEffect>,
+}
+
+impl GroupMember {
+    /// A worker that says hello. Messages without an answer are repeated after `again_after`.
+    ///
+    /// # Errors
+    /// If `again_after` is 0.
+    pub fn new(now: JobTime, holder: Holder, host: u32, again_after: Duration) -> Result<Self, InvalidValue> {
+        if again_after.is_zero() {
+            return Err(InvalidValue::new("again_after", "0s", "longer than 0; 1 s is usual"));
+        }
+        let mut member = Self {
+            holder,
+            host,
+            again_after,
+            phase: Phase::Joining,
+            sequence: 0,
+            newest: None,
+            again: None,
+            effects: VecDeque::new(),
+        };
+        member.say(now);
+        Ok(member)
+    }
+
+    /// Who.
+    pub const fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// Whether it trains by itself: it may synchronize, or leave.
+    pub fn is_training(&self) -> bool {
+        self.phase == Phase::Training
+    }
+
+    /// Says what it waits for the answer to.
+    fn say(&mut self, now: JobTime) {
+        let holder = self.holder;
+        let message = match &self.phase {
+            Phase::Joining => GeneratorEvent::Hello { holder, host: self.host },
+            Phase::Waiting => GeneratorEvent::Request { holder, sequence: self.sequence },
+            Phase::Reported(group, outcome, _) => {
+                GeneratorEvent::Done { holder, group: *group, outcome: *outcome }
+            }
+            Phase::Leaving => GeneratorEvent::Bye { holder },
+            Phase::Training | Phase::Reducing(..) | Phase::Over => {
+                self.again = None;
+                return;
+            }
+        };
+        self.effects.push_back(MemberEffect::Send(message));
+        self.again = Some(now + self.again_after);
+    }
+
+    fn enter(&mut self, now: JobTime, phase: Phase) {
+        self.phase = phase;
+        self.say(now);
+    }
+
+    /// Waits on for the answer to its request, which the generator has.
+    fn wait(&mut self, now: JobTime) {
+        self.phase = Phase::Waiting;
+        self.again = Some(now + self.again_after);
+    }
+
+    /// Trains on: the request is answered.
+    fn resume(&mut self, now: JobTime) {
+        self.enter(now, Phase::Training);
+        self.effects.push_back(MemberEffect::Resume);
+    }
+
+    fn told(&mut self, now: JobTime, effect: GeneratorEffect) {
+        match effect {
+            GeneratorEffect::Go { to, request, go, last } => {
+                let current = to == self.holder && request == self.sequence && self.newest < Some(go.key);
+                let ready = match &self.phase {
+                    Phase::Waiting => true,
+                    // It had not reported, so that group can only have been aborted.
+                    Phase::Reducing(..) => true,
+                    // It is run again, so it was aborted.
+                    Phase::Reported(group, ..) => group.order == go.key.order,
+                    Phase::Joining | Phase::Training | Phase::Leaving | Phase::Over => false,
+                };
+                if current && ready {
+                    self.void();
+                    self.newest = Some(go.key);
+                    self.enter(now, Phase::Reducing(go.key, last));
+                    self.effects.push_back(MemberEffect::Reduce(go));
+                }
+            }
+            GeneratorEffect::Skip { to, request } => {
+                let open = match &self.phase {
+                    Phase::Waiting | Phase::Reducing(..) => true,
+                    // What it failed to average is not committed. Of what it has averaged it must learn.
+                    Phase::Reported(_, outcome, _) => matches!(outcome, Outcome::Failed { .. }),
+                    Phase::Joining | Phase::Training | Phase::Leaving | Phase::Over => false,
+                };
+                if to == self.holder && request == self.sequence && open {
+                    self.void();
+                    self.resume(now);
+                }
+            }
+            GeneratorEffect::Commit { to, group } => match self.phase {
+                Phase::Reported(reported, Outcome::Reduced, last)
+                    if to == self.holder && reported == group =>
+                {
+                    self.effects.push_back(MemberEffect::Apply(group));
+                    if last {
+                        self.resume(now);
+                    } else {
+                        self.wait(now);
+                    }
+                }
+                _ => {}
+            },
+            GeneratorEffect::Abort { to, group, .. } => match self.phase {
+                Phase::Reported(current, ..) | Phase::Reducing(current, _)
+                    if to == self.holder && current == group =>
+                {
+                    self.void();
+                    self.wait(now);
+                }
+                _ => {}
+            },
+            GeneratorEffect::Membership { .. } => {}
+        }
+    }
+
+    /// The average that it makes or has made will not be committed.
+    fn void(&mut self) {
+        if let Phase::Reducing(group, _) | Phase::Reported(group, ..) = self.phase {
+            self.effects.push_back(MemberEffect::Discard(group));
+        }
+    }
+
+    fn answered(&mut self, now: JobTime, to: GeneratorEvent, answer: Result<Taken, GeneratorError>) {
+        if to.holder() != self.holder || self.phase == Phase::Over {
+            return;
+        }
+        match (answer, to) {
+            (Ok(_), GeneratorEvent::Hello { .. }) if self.phase == Phase::Joining => self.resume(now),
+            (Ok(_), GeneratorEvent::Bye { .. }) if self.phase == Phase::Leaving => {
+                self.enter(now, Phase::Over);
+                self.effects.push_back(MemberEffect::Left);
+            }
+            // Its farewell has arrived, and an old message after it.
+            (Err(GeneratorError::Fenced { .. }), _) if self.phase == Phase::Leaving => {}
+            // There is no place for it yet.
+            (Err(GeneratorError::Full { .. } | GeneratorError::Open { .. }), _) | (Ok(_), _) => {}
+            (Err(error), _) => {
+                self.void();
+                self.enter(now, Phase::Over);
+                self.effects.push_back(MemberEffect::Fenced(error));
+            }
+        }
+    }
+}
+
+impl Machine for GroupMember {
+    type Event = MemberEvent;
+    type Answer = ();
+    type Effect = MemberEffect;
+
+    fn handle(&mut self, now: JobTime, event: MemberEvent) {
+        match event {
+            MemberEvent::Synchronize if self.phase == Phase::Training => {
+                self.sequence += 1;
+                self.enter(now, Phase::Waiting);
+            }
+            MemberEvent::Leave if self.phase == Phase::Training => self.enter(now, Phase::Leaving),
+            MemberEvent::Over(group, outcome) => match self.phase {
+                Phase::Reducing(current, last) if current == group => {
+                    self.enter(now, Phase::Reported(group, outcome, last));
+                }
+                // Another group runs by now.
+                _ => {}
+            },
+            // It waits for an answer.
+            MemberEvent::Synchronize | MemberEvent::Leave => {}
+            MemberEvent::Told(effect) => self.told(now, effect),
+            MemberEvent::Answered(to, answer) => self.answered(now, to, answer),
+        }
+    }
+
+    fn poll_effect(&mut self) -> Option<MemberEffect> {
+        self.effects.pop_front()
+    }
+
+    fn deadline(&self) -> Option<JobTime> {
+        self.again
+    }
+
+    fn on_deadline(&mut self, now: JobTime) {
+        if self.again.is_some_and(|at| at <= now) {
+            self.say(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! All idle workers at once.
+
+use antdt_core::InvalidValue;
+
+use super::{GroupPolicy, checked, cut};
+use crate::partial::draft::Draft;
+use crate::partial::message::GroupKind;
+
+/// Divides all workers that are in no group and not too far behind into disjoint random groups: no two of them conflict.
+/// Who is idle may still compute; the others of its group wait for the rest of that step at most.
+///
+/// Source: Prague's Group Division, "Global Division" in the preprint (recalled).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(alias = "GD")]
+pub struct Division {
+    group_size: u32,
+}
+
+impl Division {
+    /// Groups of `group_size`; one of each division may have one more.
+    ///
+    /// # Errors
+    /// If it is below 2.
+    pub fn new(group_size: u32) -> Result<Self, InvalidValue> {
+        Ok(Self { group_size: checked(group_size)? })
+    }
+}
+
+impl GroupPolicy for Division {
+    fn name(&self) -> &'static str {
+        "division"
+    }
+
+    fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    fn form(&mut self, draft: &mut Draft<'_>) {
+        let mut idle = draft.idle();
+        draft.shuffle(&mut idle);
+        cut(draft, GroupKind::Division, &idle, self.group_size);
+    }
+
+    fn clone_box(&self) -> Box<dyn GroupPolicy> {
+        Box::new(*self)
+    }
+}

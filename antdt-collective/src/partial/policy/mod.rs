@@ -1,0 +1,88 @@
+//! Who averages with whom: [`GroupPolicy`] and its forms.
+//!
+//! | policy | a request waits for | mixes by one round |
+//! |---|---|---|
+//! | [`Random`] | every busy worker in its groups, about `g` groups a step | one group of `g` at a time |
+//! | [`Buffer`] | the same, one group a step | one group of `g` at a time |
+//! | [`Division`] | the rest of `g - 1` peers' steps | all idle, `(n - g) / (g (n - 1))` of the variance is left |
+//! | [`InterIntra`] | one worker of each host or some of its own, then all of its own | all idle, one flow for each host |
+
+use std::fmt::Debug;
+
+use antdt_core::InvalidValue;
+
+use super::draft::{Candidate, Draft};
+use super::message::GroupKind;
+
+mod buffer;
+mod division;
+mod inter_intra;
+mod random;
+
+pub use buffer::Buffer;
+pub use division::Division;
+pub use inter_intra::InterIntra;
+pub use random::Random;
+
+/// Forms groups when a worker asks and has none.
+///
+/// In whatever it forms, the order of groups is kept, nobody is drafted who has left or is too far behind, and who asked gets
+/// an answer: a policy can make averaging slow, not wrong.
+pub trait GroupPolicy: Debug + Send {
+    /// Its name, in the words of the glossary: `division`.
+    fn name(&self) -> &'static str;
+
+    /// Members of a group that it aims at, at least 2.
+    fn group_size(&self) -> u32;
+
+    /// Whether a request takes the oldest group that its worker is in already. If not, every request forms groups, and
+    /// is answered after all that its worker is in then.
+    fn is_buffered(&self) -> bool {
+        true
+    }
+
+    /// Forms groups for the initiator; it need not be in one.
+    fn form(&mut self, draft: &mut Draft<'_>);
+
+    /// A copy of it.
+    fn clone_box(&self) -> Box<dyn GroupPolicy>;
+}
+
+impl Clone for Box<dyn GroupPolicy> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// A size that is one.
+fn checked(group_size: u32) -> Result<u32, InvalidValue> {
+    if group_size < 2 {
+        return Err(InvalidValue::new("group_size", group_size, "at least 2; 3 or 4 is usual"));
+    }
+    Ok(group_size)
+}
+
+/// The initiator and other workers, drawn from all. Smaller than asked for if many are too far behind.
+fn drawn(draft: &mut Draft<'_>, group_size: u32) -> Vec<Candidate> {
+    let wanted = (group_size as usize).min(draft.workers());
+    let mut members = vec![draft.initiator()];
+    // Draws that find one who is in it already, or is too far behind, are for nothing; so many are enough but by bad luck.
+    for _ in 0..4 * wanted + 8 {
+        if members.len() == wanted {
+            break;
+        }
+        members.extend(draft.any().filter(|candidate| !members.contains(candidate)));
+    }
+    members
+}
+
+/// Cuts `workers` into groups of `group_size`; one that would be alone is put to those before it.
+fn cut(draft: &mut Draft<'_>, kind: GroupKind, workers: &[Candidate], group_size: u32) {
+    let mut rest = workers;
+    while !rest.is_empty() {
+        let size = group_size as usize;
+        let (members, others) = rest.split_at(if rest.len() <= size + 1 { rest.len() } else { size });
+        draft.form(kind, members);
+        rest = others;
+    }
+}

@@ -1,0 +1,161 @@
+//! What is simulated, apart from how fast and how reliable things are.
+
+use std::time::Duration;
+
+use antdt_collective::partial::{
+    Buffer, Division, GeneratorConfig, GroupPolicy, InterIntra, ProgressFilter, Random,
+};
+use antdt_collective::schedule::CostModel;
+use antdt_core::{InvalidValue, Seed};
+
+/// How groups are formed, by the names of [`GroupPolicy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Formation {
+    /// [`Random`].
+    Random,
+    /// [`Buffer`].
+    Buffer,
+    /// [`Division`].
+    Division,
+    /// [`InterIntra`].
+    InterIntra,
+}
+
+impl Formation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Random, Self::Buffer, Self::Division, Self::InterIntra];
+
+    /// The policy.
+    ///
+    /// # Errors
+    /// If the size is below 2.
+    pub fn policy(self, group_size: u32) -> Result<Box<dyn GroupPolicy>, InvalidValue> {
+        Ok(match self {
+            Self::Random => Box::new(Random::new(group_size)?),
+            Self::Buffer => Box::new(Buffer::new(group_size)?),
+            Self::Division => Box::new(Division::new(group_size)?),
+            Self::InterIntra => Box::new(InterIntra::new(group_size)?),
+        })
+    }
+}
+
+/// Workers that average with each other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// Workers.
+    pub workers: u32,
+    /// Workers that share a host, by their index: `index / workers_per_host`.
+    pub workers_per_host: u32,
+    /// Who averages with whom.
+    pub formation: Formation,
+    /// Members of a group, as the policy aims at.
+    pub group_size: u32,
+    /// Who is so many requests behind is not drafted; 0 drafts everybody.
+    pub progress_gap_max: u64,
+    /// Whether workers are bridged that had nobody in common for a while.
+    pub bridges: bool,
+    /// Steps of each worker, and as many averages.
+    pub steps: u32,
+    /// Samples of a step.
+    pub batch_size: u64,
+    /// Bytes of the model.
+    pub model_bytes: u64,
+    /// What an average costs among workers of one host.
+    pub inside: CostModel,
+    /// What it costs between hosts; members of one host share it.
+    pub between: CostModel,
+    /// A message without an answer is repeated after this.
+    pub again_after: Duration,
+    /// Longest wait for a peer within an average.
+    pub collective_timeout: Duration,
+    /// Longest run of a group.
+    pub group_limit: Duration,
+    /// How often a group may run.
+    pub attempts_max: u32,
+    /// Silence after which a worker is given up.
+    pub silence_limit: Duration,
+    /// Times that one node is started again.
+    pub max_restarts: u32,
+    /// Share of the messages that arrive twice.
+    pub repeats: f64,
+    /// All randomness comes from here.
+    pub seed: Seed,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let config = GeneratorConfig::default();
+        Self {
+            workers: 16,
+            workers_per_host: 4,
+            formation: Formation::InterIntra,
+            group_size: 4,
+            progress_gap_max: 3,
+            bridges: config.bridges,
+            steps: 100,
+            batch_size: 32,
+            model_bytes: 64 << 20,
+            inside: CostModel::SHARED,
+            between: CostModel { alpha: 50e-6, bandwidth: 1.2e9, ..CostModel::LOOPBACK },
+            again_after: Duration::from_secs(1),
+            collective_timeout: Duration::from_secs(30),
+            group_limit: config.group_limit,
+            attempts_max: config.attempts_max,
+            silence_limit: Duration::from_secs(10),
+            max_restarts: 3,
+            repeats: 0.0,
+            seed: Seed(0),
+        }
+    }
+}
+
+impl Setup {
+    /// Whether it can be simulated.
+    ///
+    /// # Errors
+    /// With the first setting that is refused, and what it must be.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        for (field, value) in [
+            ("workers", u64::from(self.workers)),
+            ("workers_per_host", u64::from(self.workers_per_host)),
+            ("batch_size", self.batch_size),
+        ] {
+            if value == 0 {
+                return Err(InvalidValue::new(field, value, "at least 1"));
+            }
+        }
+        for (field, time) in [
+            ("again_after", self.again_after),
+            ("collective_timeout", self.collective_timeout),
+            ("silence_limit", self.silence_limit),
+        ] {
+            if time < Duration::from_millis(1) {
+                return Err(InvalidValue::new(field, format!("{time:?}"), "at least 1ms"));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.repeats) {
+            return Err(InvalidValue::new("repeats", self.repeats, "a share between 0 and 1, such as 0.01"));
+        }
+        self.generator().map(drop)?;
+        self.formation.policy(self.group_size).map(drop)
+    }
+
+    /// The settings of the generator.
+    ///
+    /// # Errors
+    /// If there would be too many workers for one.
+    pub(super) fn generator(&self) -> Result<GeneratorConfig, InvalidValue> {
+        let filter = match self.progress_gap_max {
+            0 => ProgressFilter::off(),
+            gap => ProgressFilter::new(gap)?,
+        };
+        Ok(GeneratorConfig {
+            filter,
+            group_limit: self.group_limit,
+            attempts_max: self.attempts_max,
+            bridges: self.bridges,
+            members_max: self.workers,
+            seed: self.seed.derive("generator"),
+        })
+    }
+}
