@@ -267,6 +267,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
         len: usize,
         op: ReduceOp,
     ) -> Result<Exchange, CollectiveError> {
+        if self.open {
+            // Its result is kept where this call would have its own.
+            let what = "a call whose outcome is open comes first; leave this group, and join the next one";
+            return Err(self.refuse(what.to_owned()));
+        }
         if op == ReduceOp::Mean && !E::DIVIDES {
             return Err(self.refuse(format!("a mean of {}; add them up and divide as you need it", E::TYPE)));
         }

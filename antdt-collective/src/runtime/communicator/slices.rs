@@ -2,7 +2,7 @@
 //!
 //! A slice holds so many bytes for each member ([`CommunicatorConfig::slice`](super::CommunicatorConfig)) that what one
 //! round has folded is still in the cache when the next one sends it, and is not fetched from memory once more: over
-//! loopback, 64 MiB then take two thirds to three quarters of the time, on the clock and on the cores. A slice costs its
+//! loopback, 64 MiB then take two thirds to four fifths of the time, on the clock and on the cores. A slice costs its
 //! rounds' latency `α`; where that would tell, over slower or longer ways, slices grow until it does not.
 //!
 //! In place, a slice is first copied into a log, past the caches, and then reduced where it lies: `S` bytes read and `S`

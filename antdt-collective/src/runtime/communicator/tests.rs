@@ -207,6 +207,12 @@ fn members_that_hold_an_open_result_take_it_over_if_one_of_them_did() {
             let mut data = [me as f32; 100];
             assert_eq!(communicator.all_reduce(&mut data, ReduceOp::Sum).is_ok(), me != 2);
             assert_eq!(data, [if me == 2 { 2.0 } else { 3.0 }; 100]);
+            if me == 2 {
+                // Who tries once more neither spoils its data nor the result that may count.
+                assert!(communicator.all_reduce(&mut data, ReduceOp::Sum).is_err());
+                assert!(communicator.weighted_mean(&mut data, 1.0).is_err());
+                assert_eq!(data, [2.0; 100]);
+            }
             communicator.leave().1
         });
         held_by_one(histories, config);
