@@ -4,14 +4,14 @@
 //! first come first served. "Read" and "committed" are two cursors: a lease is acknowledged up to the committed one,
 //! which moves only when the update that contains the samples is part of the model.
 
-use antdt_core::{Ack, Fragment, Grant, Held, LeaseId};
+use antdt_core::{Ack, Acks, Fragment, Grant, Held, LeaseId, NearQueue};
 use smallvec::SmallVec;
 
 /// Samples to compute together, and where they came from.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Pieces of leases, in the order of the samples; none is empty. Mostly it is a single one.
-    pub fragments: SmallVec<[Fragment; 1]>,
+    /// Pieces of leases, in the order of the samples; none is empty. Mostly there are one or two.
+    pub fragments: SmallVec<[Fragment; 2]>,
 }
 
 impl Clone for Batch {
@@ -38,7 +38,7 @@ impl Batch {
     }
 
     /// The acks that are due once the batch is committed: one for each lease it takes from.
-    pub fn acks(&self) -> Vec<Ack> {
+    pub fn acks(&self) -> Acks {
         self.fragments.iter().map(Fragment::ack).collect()
     }
 }
@@ -61,12 +61,17 @@ impl Reading {
 /// Holds leases and cuts batches from them.
 ///
 /// One batch is out at a time: take it, then [`commit`](Self::commit) or [`abort`](Self::abort) it.
+///
+/// Laid out as written: what every batch touches comes first.
 #[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub struct Batcher {
-    /// In the order in which they were granted. Mostly there are no more than two.
-    held: SmallVec<[Reading; 2]>,
+    /// Samples that are leased and in no batch.
+    unread: u64,
     /// Leases that were adopted under another name since the batch that is out was taken: old and new.
     renamed: Vec<(LeaseId, LeaseId)>,
+    /// In the order in which they were granted.
+    held: NearQueue<Reading>,
 }
 
 impl Batcher {
@@ -76,8 +81,8 @@ impl Batcher {
     }
 
     /// Samples that are leased and in no batch.
-    pub fn unread(&self) -> u64 {
-        self.held.iter().map(|held| held.grant.len - held.read).sum()
+    pub const fn unread(&self) -> u64 {
+        self.unread
     }
 
     /// Leases held.
@@ -89,7 +94,8 @@ impl Batcher {
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {
             let at = grant.resume_at.min(grant.len);
-            self.held.push(Reading { grant, read: at, committed: at });
+            self.held.push_back(Reading { grant, read: at, committed: at });
+            self.unread += grant.len - at;
         }
     }
 
@@ -97,7 +103,7 @@ impl Batcher {
     pub fn take(&mut self, want: u64) -> Batch {
         let mut batch = Batch::default();
         let mut missing = want;
-        for held in &mut self.held {
+        for held in self.held.iter_mut() {
             let take = missing.min(held.grant.len - held.read);
             if take == 0 {
                 continue;
@@ -109,25 +115,28 @@ impl Batcher {
                 break;
             }
         }
+        self.unread -= want - missing;
         batch
     }
 
     /// The batch is part of the model. Leases that are done with it are dropped, and returned: they still have to be
     /// presented if the service was restarted before it heard of it.
-    pub fn commit(&mut self, batch: &Batch) -> Vec<Held> {
+    pub fn commit(&mut self, batch: &Batch) -> SmallVec<[Held; 1]> {
+        let mut done = SmallVec::new();
         for fragment in &batch.fragments {
             let lease = self.name_of(fragment.grant.lease);
-            if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
-                held.committed = held.committed.max(fragment.to);
+            let place = self.held.iter().position(|held| held.grant.lease == lease);
+            let Some((place, held)) = place.and_then(|place| Some((place, self.held.get_mut(place)?))) else {
+                continue;
+            };
+            held.committed = held.committed.max(fragment.to);
+            if held.committed >= held.grant.len {
+                done.push(held.as_held());
+                self.unread -= held.grant.len - held.read;
+                self.held.remove(place);
             }
         }
         self.renamed.clear();
-        let is_done = |held: &Reading| held.committed >= held.grant.len;
-        if !self.held.iter().any(is_done) {
-            return Vec::new();
-        }
-        let done = self.held.iter().filter(|held| is_done(held)).map(Reading::as_held).collect();
-        self.held.retain(|held| !is_done(held));
         done
     }
 
@@ -136,6 +145,7 @@ impl Batcher {
         for fragment in batch.fragments.iter().rev() {
             let lease = self.name_of(fragment.grant.lease);
             if let Some(held) = self.held.iter_mut().find(|held| held.grant.lease == lease) {
+                self.unread += held.read.saturating_sub(fragment.from);
                 held.read = held.read.min(fragment.from);
             }
         }
@@ -144,7 +154,13 @@ impl Batcher {
 
     /// The lease ended without us: drop it, and do not count its samples.
     pub fn revoke(&mut self, lease: LeaseId) {
-        self.held.retain(|held| held.grant.lease != lease);
+        self.held.retain_mut(|held| held.grant.lease != lease);
+        self.count();
+    }
+
+    /// Counts what is unread anew, when leases are gone.
+    fn count(&mut self) {
+        self.unread = self.held.iter().map(|held| held.grant.len - held.read).sum();
     }
 
     /// Others could begin these leases at once: gives up those of which no sample was handed out. Returns them as they
@@ -160,7 +176,8 @@ impl Batcher {
         };
         let given_up = self.held.iter().filter(|held| unstarted(held));
         let given_up = given_up.map(|held| Ack { lease: held.grant.lease, offset: held.committed }).collect();
-        self.held.retain(|held| !unstarted(held));
+        self.held.retain_mut(|held| !unstarted(held));
+        self.count();
         given_up
     }
 
@@ -183,6 +200,7 @@ impl Batcher {
             held.grant.lease = grant.lease;
             true
         });
+        self.count();
     }
 
     /// What a lease is called now; the batch that is out may know it by an older name.
@@ -192,7 +210,11 @@ impl Batcher {
 
     /// Gives every lease up. Returns them with what is committed of each.
     pub fn release(&mut self) -> Vec<Ack> {
-        self.held.drain(..).map(|held| Ack { lease: held.grant.lease, offset: held.committed }).collect()
+        self.unread = 0;
+        std::mem::take(&mut self.held)
+            .into_iter()
+            .map(|held| Ack { lease: held.grant.lease, offset: held.committed })
+            .collect()
     }
 }
 

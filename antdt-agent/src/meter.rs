@@ -25,18 +25,20 @@ pub struct Meter {
     sequence: u64,
     since: JobTime,
     part: Part,
-    spent: [Duration; 4],
+    /// Nanoseconds.
+    spent: [u64; 4],
 }
 
 impl Meter {
     /// A meter for one life of a node; the first batch starts at `now`, waiting for data.
     pub const fn new(holder: Holder, now: JobTime) -> Self {
-        Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [Duration::ZERO; 4] }
+        Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [0; 4] }
     }
 
     /// From `now` on, time belongs to `part`.
     pub fn enter(&mut self, now: JobTime, part: Part) {
-        self.spent[self.part as usize] += now.since(self.since);
+        let spent = &mut self.spent[self.part as usize];
+        *spent = spent.saturating_add(now.0.saturating_sub(self.since.0));
         (self.since, self.part) = (now, part);
     }
 
@@ -44,7 +46,8 @@ impl Meter {
     pub fn reassign(&mut self, time: Duration, to: Part) {
         // Taken out of the running part when it is closed: move the start forward.
         self.since = self.since + time;
-        self.spent[to as usize] += time;
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.spent[to as usize] = self.spent[to as usize].saturating_add(time);
     }
 
     /// Ends the batch at `now` and starts the next one.
@@ -57,7 +60,8 @@ impl Meter {
     ) -> BatchReport {
         self.enter(now, Part::DataWait);
         self.sequence += 1;
-        let [data_wait, compute, communicate, barrier_wait] = std::mem::take(&mut self.spent);
+        let [data_wait, compute, communicate, barrier_wait] =
+            std::mem::take(&mut self.spent).map(Duration::from_nanos);
         BatchReport {
             holder: self.holder,
             sequence: self.sequence,
@@ -74,7 +78,7 @@ impl Meter {
 
     /// Forgets the batch that is running: it was aborted.
     pub fn restart(&mut self, now: JobTime) {
-        (self.since, self.part, self.spent) = (now, Part::DataWait, [Duration::ZERO; 4]);
+        (self.since, self.part, self.spent) = (now, Part::DataWait, [0; 4]);
     }
 }
 

@@ -88,9 +88,9 @@ pub enum Notice {
 pub struct AgentSession {
     state: SessionState,
     reform: bool,
-    plan: Option<Plan>,
     plan_ready: PlanVersion,
     plan_applied: (PlanVersion, u64),
+    plan: Option<Plan>,
     reports: VecDeque<Reported>,
     servers: Arc<[String]>,
     /// The next pause of a node that waits for them.

@@ -3,8 +3,8 @@
 //! A real job is processes of this machine whose gradients take an emulated time. Its simulation knows the settings, how
 //! fast the workers are said to be, how long the recorded processes took to start and the first group to form, and, from one
 //! probe job of each sync mode and number of workers, what a step takes besides the gradient. (One more job runs before all
-//! of them and is not compared, so that no probe is the first job after a pause.) It must find the completion
-//! time of all other jobs, and the policy must do the same at the same steps. Only then are simulated figures worth anything.
+//! of them and is not compared, so that no probe is the first job after a pause.) It must find the completion time of all
+//! other jobs, and the policy must do the same at the same steps. Only then are simulated figures worth anything.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -13,6 +13,7 @@ pub mod run;
 pub mod shard;
 pub mod sim;
 
+mod groups;
 mod meter;
 mod walk;
 

@@ -1,5 +1,6 @@
 //! The simulator: how many events a second, how large a job, how much memory, and whether an event costs the same
-//! whatever the number of workers. Of the last, also the least that the machine's memory allows; see `walk.rs`.
+//! whatever the number of workers. Of the last, also the least that the machine's memory allows; see `walk.rs`. And what the
+//! generator of groups costs, which production has no other driver of yet; see `groups.rs`.
 
 use std::time::Duration;
 
@@ -119,6 +120,7 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
         format!("the least that memory allows: {least:.2}; reached {:.0} % of it", 100.0 * least / ratio);
     entries.push(Entry::shown("16,384 workers over 100, an event", ratio, "x").at_most(1.5).beside(beside));
     entries.push(Entry::shown("of which memory alone", memory, "ns"));
+    entries.extend(crate::groups::entries(if settings.quick { 8 } else { 1 })?);
     Ok(entries)
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::id::{Epoch, Generation, LeaseId};
 use crate::seed::{Permutation, Seed};
 
@@ -114,6 +116,13 @@ pub struct Ack {
     pub offset: u64,
 }
 
+/// Acks that are said together: one for each lease that a batch takes from, which is mostly one and seldom more than two.
+/// So many lie in place, and nothing is allocated for them.
+pub type Acks = SmallVec<[Ack; 2]>;
+
+/// One outcome for each of some [`Acks`].
+pub type AckOutcomes = SmallVec<[AckOutcome; 16]>;
+
 /// A lease of an earlier generation, as its holder remembers it: what it presents when the service was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -142,7 +151,7 @@ pub struct Registered {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Exchanged {
     /// One for each ack, in order.
-    pub outcomes: Vec<AckOutcome>,
+    pub outcomes: AckOutcomes,
     /// The answer to the first shard that was asked for; `None` if none was.
     pub fetched: Option<FetchOutcome>,
     /// Further shards, if the first was granted. They can be fewer than were asked for.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::action::Plan;
-use crate::data::Ack;
+use crate::data::{Ack, Acks};
 use crate::id::{Holder, MembershipVersion, PlanVersion, Rank};
 
 /// What one rank contributed to a step.
@@ -14,7 +14,7 @@ pub struct Contribution {
     /// Whose samples.
     pub holder: Holder,
     /// The acks that are due when the step is committed.
-    pub acks: Vec<Ack>,
+    pub acks: Acks,
 }
 
 /// A step whose result a worker has.

@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod id;
+pub mod near_queue;
 pub mod node_map;
 pub mod text;
 pub mod time;
@@ -26,8 +27,8 @@ pub mod trace;
 
 pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
 pub use data::{
-    Ack, AckOutcome, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held, Registered,
-    SampleRange, ShardKey,
+    Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
+    Registered, SampleRange, ShardKey,
 };
 pub use error::{InvalidValue, Retry};
 pub use group::{Contribution, Joined, Readiness, Standing, StepCommit, StepResult};
@@ -36,6 +37,7 @@ pub use id::{
     NodeId, PlanVersion, Rank, RequestId, Role,
 };
 pub use machine::Machine;
+pub use near_queue::NearQueue;
 pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};
 pub use node_map::NodeMap;
 pub use param::{OptimizerSpec, ParamLayout, TableSpec};

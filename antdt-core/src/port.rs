@@ -73,7 +73,7 @@ pub trait ShardSource: Send + Sync {
         acks: &[Ack],
     ) -> impl Future<Output = Result<Vec<AckOutcome>, Self::Error>> + Send {
         let exchanged = self.exchange(holder, RequestId(0), acks, 0, Duration::ZERO);
-        async move { Ok(exchanged.await?.outcomes) }
+        async move { Ok(exchanged.await?.outcomes.into_vec()) }
     }
 
     /// Gives leases back: samples below each offset are done, the rest goes to somebody else.

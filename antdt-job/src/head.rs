@@ -749,7 +749,7 @@ impl Head {
     fn commit(&mut self) {
         let Some(commit) = self.coordinator.commit() else { return };
         for (holder, acks) in commit.contributors.iter() {
-            let contribution = Contribution { holder: *holder, acks: acks.clone() };
+            let contribution = Contribution { holder: *holder, acks: acks.as_slice().into() };
             self.effects.push_back(HeadEffect::Settle(contribution));
         }
         for holder in self.coordinator.members() {

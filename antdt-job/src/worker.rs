@@ -23,7 +23,7 @@ use std::time::Duration;
 use antdt_agent::{AgentSession, Batch, Batcher, Meter, PlanSwitch, Reported};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Exchanged, Held, Holder, Iteration, JobTime, Joined, MembershipVersion, Readiness, Registered,
+    Ack, Acks, Exchanged, Held, Holder, Iteration, JobTime, Joined, MembershipVersion, Readiness, Registered,
     RequestId, Standing, StepCommit, StepResult, SyncMode,
 };
 
@@ -44,7 +44,7 @@ pub enum Call {
         /// Of the question; repeated with the same number until it is answered.
         request: RequestId,
         /// What is done.
-        acks: Vec<Ack>,
+        acks: Acks,
         /// Shards wanted; 0 to acknowledge only.
         want: u32,
         /// How long the service may keep the question if it has nothing now.
@@ -77,7 +77,7 @@ pub enum Call {
         /// In this worker's batch.
         samples: u64,
         /// Due when the step is committed.
-        acks: Vec<Ack>,
+        acks: Acks,
     },
     /// All-reduce: add up everybody's control values. [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
@@ -222,6 +222,7 @@ enum Then {
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub struct WorkerLoop {
+    at: At,
     sync: SyncMode,
     /// Nobody had samples in the last step.
     idle: bool,
@@ -233,7 +234,6 @@ pub struct WorkerLoop {
     first: bool,
     /// All-reduce: the worker was ordered to leave before this step began, and may.
     draining: bool,
-    at: At,
     step: u64,
     /// Samples behind its gradient, and the sum of their losses.
     computed: (u64, f64),
@@ -243,9 +243,9 @@ pub struct WorkerLoop {
     applied: Option<StepResult>,
     switch: PlanSwitch,
     meter: Meter,
+    feed: Feed,
     /// The batch that is out.
     batch: Batch,
-    feed: Feed,
     holder: Holder,
     /// All-reduce: the newest group that the worker was told of.
     group: MembershipVersion,

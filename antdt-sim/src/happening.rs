@@ -28,6 +28,10 @@ pub enum Happening<'a> {
     Worker(Holder, &'a Reply, &'a Call),
     /// The generator of groups answered.
     Group(&'a GeneratorEvent, &'a Result<Taken, GeneratorError>),
+    /// A deadline of the generator of groups passed.
+    GroupDeadline,
+    /// The generator of groups was started again, and told again all that it had been told.
+    GroupRestart,
     /// The generator of groups wants this said.
     GroupEffect(&'a GeneratorEffect),
     /// The generator of groups, with all that came of what it was told last.

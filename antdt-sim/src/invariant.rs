@@ -137,6 +137,7 @@ pub fn all(setup: &Setup) -> Result<Vec<Box<dyn Invariant>>, InvalidValue> {
 /// All invariants of workers that average in groups.
 pub fn all_of_groups() -> Vec<Box<dyn Invariant>> {
     vec![
+        Box::new(StaleLifeIsFenced::default()),
         Box::new(GroupsDisjoint::default()),
         Box::new(GroupOrderTotal::default()),
         Box::new(GroupCountsForAll::default()),

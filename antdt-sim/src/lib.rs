@@ -34,7 +34,7 @@ pub use invariant::{Invariant, Violation};
 pub use journal::Outcome;
 pub use model::Models;
 pub use recording::Recording;
-pub use scenario::Scenario;
+pub use scenario::{AnyScenario, Scenario};
 pub use setup::Setup;
 pub use tracer::Tracer;
 pub use whatif::WhatIf;

@@ -12,7 +12,7 @@
 mod setup;
 mod world;
 
-pub use setup::{Formation, Setup};
+pub use setup::{Formation, GeneratorSettings, Setup};
 pub use world::{Outcome, World};
 
 #[cfg(test)]

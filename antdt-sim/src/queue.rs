@@ -5,7 +5,8 @@
 //! Time never goes back, which makes this cheaper than a heap: what is due lies in buckets by the highest digit, to base
 //! 64, in which its time differs from the clock's, and by the value of that digit. When the clock comes to a bucket, what
 //! is in it moves on to lower digits, in order. A thing moves as many times as it has digits that tell it from others,
-//! and each move is a copy to the end of a list, wherever a heap would walk through memory.
+//! and each move is a copy to the end of a list, wherever a heap would walk through memory. A bucket of which all is due
+//! at one moment, as all answers to one walk over the workers are, does not move at all: its list is what is due.
 //!
 //! Source: the radix heap of Ahuja, Mehlhorn, Orlin and Tarjan, 1990 (recalled), with 64 buckets a digit.
 
@@ -28,25 +29,36 @@ pub(crate) struct Queue<T> {
     /// When the thing was due that came out last.
     now: JobTime,
     /// What is due now.
-    due: VecDeque<T>,
+    due: VecDeque<(JobTime, T)>,
     /// By level: which buckets hold something.
     used: [u64; LEVELS],
-    /// By level and value; in each, in the order in which it went in.
-    buckets: Vec<Vec<(JobTime, T)>>,
+    /// By level and value.
+    buckets: Vec<Bucket<T>>,
     /// Emptied lists. The one that was used last is used first, for it is in the processor's cache.
     spare: Vec<Vec<(JobTime, T)>>,
 }
 
+/// Things whose times have the same digit at the same level.
+#[derive(Debug)]
+struct Bucket<T> {
+    /// When the first and the last of them is due, if there is any.
+    first: JobTime,
+    last: JobTime,
+    /// In the order in which they went in.
+    list: Vec<(JobTime, T)>,
+}
+
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        let buckets = std::iter::repeat_with(Vec::new).take(LEVELS * VALUES).collect();
+        let empty = || Bucket { first: JobTime::NEVER, last: JobTime::ZERO, list: Vec::new() };
+        let buckets = std::iter::repeat_with(empty).take(LEVELS * VALUES).collect();
         Self { now: JobTime::ZERO, due: VecDeque::new(), used: [0; LEVELS], buckets, spare: Vec::new() }
     }
 
     /// Puts a thing in; it is due now if its time has passed.
     pub(crate) fn push(&mut self, at: JobTime, what: T) {
         if at <= self.now {
-            self.due.push_back(what);
+            self.due.push_back((at, what));
             return;
         }
         let level = ((u64::BITS - 1 - (at.0 ^ self.now.0).leading_zeros()) / DIGIT) as usize;
@@ -54,30 +66,36 @@ impl<T> Queue<T> {
         let bucket = &mut self.buckets[level * VALUES + value];
         if self.used[level] & 1 << value == 0 {
             self.used[level] |= 1 << value;
-            *bucket = self.spare.pop().unwrap_or_default();
+            let list = self.spare.pop().unwrap_or_default();
+            *bucket = Bucket { first: at, last: at, list };
         }
-        bucket.push((at, what));
+        (bucket.first, bucket.last) = (bucket.first.min(at), bucket.last.max(at));
+        bucket.list.push((at, what));
     }
 
     pub(crate) fn pop(&mut self) -> Option<(JobTime, T)> {
-        if let Some(what) = self.due.pop_front() {
+        if let Some((_, what)) = self.due.pop_front() {
             return Some((self.now, what));
         }
         let level = self.used.iter().position(|used| *used != 0)?;
         let value = self.used[level].trailing_zeros() as usize;
         self.used[level] &= !(1 << value);
-        let mut bucket = std::mem::take(&mut self.buckets[level * VALUES + value]);
-        self.now = bucket.iter().map(|(at, _)| *at).min()?;
-        if bucket.len() > 1 {
-            // Nothing comes back into this bucket: its times have the digit of the new time there.
-            bucket.drain(..).for_each(|(at, what)| self.push(at, what));
-        }
-        let alone = bucket.pop();
-        self.spare.push(bucket);
-        if alone.is_some() {
+        let Bucket { first, last, list } = &mut self.buckets[level * VALUES + value];
+        let (first, last, mut list) = (*first, *last, std::mem::take(list));
+        self.now = first;
+        if list.len() == 1 {
+            let alone = list.pop();
+            self.spare.push(list);
             return alone;
         }
-        self.due.pop_front().map(|what| (self.now, what))
+        if first == last {
+            list = std::mem::replace(&mut self.due, list.into()).into();
+        } else {
+            // Nothing comes back into this bucket: its times have the digit of the new time there.
+            list.drain(..).for_each(|(at, what)| self.push(at, what));
+        }
+        self.spare.push(list);
+        self.due.pop_front().map(|(_, what)| (self.now, what))
     }
 }
 

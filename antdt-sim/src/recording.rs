@@ -27,7 +27,7 @@ mod tests;
 pub use diff::{Difference, diff};
 pub use facts::{ActionFact, Batch, EndFact, Facts, StartFact};
 pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
-pub use replay::{Parting, Replayed};
+pub use replay::{Parting, Replayed, ReplayedGroups};
 
 /// Why a recording cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,11 @@
 //! `[[straggler]]`, `[network]`, `[scheduler]`, `[[fault]]`, `[[rate]]` and `[chaos]` say what it meets, `[expect]` what
 //! must come of it. All but `[compute]` may be left out. The scenarios in the folder `scenarios` of this crate show every
 //! key in use.
+//!
+//! With `[groups]` in place of `[job]` it is of workers that each train a model of their own and average it in groups, by the
+//! names of [`partial::Setup`](crate::partial::Setup). What they meet stands in the same tables: an average takes as long as
+//! `[network]` says, and faults of the master and the ledger (`pause-master`, `restart-ledger`) are faults of the generator of
+//! groups.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -12,6 +17,8 @@ use std::path::{Path, PathBuf};
 use antdt_controller::policy::UnknownPolicy;
 use antdt_core::text::located;
 use antdt_core::{InvalidValue, Seed};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::Setup;
 use crate::model::Models;
@@ -20,6 +27,7 @@ use crate::read;
 use crate::replay::ReplayError;
 
 mod expect;
+mod groups;
 mod job;
 mod models;
 
@@ -27,8 +35,9 @@ mod models;
 mod tests;
 
 pub use expect::{Ending, Expectation};
+pub use groups::{GroupExpectation, GroupScenario};
 
-use models::{ModelsSpec, ScenarioFile};
+use models::{Cluster, ModelsSpec, ScenarioFile};
 
 /// A scenario that does not read or cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -87,12 +96,7 @@ impl Scenario {
     /// # Errors
     /// If a file cannot be read, or something in one of them cannot be; with the field and what would be accepted.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        let read = |path: &Path| File::open(path).and_then(|file| read::text(BufReader::new(file)));
-        let folder = path.parent().unwrap_or(Path::new(""));
-        Self::parse(&read(path).map_err(ScenarioError::Unreadable)?, |file| {
-            let path = folder.join(file);
-            read(&path).map_err(|error| ScenarioError::Read { path, error })
-        })
+        Self::parse(&text(path)?, beside(path))
     }
 
     /// Reads a text. `files` gives the text of each recording that it names.
@@ -103,10 +107,13 @@ impl Scenario {
         text: &str,
         files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
-        let file: ScenarioFile = toml::from_str(text)
-            .map_err(|error| ScenarioError::Toml(located(text, error.span(), error.message())))?;
-        let (setup, policy) = file.job.resolve()?;
-        let expect = file.expect.clone();
+        if toml::<Tables>(text)?.groups.is_some() {
+            let remedy = "left out: this needs a job; `antdt sim` runs workers that average in groups";
+            return Err(InvalidValue::new("groups", "(given)", remedy).into());
+        }
+        let mut file: ScenarioFile<Expectation> = toml(text)?;
+        let (setup, policy) = file.job.take().unwrap_or_default().resolve()?;
+        let expect = std::mem::take(&mut file.expect);
         expect.validate()?;
         let models = ModelsSpec::resolve(file, files)?;
         let scenario = Self { about: about(text), setup, policy, expect, models };
@@ -122,9 +129,75 @@ impl Scenario {
     pub fn build(&self, seed: Seed) -> Result<(Setup, String, Models), ScenarioError> {
         job::check(&self.setup, &self.policy)?;
         let setup = Setup { seed, ..self.setup.clone() };
-        let models = self.models.build(&setup)?;
+        let models = self.models.build(&Cluster::of_job(&setup))?;
         Ok((setup, self.policy.clone(), models))
     }
+}
+
+/// What a scenario file is of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnyScenario {
+    /// A job.
+    Job(Box<Scenario>),
+    /// Workers that average in groups.
+    Groups(Box<GroupScenario>),
+}
+
+impl AnyScenario {
+    /// Reads a file, and the recordings that it names, whose paths begin at its folder.
+    ///
+    /// # Errors
+    /// As [`Scenario::read`].
+    pub fn read(path: &Path) -> Result<Self, ScenarioError> {
+        Self::parse(&text(path)?, beside(path))
+    }
+
+    /// Reads a text. `files` gives the text of each recording that it names.
+    ///
+    /// # Errors
+    /// As [`Scenario::read`].
+    pub fn parse(
+        text: &str,
+        files: impl FnMut(&Path) -> Result<String, ScenarioError>,
+    ) -> Result<Self, ScenarioError> {
+        match toml(text)? {
+            Tables { groups: None, .. } => Ok(Self::Job(Box::new(Scenario::parse(text, files)?))),
+            Tables { job: None, .. } => Ok(Self::Groups(Box::new(GroupScenario::parse(text, files)?))),
+            Tables { .. } => {
+                let remedy = "left out, or else [job]: workers that average in groups are no job";
+                Err(InvalidValue::new("groups", "(beside [job])", remedy).into())
+            }
+        }
+    }
+}
+
+/// Which of the two tables there are that say what is simulated.
+#[derive(Deserialize)]
+struct Tables {
+    job: Option<IgnoredAny>,
+    groups: Option<IgnoredAny>,
+}
+
+fn toml<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
+    ::toml::from_str(text).map_err(|error| ScenarioError::Toml(located(text, error.span(), error.message())))
+}
+
+/// The text of a scenario.
+fn text(path: &Path) -> Result<String, ScenarioError> {
+    read_text(path).map_err(ScenarioError::Unreadable)
+}
+
+/// The texts of the recordings that a scenario names.
+fn beside(path: &Path) -> impl FnMut(&Path) -> Result<String, ScenarioError> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    move |file| {
+        let path = folder.join(file);
+        read_text(&path).map_err(|error| ScenarioError::Read { path, error })
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    read::text(BufReader::new(File::open(path)?))
 }
 
 /// The lines of comment before anything else, an empty one between two paragraphs.

@@ -9,7 +9,7 @@ use antdt_core::{InvalidValue, Seed, SyncMode};
 use crate::world::dataset;
 
 /// Workers, or servers, that a job may have: 10 KB each are 2.5 GB, and beyond, a slip of the hand is likelier than a wish.
-const NODES_MAX: u32 = 1 << 18;
+pub(crate) const NODES_MAX: u32 = 1 << 18;
 
 /// Pairs of a worker and a server: each step may have a message between them under way, of about 1 KB.
 const PAIRS_MAX: u64 = 1 << 21;

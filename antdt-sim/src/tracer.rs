@@ -3,6 +3,8 @@
 //! What is written is a [`Recording`](crate::Recording) like any other: the entries of each machine stand as the loop of
 //! production writes them (event, answer, effects), it is replayed entry by entry, and a world can be made of it. Same
 //! setup, same models, same seed: same bytes.
+//!
+//! Of workers that average in groups the generator is written down; its entries are replayed, but no world is made of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +20,10 @@ use antdt_shard::ledger::Effect;
 use serde::Serialize;
 
 use crate::world::{dataset, head_config};
-use crate::{Happening, Observer, Setup, Violation};
+use crate::{Happening, Observer, Setup, Violation, partial};
+
+/// The name of the generator of groups in a recording.
+pub(crate) const GENERATOR: &str = "generator";
 
 /// An observer that writes a trace.
 pub struct Tracer<W> {
@@ -48,8 +53,8 @@ impl<W: Write> Tracer<W> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn new(mut out: W, name: &str, setup: &Setup, policy: Box<dyn Policy>) -> io::Result<Self> {
-        let mut header = Header::new(concat!("antdt-sim ", env!("CARGO_PKG_VERSION")), name);
+    pub fn new(out: W, name: &str, setup: &Setup, policy: Box<dyn Policy>) -> io::Result<Self> {
+        let mut header = header(name);
         header.settings = BTreeMap::from([
             ("control-tick".to_owned(), format_duration(setup.control_tick)),
             ("collective-timeout".to_owned(), format_duration(setup.collective_timeout)),
@@ -58,6 +63,30 @@ impl<W: Write> Tracer<W> {
         let head = HeadSettings::from(&head_config(setup, policy));
         header.machines.insert("head".to_owned(), serde_json::to_value(head)?);
         header.machines.insert("ledger".to_owned(), serde_json::to_value(dataset(setup))?);
+        Self::begin(out, &header)
+    }
+
+    /// The same of workers that average in groups: what their generator is told, and does.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn of_groups(out: W, name: &str, setup: &partial::Setup) -> io::Result<Self> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let mut header = header(name);
+        header.settings = BTreeMap::from([
+            ("workers".to_owned(), setup.workers.to_string()),
+            ("workers-per-host".to_owned(), setup.workers_per_host.to_string()),
+            ("steps".to_owned(), setup.steps.to_string()),
+            ("again-after".to_owned(), format_duration(setup.again_after)),
+            ("collective-timeout".to_owned(), format_duration(setup.collective_timeout)),
+            ("seed".to_owned(), setup.seed.0.to_string()),
+        ]);
+        let settings = setup.generator().map_err(invalid)?;
+        header.machines.insert(GENERATOR.to_owned(), serde_json::to_value(settings)?);
+        Self::begin(out, &header)
+    }
+
+    fn begin(mut out: W, header: &Header) -> io::Result<Self> {
         let mut line = Vec::new();
         header.write(&mut line)?;
         out.write_all(&line)?;
@@ -99,6 +128,10 @@ impl<W: Write> Tracer<W> {
     }
 }
 
+fn header(name: &str) -> Header {
+    Header::new(concat!("antdt-sim ", env!("CARGO_PKG_VERSION")), name)
+}
+
 impl<W: Write> Observer for Tracer<W> {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
         match what {
@@ -123,10 +156,14 @@ impl<W: Write> Observer for Tracer<W> {
             }
             Happening::Record(record) => self.ledger_effects.push(Effect::Record((*record).clone())),
             Happening::Wake => self.ledger_effects.push(Effect::Wake),
-            // Of jobs only: what averages in groups has no recordings.
-            Happening::Group(..)
-            | Happening::GroupEffect(_)
-            | Happening::Groups(_)
+            Happening::Group(event, answer) => {
+                self.write(at, GENERATOR, Kind::Event, event);
+                self.write(at, GENERATOR, Kind::Answer, answer);
+            }
+            Happening::GroupDeadline => self.write(at, GENERATOR, Kind::Deadline, &()),
+            Happening::GroupRestart => self.write(at, GENERATOR, Kind::Restart, &()),
+            Happening::GroupEffect(effect) => self.write(at, GENERATOR, Kind::Effect, effect),
+            Happening::Groups(_)
             | Happening::Member(..)
             | Happening::Worker(..)
             | Happening::Beat(..)

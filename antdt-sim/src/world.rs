@@ -427,7 +427,7 @@ impl<O: Observer> World<O> {
             HeadEffect::Settle(contribution) => {
                 if !contribution.acks.is_empty() {
                     let Contribution { holder, acks } = contribution;
-                    self.ask_ledger(LedgerEvent::Settle { holder, acks });
+                    self.ask_ledger(LedgerEvent::Settle { holder, acks: acks.into_vec() });
                 }
             }
             HeadEffect::LedgerLost(holder) => {
@@ -659,8 +659,8 @@ impl<O: Observer> World<O> {
             return;
         }
         let life = &mut self.lives[id.0 as usize];
-        life.attempts += 1;
-        if CALL_TIMEOUT * life.attempts > MASTER_TIMEOUT {
+        life.attempts = life.attempts.saturating_add(1);
+        if CALL_TIMEOUT * u32::from(life.attempts) > MASTER_TIMEOUT {
             // It gives the master up.
             let code = Exit::CODE_RETRY;
             self.queue.push(self.now + CALL_TIMEOUT, Due::Dies(id, code, 0));

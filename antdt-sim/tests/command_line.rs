@@ -1,4 +1,4 @@
-//! What is wrong on the command line is said in one line.
+//! What is wrong on the command line is said in one line, and the command that a failure prints does what it says.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,6 +18,22 @@ fn refused(arguments: &[&[u8]]) -> String {
 fn an_argument_that_is_not_utf_8_is_one_line() {
     let said = refused(&[b"--seed", b"1", b"--trace", b"\xff\n"]);
     assert_eq!(said, "argument \"\\xFF\\n\" is not UTF-8; name another file\n");
+}
+
+/// `antdt-chaos --seeds` prints it for a seed that fails.
+#[test]
+fn the_trace_of_a_seed_is_of_both_of_its_worlds_and_replays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chaos = Command::new(env!("CARGO_BIN_EXE_antdt-chaos"));
+    let done =
+        chaos.args(["--seed", "7", "--trace", "seed-7.jsonl"]).current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success(), "{said}");
+    for name in ["seed-7.jsonl", "seed-7.groups.jsonl"] {
+        assert!(said.contains(&format!("its recording is in {name}; ")), "{said}");
+        let recording = antdt_sim::Recording::read(folder.path().join(name)).unwrap();
+        assert!(recording.entries().unwrap().count() > 20, "{name}");
+    }
 }
 
 #[test]

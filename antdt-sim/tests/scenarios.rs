@@ -2,17 +2,33 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_controller::policy;
 use antdt_core::{JobTime, Seed};
 use antdt_sim::invariant::{self, Checkers};
-use antdt_sim::{Outcome, Scenario, World};
+use antdt_sim::partial::{self, Formation};
+use antdt_sim::scenario::GroupScenario;
+use antdt_sim::{AnyScenario, Outcome, Scenario, World};
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.toml"))
+}
 
 fn shipped(name: &str) -> Scenario {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.toml"));
-    Scenario::read(&path).unwrap()
+    Scenario::read(&path(name)).unwrap()
+}
+
+fn shipped_groups(name: &str) -> GroupScenario {
+    match AnyScenario::read(&path(name)).unwrap() {
+        AnyScenario::Groups(scenario) => *scenario,
+        AnyScenario::Job(_) => panic!("{name} is a job"),
+    }
+}
+
+fn day() -> JobTime {
+    JobTime::from_duration(Duration::from_secs(24 * 3600))
 }
 
 // Under all invariants, as `antdt sim` runs it.
@@ -20,17 +36,33 @@ fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
     let (setup, policy, models) = scenario.build(Seed(seed)).unwrap();
     let checkers = Checkers::new(invariant::all(&setup).unwrap());
     let world = World::watched(setup, policy::by_name(&policy).unwrap(), models, checkers).unwrap();
-    let day = JobTime::from_duration(Duration::from_secs(24 * 3600));
-    let (outcome, mut checkers) = world.run(day).map_err(|(violation, _)| violation).unwrap();
+    let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
+    checkers.finish().unwrap();
+    outcome
+}
+
+fn outcome_of_groups(scenario: &GroupScenario, seed: u64) -> partial::Outcome {
+    let (setup, models) = scenario.build(Seed(seed)).unwrap();
+    let world = partial::World::watched(setup, models, Checkers::new(invariant::all_of_groups())).unwrap();
+    let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
     checkers.finish().unwrap();
     outcome
 }
 
 fn deviations(name: &str, seed: u64) -> Vec<String> {
-    let scenario = shipped(name);
-    let outcome = outcome(&scenario, seed);
-    println!("{name}, seed {seed}: {} at {}", outcome.result.is_ok(), outcome.completed);
-    scenario.expect.check(&outcome)
+    let (wrong, completed) = match AnyScenario::read(&path(name)).unwrap() {
+        AnyScenario::Job(scenario) => {
+            let outcome = outcome(&scenario, seed);
+            (scenario.expect.check(&outcome), outcome.completed)
+        }
+        AnyScenario::Groups(scenario) => {
+            let outcome = outcome_of_groups(&scenario, seed);
+            println!("{name}, seed {seed}: trained {:.3} of the time", outcome.busy);
+            (scenario.expect.check(&outcome), outcome.completed)
+        }
+    };
+    println!("{name}, seed {seed}: until {completed}");
+    wrong
 }
 
 macro_rules! comes_out_as_it_says {
@@ -60,13 +92,39 @@ comes_out_as_it_says!(
     mixed_devices,
     slow_starts,
     chaos,
+    groups_even,
+    groups_slow_worker,
+    groups_crash_and_rejoin,
+    groups_chaos,
 );
 
 #[test]
 fn chaos_ends_well_from_any_seed() {
     for seed in 2..40 {
         assert_eq!(deviations("chaos", seed), [""; 0], "seed {seed}");
+        assert_eq!(deviations("groups_chaos", seed), [""; 0], "seed {seed}");
     }
+}
+
+#[test]
+fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
+    let busy = |name, formation| {
+        let mut scenario = shipped_groups(name);
+        scenario.setup.formation = formation;
+        outcome_of_groups(&scenario, 0).busy
+    };
+    let [random, buffer, division, inter_intra] =
+        Formation::ALL.map(|formation| busy("groups_slow_worker", formation));
+    // As the head of the scenario has it.
+    assert!(random < 0.2 && random < buffer && buffer < 0.45, "{random} {buffer}");
+    assert!(0.65 < division && division < inter_intra, "{division} {inter_intra}");
+    // H5 of the paper: who is five times as slow costs the others little.
+    let even = busy("groups_even", Formation::InterIntra);
+    assert!(inter_intra > 0.7 * even, "{inter_intra} of {even}");
+    let mut all = shipped_groups("groups_slow_worker");
+    (all.setup.formation, all.setup.group_size, all.setup.progress_gap_max) = (Formation::Division, 16, 0);
+    let all = outcome_of_groups(&all, 0).busy;
+    assert!(all < 0.3 && all < division, "an average of all waits for the slow one: {all}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl ServerWorld {
                 samples: batch.len(),
                 end_of_data: self.workers[&holder].end_of_data,
                 plan: PlanVersion(0),
-                acks: batch.acks(),
+                acks: batch.acks().into_vec(),
             };
             self.pushed.insert((step, holder), batch);
             assert_eq!(self.coordinator.ready(holder, step, readiness), Ok(None));

@@ -25,7 +25,7 @@ fn a_batch_straddles_shards_and_each_lease_is_acknowledged_at_its_own_offset() {
     batcher.granted(grant(2, 10, 5, 2, None));
     let batch = batcher.take(6);
     assert_eq!((samples(&batch), batch.len()), (vec![0, 1, 2, 3, 4, 12], 6));
-    assert_eq!(batch.acks(), [Ack { lease: lease(1), offset: 5 }, Ack { lease: lease(2), offset: 3 }]);
+    assert_eq!(batch.acks()[..], [Ack { lease: lease(1), offset: 5 }, Ack { lease: lease(2), offset: 3 }]);
     batcher.commit(&batch);
     assert_eq!(batcher.leases(), 1, "the finished lease is dropped");
     assert_eq!(batcher.release(), [Ack { lease: lease(2), offset: 3 }]);
@@ -151,7 +151,7 @@ fn an_adopted_lease_goes_on_under_its_new_name_also_in_the_batch_that_is_out() {
     batcher.adopted(&[Some(grant(21, 0, 5, 2, None)), None, Some(grant(23, 20, 5, 0, None))]);
     assert_eq!([1, 2, 3].map(|l| batcher.name_of(lease(l))), [lease(21), lease(12), lease(23)]);
     let done = batcher.commit(&out);
-    assert_eq!(done, [Held { lease: lease(21), key: grant(1, 0, 5, 0, None).key, offset: 5 }]);
+    assert_eq!(done[..], [Held { lease: lease(21), key: grant(1, 0, 5, 0, None).key, offset: 5 }]);
     assert_eq!(batcher.release(), [Ack { lease: lease(23), offset: 1 }]);
 }
 

@@ -273,9 +273,9 @@ pub(super) fn at_once<T: Send>(all: &mut [T], work: impl Fn(&mut T) + Sync) -> f
     })
 }
 
-/// The least time of an all-reduce in memory whose ranks read each other's and write their own: each reads its share of
+/// The time of an all-reduce in memory that does nothing else, whose ranks read each other's and write their own: each reads its share of
 /// every rank's elements and writes their sums, `S` bytes in and `S/n` out, then copies the sums of the others, `(n-1)/n·S`
-/// in and out. A core does that for every rank it has.
+/// in and out. A core does that for every rank it has. Ranks that write their sums into each other's memory need not copy.
 #[derive(Debug)]
 pub(super) struct Floor {
     world: usize,

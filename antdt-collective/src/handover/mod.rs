@@ -5,8 +5,9 @@
 //!
 //! - [`Producer`] and [`Consumer`]: a ring of bytes from one to another. What lies between the two counters belongs to
 //!   the consumer, the rest to the producer.
-//! - [`Offer`]: bytes that stay where they are until the other side has read them. The side that offers may take the
-//!   offer back; whoever comes first decides, so that bytes which were changed too early are never counted as read.
+//! - [`Offer`]: bytes that stay where they are until the other side has read them, and written, where it may. The side that
+//!   offers may take the offer back; whoever comes first decides, so that bytes which were changed too early are never
+//!   counted as read.
 //! - [`Slot`]: a place that is filled again and again for all to read, in turn with a second one.
 //! - [`Bell`]: sleeping until somebody has moved a counter, without losing a wake-up and without a system call while
 //!   nobody sleeps.
@@ -197,7 +198,8 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Offer<A> {
         self.word.store(number << 2 | POSTED, Ordering::Relaxed);
     }
 
-    /// Whether offer `number` was read. The bytes may be written from then on.
+    /// Whether offer `number` was read. The bytes may be written from then on, and what the other side was allowed to write is
+    /// there.
     pub fn is_taken(&self, number: u64) -> bool {
         self.word.load(Ordering::Acquire) == number << 2 | TAKEN
     }

@@ -118,6 +118,30 @@ fn a_taken_offer_orders_the_next_write_after_the_read() {
 }
 
 #[test]
+fn an_answer_is_there_when_its_offer_is_taken() {
+    model(|| {
+        let (offer, posted) = (word(), word());
+        let memory = Arc::new(UnsafeCell::new(0_u64));
+        let (theirs, seen, bytes) = (Offer::new(offer.clone()), posted.clone(), memory.clone());
+        let borrower = thread::spawn(move || {
+            if seen.load(Ordering::Acquire) == 1 {
+                assert_eq!(bytes.with(read), 7);
+                bytes.with_mut(|place| write(place, 8));
+                assert!(theirs.take(1));
+            }
+        });
+        let ours = Offer::new(offer);
+        memory.with_mut(|place| write(place, 7));
+        ours.post(1);
+        posted.store(1, Ordering::Release);
+        if ours.is_taken(1) {
+            assert_eq!(memory.with(read), 8);
+        }
+        borrower.join().unwrap();
+    });
+}
+
+#[test]
 fn two_slots_in_turn_are_never_filled_while_somebody_reads() {
     model(|| {
         const ROUNDS: u64 = 3;

@@ -144,10 +144,59 @@ pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E
     }
 }
 
+/// As [`reduce_all_into`], into each of `places`, past the caches whatever the length.
+///
+/// # Panics
+/// If there are no places or fewer than two operands, or if any two of them differ in length.
+pub fn stream_all_into<E: Element>(op: ReduceOp, places: &mut [&mut [E]], operands: &[&[E]]) {
+    let len = places.first().map_or(0, |place| place.len());
+    assert!(
+        places.iter().all(|place| place.len() == len) && operands.iter().all(|operand| operand.len() == len),
+        "operands of a reduction differ in length"
+    );
+    let (left, middle, right) = match operands {
+        [] | [_] => panic!("a reduction has operands"),
+        [left, right] => return stream_to_each(op, places, 0, left, right),
+        [left, second, middle @ .., last] => ((left, second), middle, last),
+    };
+    let mut block = [0_u64; STREAM_BLOCK / 8];
+    let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
+    let most = block.len();
+    for start in (0..len).step_by(most) {
+        let range = start..len.min(start + most);
+        let block = &mut block[..range.len()];
+        combine(op, block, &left.0[range.clone()], &left.1[range.clone()]);
+        for operand in middle {
+            reduce(op, block, &operand[range.clone()]);
+        }
+        stream_to_each(op, places, start, block, &right[range]);
+    }
+}
+
+// `place[start + i] = left[i] op right[i]` for each place, past the caches; two places at a time, for a processor puts together
+// only so many lines at once.
+fn stream_to_each<E: Element>(op: ReduceOp, places: &mut [&mut [E]], start: usize, left: &[E], right: &[E]) {
+    let range = start..start + left.len();
+    for pair in places.chunks_mut(2) {
+        #[cfg(target_arch = "x86_64")]
+        if let [first, second] = pair
+            && simd::stream_into(op, [&mut first[range.clone()], &mut second[range.clone()]], left, right)
+        {
+            continue;
+        }
+        for place in pair {
+            stream_combined(op, &mut place[range.clone()], left, right);
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    simd::fence();
+}
+
 // `into[i] = left[i] op right[i]`, past the caches.
 fn stream_combined<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     #[cfg(target_arch = "x86_64")]
-    if simd::stream_into(op, into, left, right) {
+    if simd::stream_into(op, [&mut *into], left, right) {
+        simd::fence();
         return;
     }
     let mut block = [0_u64; STREAM_BLOCK / 8];
@@ -242,6 +291,19 @@ mod tests {
                 let mut apart = vec![E::default(); plain.len()];
                 reduce_into(op, &mut apart, &into[skip..], &incoming[skip..]);
                 assert_eq!(bytes(&apart), bytes(&plain), "{op} {} of {} apart", E::TYPE, into.len());
+                // Three places, of which two begin alike, and the third one does not.
+                let mut all = [(); 3].map(|()| vec![E::default(); plain.len() + 1]);
+                let [a, b, c] = all.each_mut();
+                let len = plain.len();
+                stream_all_into(
+                    op,
+                    &mut [&mut a[..len], &mut b[..len], &mut c[1..]],
+                    &[&into[skip..], &incoming[skip..]],
+                );
+                for (place, at) in all.iter().zip([0, 0, 1]) {
+                    let place = bytes(&place[at..][..len]);
+                    assert_eq!(place, bytes(&plain), "{op} {} of {} to each", E::TYPE, into.len());
+                }
                 scalar::reduce_into(op, &mut apart, &into[skip..], &incoming[skip..]);
                 assert_eq!(bytes(&apart), bytes(&plain), "{op} {} of {} apart, plain", E::TYPE, into.len());
             }

@@ -2,7 +2,8 @@
 //!
 //! All types but `f16` are the loops of [`scalar`], built once more for wider registers: no operation is reordered, so
 //! the results have the same bits. `f16` is converted by the processor, eight or sixteen at a time; the compiler does not
-//! find that by itself. AVX-512 serves the half types only; for the others AVX2 waits for memory already.
+//! find that by itself. AVX-512 serves the half types, and stores past the caches, of which each is a whole line then; for
+//! the other types AVX2 waits for memory already.
 #![allow(
     unsafe_code,
     reason = "calls of functions for processors that have them; unaligned loads and stores, stores past the caches"
@@ -10,11 +11,11 @@
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::{
-    __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
+    __m256i, __m512i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
     _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256,
     _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm256_stream_si256,
-    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_mask_mov_ps, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps,
+    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_loadu_si512,
+    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_stream_si512,
 };
 
 use half::f16;
@@ -75,20 +76,43 @@ pub(super) fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], 
     true
 }
 
-/// As [`reduce_into`], and what comes out goes past the caches; `false`, and nothing done, for the half types too.
-pub(super) fn stream_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) -> bool {
-    if matches!(E::TYPE, ElementType::F16 | ElementType::Bf16) || !is_x86_feature_detected!("avx2") {
+/// As [`reduce_into`] into each of `K` places, and what comes out goes past the caches: it is there after a
+/// [`fence`]. `false`, and nothing done, for the half types too, or if the places begin at different bytes of a line.
+pub(super) fn stream_into<E: Element, const K: usize>(
+    op: ReduceOp,
+    into: [&mut [E]; K],
+    left: &[E],
+    right: &[E],
+) -> bool {
+    let half = matches!(E::TYPE, ElementType::F16 | ElementType::Bf16);
+    let first = into[0].as_ptr() as usize;
+    let apart = into.iter().any(|place| !(place.as_ptr() as usize).abs_diff(first).is_multiple_of(LINE));
+    if half || apart || !is_x86_feature_detected!("avx2") {
         return false;
     }
-    // SAFETY: the processor has AVX2, as was just found out.
-    unsafe {
-        match size_of::<E>() {
-            8 => stream_lines::<E, { LINE / 8 }>(op, into, left, right),
-            4 => stream_lines::<E, { LINE / 4 }>(op, into, left, right),
-            _ => stream_lines::<E, { LINE / size_of::<u8>() }>(op, into, left, right),
-        }
+    macro_rules! lines {
+        ($lines:ident) => {
+            match size_of::<E>() {
+                8 => $lines::<E, { LINE / 8 }, K>(op, into, left, right),
+                4 => $lines::<E, { LINE / 4 }, K>(op, into, left, right),
+                _ => $lines::<E, { LINE / size_of::<u8>() }, K>(op, into, left, right),
+            }
+        };
+    }
+    if has_avx512() {
+        // SAFETY: the processor has these parts of AVX-512, as was just found out.
+        unsafe { lines!(stream_lines_widest) }
+    } else {
+        // SAFETY: the processor has AVX2, as was just found out.
+        unsafe { lines!(stream_lines_wide) }
     }
     true
+}
+
+/// Stores past the caches are ordered with no other: a later release covers those before this.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 processor has SSE.
+    unsafe { _mm_sfence() }
 }
 
 /// Copies past the caches; `false`, and nothing done, without AVX2.
@@ -131,51 +155,74 @@ fn reduce_into_wide<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right:
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
-// `N` elements are a line.
-#[target_feature(enable = "avx2")]
-fn stream_lines<E: Element, const N: usize>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => stream_combined::<E, N>(op, into, left, right, E::sum),
-        ReduceOp::Min => stream_combined::<E, N>(op, into, left, right, E::least),
-        ReduceOp::Max => stream_combined::<E, N>(op, into, left, right, E::most),
-        ReduceOp::Prod => stream_combined::<E, N>(op, into, left, right, E::product),
-    }
+// A line past the caches, by the widest stores that there are. `N` elements are a line.
+macro_rules! stream_lines {
+    ($lines:ident, $combined:ident, $feature:literal, |$from:ident, $to:ident| $store:expr) => {
+        #[target_feature(enable = $feature)]
+        fn $lines<E: Element, const N: usize, const K: usize>(
+            op: ReduceOp,
+            into: [&mut [E]; K],
+            left: &[E],
+            right: &[E],
+        ) {
+            match op {
+                ReduceOp::Sum | ReduceOp::Mean => $combined::<E, N, K>(op, into, left, right, E::sum),
+                ReduceOp::Min => $combined::<E, N, K>(op, into, left, right, E::least),
+                ReduceOp::Max => $combined::<E, N, K>(op, into, left, right, E::most),
+                ReduceOp::Prod => $combined::<E, N, K>(op, into, left, right, E::product),
+            }
+        }
+
+        #[target_feature(enable = $feature)]
+        #[inline]
+        fn $combined<E: Element, const N: usize, const K: usize>(
+            op: ReduceOp,
+            into: [&mut [E]; K],
+            left: &[E],
+            right: &[E],
+            combine: impl Fn(E, E) -> E,
+        ) {
+            assert_eq!(N * size_of::<E>(), LINE, "the caller picks N by the size of an element");
+            let len = into.iter().map(|place| place.len()).fold(left.len().min(right.len()), usize::min);
+            // Such a store needs an aligned place.
+            let head = into[0].as_ptr().align_offset(LINE).min(len);
+            let (left_head, left) = left[..len].split_at(head);
+            let (right_head, right) = right[..len].split_at(head);
+            let (left, left_rest) = left.as_chunks::<N>();
+            let (right, right_rest) = right.as_chunks::<N>();
+            let mut into = into.map(|place| {
+                let (place_head, place) = place[..len].split_at_mut(head);
+                let (place, place_rest) = place.as_chunks_mut::<N>();
+                scalar::reduce_into(op, place_head, left_head, right_head);
+                scalar::reduce_into(op, place_rest, left_rest, right_rest);
+                let aligned = place.as_ptr().cast::<E>().align_offset(LINE) == 0;
+                assert!(aligned || place.is_empty(), "all places begin alike");
+                &mut place[..left.len()]
+            });
+            for (index, (left, right)) in left.iter().zip(right).enumerate() {
+                let line: [E; N] = std::array::from_fn(|i| combine(left[i], right[i]));
+                for place in &mut into {
+                    let ($from, $to) = (line.as_ptr(), place[index].as_mut_ptr());
+                    // SAFETY: both are N elements, which are the 64 bytes of a line; loads need no alignment, and the
+                    // place is at a multiple of 64, since the head before it was cut to end there.
+                    unsafe { $store };
+                }
+            }
+        }
+    };
 }
 
-#[target_feature(enable = "avx2")]
-#[inline]
-fn stream_combined<E: Element, const N: usize>(
-    op: ReduceOp,
-    into: &mut [E],
-    left: &[E],
-    right: &[E],
-    combine: impl Fn(E, E) -> E,
-) {
-    assert_eq!(N * size_of::<E>(), LINE, "the caller picks N by the size of an element");
-    let len = into.len().min(left.len()).min(right.len());
-    // Such a store needs an aligned place.
-    let head = into.as_ptr().align_offset(LINE).min(len);
-    let (into_head, into) = into[..len].split_at_mut(head);
-    let (left_head, left) = left[..len].split_at(head);
-    let (right_head, right) = right[..len].split_at(head);
-    scalar::reduce_into(op, into_head, left_head, right_head);
-    let (into, into_rest) = into.as_chunks_mut::<N>();
-    let (left, left_rest) = left.as_chunks::<N>();
-    let (right, right_rest) = right.as_chunks::<N>();
-    for ((into, left), right) in into.iter_mut().zip(left).zip(right) {
-        let line: [E; N] = std::array::from_fn(|i| combine(left[i], right[i]));
-        let (from, to) = (line.as_ptr().cast::<__m256i>(), into.as_mut_ptr().cast::<__m256i>());
-        // SAFETY: both are N elements, which are the 64 bytes of two registers; loads need no alignment, and `into` lies
-        // at a multiple of 64, since the head before it was cut to end there.
-        unsafe {
-            _mm256_stream_si256(to, _mm256_loadu_si256(from));
-            _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
-        }
-    }
-    scalar::reduce_into(op, into_rest, left_rest, right_rest);
-    // These stores are ordered with no other; a later release would not cover them.
-    _mm_sfence();
-}
+stream_lines!(stream_lines_wide, stream_combined_wide, "avx2", |from, to| {
+    let (from, to) = (from.cast::<__m256i>(), to.cast::<__m256i>());
+    _mm256_stream_si256(to, _mm256_loadu_si256(from));
+    _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
+});
+stream_lines!(
+    stream_lines_widest,
+    stream_combined_widest,
+    "avx512f,avx512bw,avx512dq,avx512vl",
+    |from, to| _mm512_stream_si512(to.cast::<__m512i>(), _mm512_loadu_si512(from.cast::<__m512i>()))
+);
 
 #[target_feature(enable = "avx2")]
 fn stream_wide(into: &mut [u8], from: &[u8]) {
@@ -293,6 +340,29 @@ mod tests {
             let bits =
                 |lists: &[Vec<f16>; 4]| -> Vec<u16> { lists.iter().flatten().map(|x| x.to_bits()).collect() };
             assert!(bits(&eight) == bits(&sixteen), "{special:#x}");
+        }
+    }
+
+    // As above, of the stores past the caches.
+    #[test]
+    fn half_lines_and_whole_ones_past_the_caches_give_the_same_bits() {
+        if !(is_x86_feature_detected!("avx2") && has_avx512()) {
+            println!("skipped: this processor has no AVX-512");
+            return;
+        }
+        let (left, right): (Vec<i32>, Vec<i32>) = (0..1000).map(|i| (7 * i - 900, i ^ 0x155)).unzip();
+        for op in ReduceOp::ALL {
+            let mut places = [(); 2].map(|()| vec![0; left.len()]);
+            let [a, b] = &mut places;
+            // SAFETY: the processor has AVX2 and these parts of AVX-512, as was just found out.
+            unsafe {
+                stream_lines_wide::<i32, { LINE / 4 }, 1>(op, [a], &left, &right);
+                stream_lines_widest::<i32, { LINE / 4 }, 1>(op, [b], &left, &right);
+            }
+            fence();
+            let mut plain = vec![0; left.len()];
+            scalar::reduce_into(op, &mut plain, &left, &right);
+            assert!(places.iter().all(|place| *place == plain), "{op}");
         }
     }
 }

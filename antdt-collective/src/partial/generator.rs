@@ -36,11 +36,13 @@ use super::roster::{Roster, Slot};
 
 /// Settings of a [`GroupGenerator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GeneratorConfig {
     /// Who may be drafted. 3 requests behind is too far.
     pub filter: ProgressFilter,
     /// From the start of a group to the last report, if the members do not break off before. 60 s: longer than a
     /// member waits for its peers, and than it takes to repeat what was lost.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub group_limit: Duration,
     /// How often a group may run before its members go on without an average. 3: a suspect sits out from the second on,
     /// so it takes several failures at once to need more.

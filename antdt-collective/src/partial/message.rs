@@ -9,6 +9,7 @@ use antdt_core::{Holder, JobTime, MembershipVersion};
 ///
 /// A worker executes groups in increasing order of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GroupKey {
     /// Its place; given once, when the group is made.
     pub order: u64,
@@ -24,6 +25,7 @@ impl fmt::Display for GroupKey {
 
 /// What a group was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GroupKind {
     /// Drawn from all workers.
     Random,
@@ -50,6 +52,7 @@ pub enum Verdict {
 
 /// How a member's part in a group went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
     /// It has the average, and has not taken it over yet.
     Reduced,
@@ -62,6 +65,7 @@ pub enum Outcome {
 
 /// A group that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Go {
     /// Which.
     pub key: GroupKey,
@@ -77,6 +81,7 @@ pub struct Go {
 
 /// What can happen to the generator. It takes repeated, late and reordered messages: at most one copy has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GeneratorEvent {
     /// A worker wants to take part. An older life of its node is gone then.
     Hello {
@@ -129,6 +134,7 @@ impl GeneratorEvent {
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Taken {
     /// It changed something.
     New,
@@ -140,6 +146,7 @@ pub enum Taken {
 
 /// Why a message was refused. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum GeneratorError {
     /// The life is over, as far as the generator was told.
@@ -194,6 +201,7 @@ pub enum GeneratorError {
 
 /// What the outside must do: messages to workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GeneratorEffect {
     /// Run this group.
     Go {

@@ -26,6 +26,10 @@
 //! get a group by it, which is O(log n) for each request that is answered by it. A worker's death is
 //! O(groups it was in × their size).
 //!
+//! Measured on one core, with all that comes of a request (`antdt-bench sim`): 0.2 us with 16 workers and 0.4 us (inter-intra) to
+//! 0.6 us (division) with 16,384, whose states are no longer in a near cache when a group draws them. That is 1.7 million
+//! requests a second and more, where workers with steps of 100 ms make 164,000.
+//!
 //! # What was rejected
 //!
 //! - *Locks taken when a group is formed*, as the paper's figure has it: a lock would be held while others still compute, and
@@ -65,5 +69,5 @@ pub use member::GroupMember;
 pub use message::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, GroupKind, Outcome, Taken, Verdict,
 };
-pub use policy::{Buffer, Division, GroupPolicy, InterIntra, Random};
+pub use policy::{Division, GroupPolicy, InterIntra, Random};
 pub use static_schedule::StaticSchedule;

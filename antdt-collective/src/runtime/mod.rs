@@ -30,6 +30,6 @@ pub use reducer::{Handle, Reducer, ReducerError};
 pub use region::Region;
 pub use sparse::all_reduce_sparse;
 pub use transport::{
-    Exchange, Fold, Incoming, Listener, MemTransport, Merge, MixedTransport, Outgoing, Sink, TcpTransport,
-    Transport,
+    Exchange, Fold, Incoming, Listener, Loan, MemTransport, Merge, MixedTransport, Outgoing, Piece, Sink,
+    TcpTransport, Transport,
 };

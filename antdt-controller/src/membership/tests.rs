@@ -16,8 +16,9 @@ fn ack(sequence: u64, offset: u64) -> Ack {
 
 /// The result of `step`, to which worker `i` contributed up to offset `step + 1` of lease `i`.
 fn result(step: u64) -> StepResult {
-    let contributions =
-        (0..3).map(|i| Contribution { holder: worker(i), acks: vec![ack(u64::from(i), step + 1)] }).collect();
+    let contributions = (0..3)
+        .map(|i| Contribution { holder: worker(i), acks: vec![ack(u64::from(i), step + 1)].into() })
+        .collect();
     StepResult { step, contributions }
 }
 
@@ -70,7 +71,7 @@ fn a_replacement_that_dies_too_does_not_give_its_predecessors_leases_back() {
     join(&mut membership, worker(0), standing(Some(5), None));
     join(&mut membership, worker(1), standing(Some(5), None));
     let formed = membership.form().expect("the survivors have come");
-    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)] }]);
+    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)].into() }]);
     assert_eq!(formed.released, [worker(2), again(2)]);
 }
 
@@ -98,7 +99,7 @@ fn a_step_that_was_decided_stays_so_if_those_who_heard_of_it_die() {
     let formed = membership.form().expect("the survivors have come");
     assert_eq!((formed.commit, formed.next_step, formed.source), (Some(5), 6, Some(Rank(0))));
     assert!(!formed.model_lost);
-    assert_eq!(formed.settled, [Contribution { holder: worker(1), acks: vec![ack(1, 6)] }]);
+    assert_eq!(formed.settled, [Contribution { holder: worker(1), acks: vec![ack(1, 6)].into() }]);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn a_step_that_one_survivor_applied_is_committed_by_the_other() {
     let formed = after_a_death(standing(Some(5), None), standing(Some(4), Some(5)));
     assert_eq!(formed.commit, Some(5));
     assert_eq!(formed.next_step, 6);
-    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)] }]);
+    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)].into() }]);
     assert_eq!(formed.released, [worker(2)]);
     assert_eq!(formed.source, Some(Rank(0)));
 }
@@ -115,7 +116,7 @@ fn a_step_that_one_survivor_applied_is_committed_by_the_other() {
 fn a_step_that_all_survivors_prepared_is_committed_because_the_dead_may_have_applied_it() {
     let formed = after_a_death(standing(Some(4), Some(5)), standing(Some(4), Some(5)));
     assert_eq!((formed.commit, formed.next_step), (Some(5), 6));
-    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)] }]);
+    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 6)].into() }]);
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn a_step_that_one_survivor_does_not_have_is_aborted_and_the_one_before_is_settl
     let formed = after_a_death(standing(Some(4), Some(5)), standing(Some(4), None));
     assert_eq!((formed.commit, formed.next_step), (None, 5));
     // The dead may have died before its own ack of step 4.
-    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 5)] }]);
+    assert_eq!(formed.settled, [Contribution { holder: worker(2), acks: vec![ack(2, 5)].into() }]);
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl World {
 fn step(number: u64, contributions: &[(Holder, Ack)]) -> StepResult {
     let contributions = contributions
         .iter()
-        .map(|(holder, ack)| Contribution { holder: *holder, acks: vec![*ack] })
+        .map(|(holder, ack)| Contribution { holder: *holder, acks: vec![*ack].into() })
         .collect();
     StepResult { step: number, contributions }
 }

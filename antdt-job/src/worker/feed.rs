@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher};
 use antdt_core::port::WANT_MAX;
-use antdt_core::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, RequestId};
+use antdt_core::{Ack, AckOutcome, Acks, Exchanged, FetchOutcome, Held, RequestId};
 use smallvec::SmallVec;
 
 use super::{Call, Reply, not_an_answer};
@@ -25,7 +25,7 @@ enum Asked {
     /// To acknowledge and to grant.
     Exchange,
     /// To register again, presenting the leases held; first those that go on, then those that are done.
-    Again { going_on: usize },
+    Again { going_on: u32 },
     /// To take leases back.
     Return,
     /// To count a fault.
@@ -43,23 +43,23 @@ pub(super) struct Feed {
     end_of_data: bool,
     /// Whether to ask until the next batch is full.
     filling: bool,
-    /// Restarts of the service since the question was put first.
-    restarts: u32,
+    /// Whether the service may keep the question.
+    patient: bool,
     /// Shards that the question asks for.
     want: u32,
+    /// Restarts of the service since the question was put first.
+    restarts: u32,
     /// Requests that were answered with shards.
     granted: u64,
     /// Samples of the last batch that was asked for, and of the last shard that was granted.
     batch_len: u64,
     shard_len: u64,
-    /// What the question acknowledges, and the leases that were finished since the service answered last.
-    acks: SmallVec<[Ack; 1]>,
-    batcher: Batcher,
-    done: Vec<Held>,
-    /// How long the service may keep the question.
-    wait: Duration,
-    /// How long it may keep one while nothing is held.
+    /// How long the service may keep a question while nothing is held.
     patience: Duration,
+    /// What the question acknowledges, and the leases that were finished since the service answered last.
+    acks: Acks,
+    batcher: Batcher,
+    done: SmallVec<[Held; 1]>,
 }
 
 impl Feed {
@@ -101,13 +101,16 @@ impl Feed {
             let Ack { lease, offset } = fragment.ack();
             self.acks.push(Ack { lease: self.batcher.name_of(lease), offset });
         }
-        self.done.append(&mut self.batcher.commit(batch));
+        let mut finished = self.batcher.commit(batch);
+        if !finished.is_empty() {
+            self.done.append(&mut finished);
+        }
         if self.acks.is_empty() {
             return None;
         }
         self.filling = false;
         let want = if self.end_of_data { 0 } else { self.shards_missing() };
-        self.exchange(want, Duration::ZERO)
+        self.exchange(want, false)
     }
 
     /// The batch is part of the model and was acknowledged by somebody else; in vain, if the service was restarted before.
@@ -157,15 +160,15 @@ impl Feed {
             (Asked::Exchange, Reply::ServiceRestarted) if self.restarts < RESTARTS_MAX => {
                 self.restarts += 1;
                 let mut held = self.batcher.held();
-                self.asked = Asked::Again { going_on: held.len() };
-                held.append(&mut self.done);
+                self.asked = Asked::Again { going_on: u32::try_from(held.len()).unwrap_or(u32::MAX) };
+                held.extend(self.done.drain(..));
                 Ok(Some(Call::Register(held)))
             }
             (Asked::Exchange, Reply::ServiceRestarted) => {
                 Err(format!("the shard service was restarted {} times during one exchange", RESTARTS_MAX + 1))
             }
             (Asked::Again { going_on }, Reply::Registered(registered)) => {
-                self.batcher.adopted(registered.adopted.get(..going_on).unwrap_or_default());
+                self.batcher.adopted(registered.adopted.get(..going_on as usize).unwrap_or_default());
                 // What was presented says all that the acks say.
                 self.acks.clear();
                 Ok(self.question())
@@ -184,21 +187,24 @@ impl Feed {
             return None;
         }
         self.acks.clear();
-        let wait = if unread == 0 { self.patience } else { Duration::ZERO };
-        self.exchange(self.shards_missing(), wait)
+        self.exchange(self.shards_missing(), unread == 0)
     }
 
     /// Shards that the next batch needs, as far as their length is known and as many as one call may ask for. Near the end
     /// there may be fewer.
     fn shards_missing(&self) -> u32 {
         let samples = self.batch_len.saturating_sub(self.batcher.unread());
-        let shards = u32::try_from(samples.div_ceil(self.shard_len.max(1)));
+        if self.shard_len == 0 {
+            // One says how long they are. Who asked for as many as its samples would hold shards that others wait for.
+            return u32::from(samples > 0);
+        }
+        let shards = u32::try_from(samples.div_ceil(self.shard_len));
         shards.map_or(WANT_MAX, |shards| shards.min(WANT_MAX))
     }
 
     /// Acknowledges and asks.
-    fn exchange(&mut self, want: u32, wait: Duration) -> Option<Call> {
-        (self.want, self.wait, self.restarts) = (want, wait, 0);
+    fn exchange(&mut self, want: u32, patient: bool) -> Option<Call> {
+        (self.want, self.patient, self.restarts) = (want, patient, 0);
         self.question()
     }
 
@@ -210,9 +216,9 @@ impl Feed {
         self.asked = Asked::Exchange;
         Some(Call::Exchange {
             request: RequestId(self.granted + 1),
-            acks: self.acks.to_vec(),
+            acks: Acks::from_slice(&self.acks),
             want: self.want,
-            wait: self.wait,
+            wait: if self.patient { self.patience } else { Duration::ZERO },
         })
     }
 

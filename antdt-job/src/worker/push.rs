@@ -84,7 +84,7 @@ impl WorkerLoop {
             samples: self.batch.len(),
             end_of_data: self.feed.end_of_data(),
             plan: self.switch.ready(),
-            acks: self.batch.acks(),
+            acks: self.batch.acks().into_vec(),
         };
         self.ask(At::Readying, Call::Ready { step: self.step, readiness })
     }

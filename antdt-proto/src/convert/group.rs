@@ -24,7 +24,7 @@ impl TryFrom<v1::Contribution> for core::Contribution {
 
     fn try_from(wire: v1::Contribution) -> Result<Self, WireError> {
         let holder = required("contribution.holder", wire.holder)?.try_into()?;
-        Ok(Self { holder, acks: acks_in(wire.acks)? })
+        Ok(Self { holder, acks: acks_in(wire.acks)?.into() })
     }
 }
 
@@ -120,7 +120,7 @@ impl TryFrom<v1::StepCommit> for core::StepCommit {
         let mut contributors = std::collections::BTreeMap::new();
         for contribution in wire.contributors {
             let core::Contribution { holder, acks } = contribution.try_into()?;
-            contributors.insert(holder, acks);
+            contributors.insert(holder, acks.into_vec());
         }
         Ok(Self {
             step: wire.step,
@@ -186,7 +186,8 @@ mod tests {
     fn what_is_said_about_a_step_survives_the_wire() {
         let holder = Holder::new(NodeId::worker(2), Incarnation(1));
         let ack = Ack { lease: LeaseId { generation: Generation(3), sequence: 9 }, offset: 7 };
-        let result = StepResult { step: 5, contributions: [Contribution { holder, acks: vec![ack] }].into() };
+        let result =
+            StepResult { step: 5, contributions: [Contribution { holder, acks: vec![ack].into() }].into() };
         let standing = antdt_core::Standing {
             group: antdt_core::MembershipVersion(7),
             applied: Some(result),

@@ -1,6 +1,6 @@
 //! The leases of one holder, oldest first.
 
-use std::collections::VecDeque;
+use antdt_core::NearQueue;
 
 use super::book::Taken;
 
@@ -14,66 +14,43 @@ pub(super) struct Lease {
     pub(super) taken: Taken,
 }
 
-/// The oldest lies in place, for it is the one that its holder trains: with thousands of holders each is far from
-/// everything else in memory, and whoever speaks for one should have to go there once.
-///
-/// Whatever concerns the oldest is O(1); another one of k is found in O(log k) and ended in O(k).
+/// Its holder trains the oldest two, which lie in place; what concerns them is O(1). Another one of k is found in O(log k) and
+/// ended in O(k).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Leases {
-    /// `None` only if there is none at all.
-    oldest: Option<Lease>,
-    rest: VecDeque<Lease>,
-}
+pub(super) struct Leases(NearQueue<Lease>);
 
 impl Leases {
     pub(super) fn len(&self) -> usize {
-        usize::from(self.oldest.is_some()) + self.rest.len()
+        self.0.len()
     }
 
     /// Oldest first.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Lease> {
-        self.oldest.iter().chain(&self.rest)
+        self.0.iter()
     }
 
     pub(super) fn get(&self, sequence: u64) -> Option<&Lease> {
-        match &self.oldest {
-            Some(oldest) if oldest.sequence == sequence => Some(oldest),
-            Some(_) if !self.rest.is_empty() => self.rest.get(self.place(sequence)?),
-            Some(_) | None => None,
-        }
+        self.0.get(self.place(sequence)?)
     }
 
     pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Lease> {
-        match &mut self.oldest {
-            Some(oldest) if oldest.sequence == sequence => self.oldest.as_mut(),
-            Some(_) if !self.rest.is_empty() => {
-                let place = self.place(sequence)?;
-                self.rest.get_mut(place)
-            }
-            Some(_) | None => None,
-        }
+        let place = self.place(sequence)?;
+        self.0.get_mut(place)
     }
 
     /// Adds one that is newer than all others.
     pub(super) fn push(&mut self, lease: Lease) {
-        if self.oldest.is_none() {
-            self.oldest = Some(lease);
-        } else {
-            self.rest.push_back(lease);
-        }
+        self.0.push_back(lease);
     }
 
     /// Ends one.
     pub(super) fn remove(&mut self, sequence: u64) -> Option<Lease> {
-        if self.oldest.as_ref().is_some_and(|oldest| oldest.sequence == sequence) {
-            return std::mem::replace(&mut self.oldest, self.rest.pop_front());
-        }
         let place = self.place(sequence)?;
-        self.rest.remove(place)
+        self.0.remove(place)
     }
 
     fn place(&self, sequence: u64) -> Option<usize> {
-        self.rest.binary_search_by_key(&sequence, |lease| lease.sequence).ok()
+        self.0.place_of_key(&sequence, |lease| lease.sequence)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The ledger as a [`Machine`]: events in, answers out. Everything here only dispatches.
 
 use antdt_core::{
-    Ack, AckOutcome, Counts, Epoch, Exchanged, Generation, Held, Holder, JobTime, Machine, Registered,
+    Ack, AckOutcome, Acks, Counts, Epoch, Exchanged, Generation, Held, Holder, JobTime, Machine, Registered,
     RequestId,
 };
 
@@ -29,7 +29,7 @@ pub enum Event {
         /// Its running number.
         request: RequestId,
         /// What is done.
-        acks: Vec<Ack>,
+        acks: Acks,
         /// Shards it asks for.
         want: u32,
     },

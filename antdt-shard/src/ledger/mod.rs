@@ -98,14 +98,23 @@ struct Member {
     leases: Leases,
     last: Option<Answered>,
     /// Leases that the live incarnation finished lately, with their lengths: the repetition of an ack whose answer
-    /// was lost is recognised. As many as it can hold are enough, because a holder acknowledges one call at a time.
+    /// was lost is recognised. As many as the last call spoke of are enough, because a holder acknowledges one call at
+    /// a time; some more serve those who do otherwise.
     completed: VecDeque<(u64, u64)>,
 }
 
 impl Member {
+    /// Finished leases remembered whatever the last call was: few, for there may be thousands of members.
+    const COMPLETED_MIN: usize = 16;
+
     /// Most finished leases remembered. A lease cap above it is legal; the repetition of an ack that finished more
     /// shards than this in one call is then answered as stale, which costs a count of the agent, not a sample.
     const COMPLETED_MAX: usize = 1024;
+
+    /// How many are remembered after a call that speaks of so many leases.
+    fn remembered(max_leases: u32, acks: usize) -> usize {
+        acks.clamp(Self::COMPLETED_MIN, Self::COMPLETED_MAX).min(max_leases as usize)
+    }
 
     fn new(live: Incarnation) -> Self {
         Self { live, leases: Leases::default(), last: None, completed: VecDeque::new() }
@@ -318,7 +327,7 @@ impl ShardLedger {
             self.check_all(holder, acks)?;
         }
         let mut exchanged = Exchanged {
-            outcomes: acks.iter().map(|ack| self.ack_checked(holder, *ack)).collect(),
+            outcomes: acks.iter().map(|ack| self.ack_checked(holder, *ack, acks.len())).collect(),
             ..Exchanged::default()
         };
         if want > 0 {
@@ -464,7 +473,7 @@ impl ShardLedger {
     /// If the offset goes back or beyond the shard. Nothing is changed then.
     pub fn ack(&mut self, holder: Holder, ack: Ack) -> Result<AckOutcome, AckError> {
         self.check(holder, ack)?;
-        Ok(self.ack_checked(holder, ack))
+        Ok(self.ack_checked(holder, ack, 1))
     }
 
     /// [`ack`](Self::ack) for several leases: all are checked before the first is counted. One outcome for each, in order.
@@ -473,7 +482,7 @@ impl ShardLedger {
     /// If any entry is wrong, two entries of one lease go back, or there is none. Nothing is changed then.
     pub fn ack_all(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.check_all(holder, acks)?;
-        Ok(acks.iter().map(|ack| self.ack_checked(holder, *ack)).collect())
+        Ok(acks.iter().map(|ack| self.ack_checked(holder, *ack, acks.len())).collect())
     }
 
     /// The master's ack for a holder that can no longer speak: its gradient was part of a step that the others
@@ -493,7 +502,7 @@ impl ShardLedger {
     pub fn release(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.check_all(holder, acks)?;
         let release = |ack: &Ack| {
-            let outcome = self.ack_checked(holder, *ack);
+            let outcome = self.ack_checked(holder, *ack, acks.len());
             if let Some(taken) = self.end_lease(holder, ack.lease) {
                 self.book.put_back(&taken);
                 self.wake = true;
@@ -517,7 +526,7 @@ impl ShardLedger {
         if ack.offset == len {
             return Err(AckError::OffsetOutOfRange { lease: ack.lease, offset: ack.offset, len });
         }
-        let outcome = self.ack_checked(holder, ack);
+        let outcome = self.ack_checked(holder, ack, 1);
         if let Some(taken) = self.end_lease(holder, ack.lease) {
             let (epoch, position) = (taken.place.epoch, taken.place.position);
             self.book.fault(taken);
@@ -624,11 +633,12 @@ impl ShardLedger {
         if acks.is_empty() {
             return Err(AckError::Empty);
         }
+        // In the order of the leases, as those who train them in order say it, none contradicts another.
+        let ascending = acks.is_sorted_by(|one, next| one.lease < next.lease);
         let mut highest: BTreeMap<LeaseId, u64> = BTreeMap::new();
         for ack in acks {
             self.check(holder, *ack)?;
-            // A single one, as most are, contradicts no other.
-            let before = if acks.len() > 1 { highest.insert(ack.lease, ack.offset) } else { None };
+            let before = if ascending { None } else { highest.insert(ack.lease, ack.offset) };
             if let Some(have) = before.filter(|have| *have > ack.offset) {
                 return Err(AckError::OffsetRegression { lease: ack.lease, offset: ack.offset, have });
             }
@@ -636,7 +646,8 @@ impl ShardLedger {
         Ok(())
     }
 
-    fn ack_checked(&mut self, holder: Holder, ack: Ack) -> AckOutcome {
+    /// One of a call's acks, which are so many.
+    fn ack_checked(&mut self, holder: Holder, ack: Ack, acks: usize) -> AckOutcome {
         let Ack { lease: id, offset } = ack;
         let Standing { generation, members, .. } = &mut self.standing;
         let current = id.generation == *generation;
@@ -655,8 +666,8 @@ impl ShardLedger {
         let after = self.book.ack(&mut lease.taken, offset);
         if after != After::Begun {
             member.leases.remove(id.sequence);
-            let remembered = (self.book.spec.max_leases_per_holder as usize).min(Member::COMPLETED_MAX);
-            if member.completed.len() >= remembered {
+            let remembered = Member::remembered(self.book.spec.max_leases_per_holder, acks);
+            while member.completed.len() >= remembered {
                 member.completed.pop_front();
             }
             member.completed.push_back((id.sequence, offset));

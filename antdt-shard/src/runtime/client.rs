@@ -231,11 +231,10 @@ fn outcome(wire: i32) -> Result<AckOutcome, SourceError> {
 }
 
 /// There must be an answer to each question.
-fn complete<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, SourceError> {
-    if answers.len() == asked {
-        return Ok(answers);
+fn complete(got: usize, asked: usize) -> Result<(), SourceError> {
+    if got == asked {
+        return Ok(());
     }
-    let got = answers.len();
     Err(SourceError::Rejected(format!("the shard service gave {got} answers to {asked} entries")))
 }
 
@@ -255,7 +254,8 @@ impl ShardSource for ShardClient {
         let reply = self.call(request, Duration::ZERO, send).await?;
         let Registered { generation, adopted } = reply.try_into().map_err(|e| malformed(&e))?;
         self.generation.store(generation.0, Ordering::Relaxed);
-        Ok(Registered { generation, adopted: complete(adopted, held.len())? })
+        complete(adopted.len(), held.len())?;
+        Ok(Registered { generation, adopted })
     }
 
     async fn exchange(
@@ -278,15 +278,16 @@ impl ShardSource for ShardClient {
         let send = |mut client: Stub<Channel>, request| async move { client.exchange(request).await };
         let reply = self.call(request, wait, send).await?;
         let exchanged: Exchanged = reply.try_into().map_err(|e| malformed(&e))?;
-        Ok(Exchanged { outcomes: complete(exchanged.outcomes, acks.len())?, ..exchanged })
+        complete(exchanged.outcomes.len(), acks.len())?;
+        Ok(exchanged)
     }
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
         let request = self.release_request(holder, acks);
         let send = |mut client: Stub<Channel>, request| async move { client.release(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
-        let outcomes = reply.outcomes.into_iter().map(outcome).collect::<Result<_, _>>()?;
-        complete(outcomes, acks.len())
+        complete(reply.outcomes.len(), acks.len())?;
+        reply.outcomes.into_iter().map(outcome).collect()
     }
 
     async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {

@@ -43,7 +43,7 @@ impl ShardSource for LocalSource {
         wait: Duration,
     ) -> Result<Exchanged, SourceError> {
         let generation = Generation(self.generation.load(Ordering::Relaxed));
-        self.handle.exchange(holder, generation, request, acks.to_vec(), want, wait).await
+        self.handle.exchange(holder, generation, request, acks.into(), want, wait).await
     }
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {

@@ -182,7 +182,7 @@ impl v1::shard_server::Shard for ShardServer {
         let (generation, id) = (Generation(request.generation), RequestId(request.request));
         let (acks, wait) = (acks(request.acks)?, wait(request.wait_ns)?);
         at_most("want", request.want.into(), WANT_MAX.into())?;
-        let exchanged = dataset.exchange(holder, generation, id, acks, request.want, wait).await;
+        let exchanged = dataset.exchange(holder, generation, id, acks.into(), request.want, wait).await;
         Ok(Response::new(exchanged.map_err(to_status)?.into()))
     }
 

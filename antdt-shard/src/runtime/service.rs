@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use antdt_core::{
-    Ack, AckOutcome, CheckpointId, Counts, Epoch, Exchanged, FetchOutcome, Generation, Held, Holder, JobTime,
-    Machine, Registered, RequestId,
+    Ack, AckOutcome, AckOutcomes, Acks, CheckpointId, Counts, Epoch, Exchanged, FetchOutcome, Generation,
+    Held, Holder, JobTime, Machine, Registered, RequestId,
 };
 use antdt_rt::{CancellationToken, JobClock, Mailbox, Recorder, Runner, drive_recorded, mailbox};
 use tokio::sync::watch;
@@ -272,14 +272,14 @@ impl ShardHandle {
         holder: Holder,
         generation: Generation,
         request: RequestId,
-        acks: Vec<Ack>,
+        acks: Acks,
         want: u32,
         wait: Duration,
     ) -> Result<Exchanged, SourceError> {
         let deadline = Instant::now() + wait.min(WAIT_MAX);
         let mut woken = self.woken.clone();
         let mut acks = acks;
-        let mut outcomes = Vec::new();
+        let mut outcomes = AckOutcomes::new();
         loop {
             // What happens from here on is noticed below, even if it happens before the answer arrives.
             woken.mark_unchanged();

@@ -57,7 +57,7 @@ impl Shorthand for ShardHandle {
         request: RequestId,
         wait: Duration,
     ) -> Result<FetchOutcome, SourceError> {
-        let exchanged = self.exchange(holder, generation, request, Vec::new(), 1, wait).await?;
+        let exchanged = self.exchange(holder, generation, request, Vec::new().into(), 1, wait).await?;
         Ok(exchanged.fetched.expect("something was wanted"))
     }
 

@@ -83,6 +83,8 @@ pub struct NaiveLedger {
     opened: Vec<u32>,
     leases: Vec<Lease>,
     completions: usize,
+    /// How many of a holder's completions are remembered.
+    remembered: BTreeMap<Holder, usize>,
     fences: BTreeMap<NodeId, Incarnation>,
     live: BTreeMap<NodeId, Incarnation>,
     grants: BTreeMap<Holder, (RequestId, Vec<Grant>)>,
@@ -111,6 +113,7 @@ impl NaiveLedger {
             opened: vec![0; shares],
             leases: Vec::new(),
             completions: 0,
+            remembered: BTreeMap::new(),
             fences: BTreeMap::new(),
             live: BTreeMap::new(),
             grants: BTreeMap::new(),
@@ -318,7 +321,7 @@ impl NaiveLedger {
         if want == 0 || !acks.is_empty() {
             self.checked(holder, acks)?;
         }
-        let outcomes = acks.iter().map(|ack| self.ack_one(holder, *ack)).collect();
+        let outcomes = acks.iter().map(|ack| self.ack_one(holder, *ack, acks.len())).collect();
         let (mut fetched, mut more) = (None, Vec::new());
         if want > 0 {
             let answer = self.answer(holder, request, want);
@@ -469,9 +472,8 @@ impl NaiveLedger {
         Ok(())
     }
 
-    fn ack_one(&mut self, holder: Holder, ack: Ack) -> AckOutcome {
+    fn ack_one(&mut self, holder: Holder, ack: Ack, acks: usize) -> AckOutcome {
         let live = self.live.get(&holder.node) == Some(&holder.incarnation);
-        let cap = self.spec.max_leases_per_holder as usize;
         if let Some(shard) = self.doing(holder, ack.lease) {
             let news = shard.reach(ack.offset);
             let (key, position, state) = (shard.key, shard.position, shard.state);
@@ -483,10 +485,13 @@ impl NaiveLedger {
                 let completions = self.completions;
                 let lease = self.leases.iter_mut().find(|l| l.id == ack.lease).expect("it is being done");
                 lease.completed = Some(completions);
+                self.remembered
+                    .insert(holder, acks.clamp(16, 1024).min(self.spec.max_leases_per_holder as usize));
             }
             return AckOutcome::Accepted;
         }
-        // The last few leases that this very life completed are remembered.
+        // The last few leases that this very life completed are remembered: the more, the more its last call spoke of.
+        let cap = self.remembered.get(&holder).copied().unwrap_or_default();
         let mut completed: Vec<&Lease> =
             self.leases.iter().filter(|l| l.holder == holder && l.completed.is_some()).collect();
         completed.sort_unstable_by_key(|l| std::cmp::Reverse(l.completed));
@@ -501,7 +506,7 @@ impl NaiveLedger {
     /// As the real one.
     pub fn ack_all(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.checked(holder, acks)?;
-        Ok(acks.iter().map(|ack| self.ack_one(holder, *ack)).collect())
+        Ok(acks.iter().map(|ack| self.ack_one(holder, *ack, acks.len())).collect())
     }
 
     /// As the real one.
@@ -512,7 +517,7 @@ impl NaiveLedger {
         self.checked(holder, acks)?;
         let mut outcomes = Vec::new();
         for ack in acks {
-            outcomes.push(self.ack_one(holder, *ack));
+            outcomes.push(self.ack_one(holder, *ack, acks.len()));
             if let Some(shard) = self.doing(holder, ack.lease) {
                 shard.state = State::Todo;
             }

@@ -82,7 +82,7 @@ impl Client {
         let Some((grant, trained)) = &mut self.lease else {
             return match call {
                 Call::Register => Some(Event::Register { holder, held: Vec::new() }),
-                _ => exchange(self.generation?, self.request, Vec::new(), 1),
+                _ => exchange(self.generation?, self.request, Vec::new().into(), 1),
             };
         };
         let ack = |offset| Ack { lease: grant.lease, offset };
@@ -96,7 +96,7 @@ impl Client {
                 *trained = offset;
                 // What is at its end is acknowledged together with the next fetch.
                 let want = u32::from(offset == grant.len);
-                exchange(self.generation?, self.request, vec![ack(offset)], want)
+                exchange(self.generation?, self.request, vec![ack(offset)].into(), want)
             }
             Call::Release(offset) => Some(Event::Release { holder, acks: vec![ack(offset)] }),
             Call::Fail(offset) => Some(Event::Fail { holder, ack: ack(offset) }),

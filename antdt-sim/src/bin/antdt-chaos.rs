@@ -6,14 +6,15 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use antdt_sim::Recording;
-use antdt_sim::chaos::{self, Case, CaseError};
+use antdt_sim::chaos::{self, CaseError};
+use antdt_sim::recording::RecordingError;
 use antdt_sim::shrink::shrink;
 
 /// Prints a line. Whoever reads no further, like `head`, has seen enough; that is no reason to fail.
@@ -26,8 +27,8 @@ macro_rules! say {
 const USAGE: &str = "\
 antdt-chaos --seeds N [--from SEED]   run the random worlds of N seeds under all invariants: of each a job, and workers that
                                       average in groups
-antdt-chaos --seed SEED [--trace FILE]    run those of one, and make small what fails and tell its story; the recording of
-                                          the job goes to FILE and is replayed
+antdt-chaos --seed SEED [--trace FILE]    run those of one, and make small what fails and tell its story; their recordings go
+                                          to FILE (job) and beside it (groups: x.jsonl, x.groups.jsonl) and are replayed
 antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 fn main() -> ExitCode {
@@ -74,26 +75,49 @@ fn one(seed: u64, trace: Option<&str>) -> Result<bool, String> {
         // Readers take what is called so for compressed.
         return Err(format!("--trace = {trace}: it is not compressed; leave .gz out"));
     }
+    let trace = trace.map(Path::new);
     let job = one_job(seed, trace)?;
-    let case = chaos::partial_case(seed);
-    say!("\n{case}");
-    match case.run() {
-        Ok(outcome) => {
-            let (at, steps, averages) = (outcome.completed, outcome.steps, outcome.averages);
-            say!("every invariant holds; {steps} steps and {averages} averages, complete at {at}");
-            Ok(job)
-        }
-        Err(error) => {
-            let shrunk = shrink(&case, &error);
-            say!("\nsmallest of {} candidates: {}", shrunk.tries, shrunk.case);
-            say!("\n{}", shrunk.case.story());
-            Ok(false)
-        }
+    say!("");
+    let groups = trace.map(beside);
+    Ok(one_in_groups(seed, groups.as_deref())? && job)
+}
+
+/// Where the groups' recording goes if that of the job goes to `trace`: `x.jsonl`, `x.groups.jsonl`.
+fn beside(trace: &Path) -> PathBuf {
+    match trace.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) => trace.with_extension(format!("groups.{extension}")),
+        None => trace.with_extension("groups"),
     }
 }
 
+/// The workers of a seed that average in groups.
+fn one_in_groups(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
+    let mut case = chaos::partial_case(seed);
+    say!("{case}");
+    let good = match case.run() {
+        Ok(outcome) => {
+            let (at, steps, averages) = (outcome.completed, outcome.steps, outcome.averages);
+            say!("every invariant holds; {steps} steps and {averages} averages, complete at {at}");
+            true
+        }
+        Err(error) => {
+            let shrunk = shrink(&case, &error);
+            case = shrunk.case;
+            say!("\nsmallest of {} candidates: {case}", shrunk.tries);
+            say!("\n{}", case.story());
+            false
+        }
+    };
+    if let Some(path) = trace {
+        record(path, |file| case.trace(file))?;
+        let replayed = Recording::read(path).and_then(|recording| recording.replay_groups());
+        said_of_replay(path, replayed.map(|replayed| replayed.compared))?;
+    }
+    Ok(good)
+}
+
 /// The job of a seed.
-fn one_job(seed: u64, trace: Option<&str>) -> Result<bool, String> {
+fn one_job(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
     let mut case = chaos::case(seed);
     say!("{case}");
     let good = match case.run() {
@@ -110,20 +134,29 @@ fn one_job(seed: u64, trace: Option<&str>) -> Result<bool, String> {
             false
         }
     };
-    if let Some(trace) = trace {
-        let path = Path::new(trace);
-        record(&case, path).map_err(|error| format!("--trace = {trace}: {error}; name another file"))?;
+    if let Some(path) = trace {
+        record(path, |file| case.trace(file))?;
         let policy = case.policy().map_err(|error| error.to_string())?;
         let replayed = Recording::read(path).and_then(|recording| recording.replay_with(policy));
-        let replayed = replayed.map_err(|error| format!("{trace} does not replay: {error}"))?;
-        say!("\nits recording is in {trace}; {} answers and effects replay", replayed.compared);
+        said_of_replay(path, replayed.map(|replayed| replayed.compared))?;
     }
     Ok(good)
 }
 
-/// Writes the recording of a case.
-fn record(case: &Case, path: &Path) -> io::Result<()> {
-    case.trace(BufWriter::new(File::create(path)?))?.flush()
+/// Writes the recording of a case to a file.
+fn record(
+    path: &Path,
+    trace: impl FnOnce(BufWriter<File>) -> io::Result<BufWriter<File>>,
+) -> Result<(), String> {
+    let written = File::create(path).and_then(|file| trace(BufWriter::new(file))?.flush());
+    written.map_err(|error| format!("--trace = {}: {error}; name another file", path.display()))
+}
+
+fn said_of_replay(path: &Path, compared: Result<u64, RecordingError>) -> Result<(), String> {
+    let path = path.display();
+    let compared = compared.map_err(|error| format!("{path} does not replay: {error}"))?;
+    say!("\nits recording is in {path}; {compared} answers and effects replay");
+    Ok(())
 }
 
 /// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them.
@@ -139,12 +172,12 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
         let seed = from.wrapping_add(at);
         let job = chaos::case(seed).run().map(|outcome| outcome.simulated);
         let groups = chaos::partial_case(seed).run().map(|outcome| outcome.simulated);
-        for result in [job, groups] {
+        for (world, result) in [("its job", job), ("its groups", groups)] {
             match result {
                 Ok(simulated) => drop(events.fetch_add(simulated, Ordering::Relaxed)),
                 Err(error) => {
-                    say!("seed {seed}: {error}");
-                    say!("    again: cargo xtask sim --seed {seed}");
+                    say!("seed {seed}, {world}: {error}");
+                    say!("    again: cargo xtask sim --seed {seed} --trace seed-{seed}.jsonl");
                     let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     failed.push((seed, error));
                 }

@@ -1,19 +1,20 @@
 //! Random worlds of workers that average in groups.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::time::Duration;
 
-use antdt_collective::schedule::CostModel;
+use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::{DetRng, InvalidValue, JobTime, Seed};
 
 use super::{CaseError, EVENTS_MAX, LIMIT, Rough, Story, below, faults, index, story, up_to};
-use crate::Violation;
 use crate::happening::Observer;
 use crate::invariant::{Checkers, all_of_groups};
 use crate::model::Fault;
 use crate::model::faults::Listed;
 use crate::partial::{Formation, Outcome, Setup, World};
 use crate::world::Blind;
+use crate::{Tracer, Violation};
 
 /// A random world of workers that average in groups.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +56,7 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
         model_bytes: 1 << (10 + rng.below(16)),
         inside: CostModel::SHARED,
         between: link,
+        algorithm: Choice::Auto,
         again_after,
         collective_timeout,
         // Shorter than the wait for a peer, now and then.
@@ -85,6 +87,20 @@ impl PartialCase {
             Ok((outcome, (and, mut checkers))) => (checkers.finish().and_then(|()| ended(outcome)), and),
             Err((violation, (and, _))) => (Err(violation), and),
         })
+    }
+
+    /// Runs it again and writes its trace, up to where an invariant does not hold any more. Gives `out` back.
+    ///
+    /// # Errors
+    /// If it cannot be written, or the case is none.
+    pub fn trace<W: Write>(&self, out: W) -> io::Result<W> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let name = format!("chaos seed {}, in groups", self.setup.seed.0);
+        let tracer = Tracer::of_groups(out, &name, &self.setup)?;
+        match self.run_watched(tracer).map_err(invalid)? {
+            (Ok(_), tracer) => tracer.finish(),
+            (Err(_), tracer) => tracer.break_off(),
+        }
     }
 
     /// Runs it again, and tells what happened to those that the failure is about.

@@ -119,6 +119,8 @@ fn line(what: &Happening<'_>) -> Option<String> {
         }
         Happening::Head(event, answer) => head(event, answer),
         Happening::HeadDeadline | Happening::Wake | Happening::Beat(..) | Happening::Groups(_) => None,
+        Happening::GroupDeadline => Some("! the time of a group is over".to_owned()),
+        Happening::GroupRestart => Some("! the generator is started again".to_owned()),
         Happening::Group(event, answer) => Some(format!("generator: {event:?}: {answer:?}")),
         Happening::GroupEffect(effect) => Some(group_effect(effect)),
         Happening::Member(holder, effect) => Some(member(*holder, effect)),

@@ -99,7 +99,7 @@ fn old_questions_for_a_group_that_a_master_finds_when_it_goes_on_decide_nothing(
 /// newest dead life not fenced.
 #[test]
 fn every_invariant_holds_where_a_rare_defect_would_show() {
-    hold_in([2380, 3034]);
+    hold_in([1913, 2298, 2380, 3034]);
 }
 
 fn hold_in(seeds: impl IntoIterator<Item = u64>) {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn combine(samples: u64) -> Call {
-        Call::Combine { step: 0, samples, acks: vec![] }
+        Call::Combine { step: 0, samples, acks: vec![].into() }
     }
 
     fn in_a_group() -> History<BatchSizeConserved> {

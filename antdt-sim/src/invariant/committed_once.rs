@@ -188,7 +188,7 @@ impl CommittedOnce {
             if let Some(other) = self.decided.replace(step).filter(|other| *other != step) {
                 return Err(format!("{holder} is settled for step {step}, others for step {other}"));
             }
-        } else if self.ready.get(holder).is_none_or(|(_, due)| due != acks) {
+        } else if self.ready.get(holder).is_none_or(|(_, due)| due[..] != acks[..]) {
             return Err(format!("{holder} is settled for {acks:?}, which it did not say"));
         }
         self.commit(*holder, acks);
@@ -433,7 +433,7 @@ mod tests {
         let mut history = combined();
         history.worker(holder(0), &IDLE_REPLY, &Call::Apply);
         join(&mut history, false);
-        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)] };
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)].into() };
         history.effect(&HeadEffect::Settle(dead)).recorded_ack(1, 4);
         history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::Accepted]);
         history.effect(&HeadEffect::LedgerLost(holder(1))).lost(holder(1));
@@ -455,11 +455,11 @@ mod tests {
         history.settled(holder(1), &[ack(2, 4)], &[AckOutcome::StaleLease]).fails("before it was settled");
         let mut history = combined();
         join(&mut history, true);
-        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 9)] };
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 9)].into() };
         history.effect(&HeadEffect::Settle(dead)).fails("what no survivor knows of");
         let mut history = combined();
         join(&mut history, true);
-        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)] };
+        let dead = Contribution { holder: holder(1), acks: vec![ack(2, 4)].into() };
         history.effect(&HeadEffect::Settle(dead)).holds();
         let rejoined = again(None, 0, 0);
         history.effect(&HeadEffect::Joined(holder(0), Box::new(rejoined))).fails("goes on with step 0");
@@ -508,7 +508,7 @@ mod tests {
             history.granted(holder(0), 1, &[grant(1, 0, 0)]).head(&ready, &HeadAnswer::Parked);
             history
         };
-        let settle = HeadEffect::Settle(Contribution { holder: holder(0), acks: acks.clone() });
+        let settle = HeadEffect::Settle(Contribution { holder: holder(0), acks: acks.as_slice().into() });
         new().effect(&settle).recorded_ack(0, 4).effect(&commit(acks.clone())).holds();
         new().effect(&commit(acks)).fails("not settled");
         new().effect(&settle).effect(&commit(vec![ack(1, 5)])).fails("which it did not say");

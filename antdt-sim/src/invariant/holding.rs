@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{Ack, AckOutcome, Held, Holder, LeaseId, ShardKey};
+use antdt_core::{AckOutcome, Acks, Held, Holder, LeaseId, ShardKey};
 use antdt_job::{Call, Reply};
 
 /// The shards of one worker.
@@ -15,7 +15,7 @@ pub(super) struct Holding {
     /// Parts of shards, up to here, in the batch that is out.
     batch: Vec<(ShardKey, u64)>,
     /// What the call that is out acknowledges, and what it presents.
-    acks: Vec<Ack>,
+    acks: Acks,
     held: Vec<Held>,
     /// Leases that it was asked to give back by the last answer, if that answer asked for any.
     recalled: Option<Vec<LeaseId>>,

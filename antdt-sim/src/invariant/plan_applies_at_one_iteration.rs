@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn combine(step: u64) -> Call {
-        Call::Combine { step, samples: 4, acks: vec![] }
+        Call::Combine { step, samples: 4, acks: vec![].into() }
     }
 
     fn agree(plan_ready: u64) -> Call {

@@ -164,7 +164,7 @@ mod tests {
         let (holder, generation) = (holder(0), Generation(1));
         let ask = |request, acks: Vec<Ack>| {
             let request = RequestId(request);
-            Event::Exchange { holder, generation, request, acks, want: 1 }
+            Event::Exchange { holder, generation, request, acks: acks.into(), want: 1 }
         };
         tell(&mut ledger, &mut history, &Event::Register { holder, held: vec![] }, keep);
         tell(&mut ledger, &mut history, &ask(1, vec![]), keep);

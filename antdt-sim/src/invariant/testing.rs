@@ -64,7 +64,7 @@ pub(super) fn joined(membership: u64, members: &[Holder], plan: Plan, next_step:
 pub(super) fn result(step: u64, acks: &[(Holder, Ack)]) -> StepResult {
     let contributions = acks
         .iter()
-        .map(|(holder, ack)| antdt_core::Contribution { holder: *holder, acks: vec![*ack] })
+        .map(|(holder, ack)| antdt_core::Contribution { holder: *holder, acks: vec![*ack].into() })
         .collect();
     StepResult { step, contributions }
 }
@@ -180,7 +180,7 @@ impl<I: Invariant> History<I> {
 
     fn exchanged(&mut self, holder: Holder, request: u64, exchanged: &Exchanged) -> &mut Self {
         let (generation, request) = (Generation(1), RequestId(request));
-        let event = Event::Exchange { holder, generation, request, acks: vec![], want: 1 };
+        let event = Event::Exchange { holder, generation, request, acks: vec![].into(), want: 1 };
         self.ledger(&event, &Answer::Exchange(Ok(exchanged.clone())))
     }
 

@@ -3,17 +3,22 @@
 use std::time::Duration;
 
 use antdt_collective::partial::{
-    Buffer, Division, GeneratorConfig, GroupPolicy, InterIntra, ProgressFilter, Random,
+    Division, GeneratorConfig, GroupGenerator, GroupPolicy, InterIntra, ProgressFilter, Random,
 };
-use antdt_collective::schedule::CostModel;
+use antdt_collective::schedule::{Choice, CostModel};
+use antdt_core::text::{format_duration, nearest};
 use antdt_core::{InvalidValue, Seed};
+use serde::{Deserialize, Serialize};
+
+use crate::setup::NODES_MAX;
 
 /// How groups are formed, by the names of [`GroupPolicy`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Formation {
     /// [`Random`].
     Random,
-    /// [`Buffer`].
+    /// [`Random::buffered`].
     Buffer,
     /// [`Division`].
     Division,
@@ -25,6 +30,29 @@ impl Formation {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Random, Self::Buffer, Self::Division, Self::InterIntra];
 
+    /// As scenarios and commands write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Buffer => "buffer",
+            Self::Division => "division",
+            Self::InterIntra => "inter-intra",
+        }
+    }
+
+    /// The one of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn by_name(name: &str) -> Result<Self, InvalidValue> {
+        let names = Self::ALL.map(Self::name);
+        Self::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
+            let hint = nearest(name, &names).map(|known| format!("; did you mean `{known}`?"));
+            let expected = format!("one of {}{}", names.join(", "), hint.unwrap_or_default());
+            InvalidValue::new("policy", name, expected)
+        })
+    }
+
     /// The policy.
     ///
     /// # Errors
@@ -32,10 +60,31 @@ impl Formation {
     pub fn policy(self, group_size: u32) -> Result<Box<dyn GroupPolicy>, InvalidValue> {
         Ok(match self {
             Self::Random => Box::new(Random::new(group_size)?),
-            Self::Buffer => Box::new(Buffer::new(group_size)?),
+            Self::Buffer => Box::new(Random::buffered(group_size)?),
             Self::Division => Box::new(Division::new(group_size)?),
             Self::InterIntra => Box::new(InterIntra::new(group_size)?),
         })
+    }
+}
+
+/// What a generator of groups is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GeneratorSettings {
+    /// Its policy.
+    pub policy: Formation,
+    /// Members of a group, as the policy aims at.
+    pub group_size: u32,
+    /// All other settings.
+    pub config: GeneratorConfig,
+}
+
+impl GeneratorSettings {
+    /// A generator in the state in which it begins.
+    ///
+    /// # Errors
+    /// If a setting cannot be used; the error names it.
+    pub fn generator(&self) -> Result<GroupGenerator, InvalidValue> {
+        GroupGenerator::new(self.config, self.policy.policy(self.group_size)?)
     }
 }
 
@@ -64,6 +113,8 @@ pub struct Setup {
     pub inside: CostModel,
     /// What it costs between hosts; members of one host share it.
     pub between: CostModel,
+    /// Algorithm of the averages.
+    pub algorithm: Choice,
     /// A message without an answer is repeated after this.
     pub again_after: Duration,
     /// Longest wait for a peer within an average.
@@ -97,6 +148,7 @@ impl Default for Setup {
             model_bytes: 64 << 20,
             inside: CostModel::SHARED,
             between: CostModel { alpha: 50e-6, bandwidth: 1.2e9, ..CostModel::LOOPBACK },
+            algorithm: Choice::Auto,
             again_after: Duration::from_secs(1),
             collective_timeout: Duration::from_secs(30),
             group_limit: config.group_limit,
@@ -113,49 +165,54 @@ impl Setup {
     /// Whether it can be simulated.
     ///
     /// # Errors
-    /// With the first setting that is refused, and what it must be.
+    /// With the first setting that is refused, by its name in a scenario's `[groups]`, and what it must be.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         for (field, value) in [
             ("workers", u64::from(self.workers)),
-            ("workers_per_host", u64::from(self.workers_per_host)),
-            ("batch_size", self.batch_size),
+            ("workers-per-host", u64::from(self.workers_per_host)),
+            ("steps", u64::from(self.steps)),
+            ("batch-size", self.batch_size),
         ] {
             if value == 0 {
                 return Err(InvalidValue::new(field, value, "at least 1"));
             }
         }
+        if self.workers > NODES_MAX {
+            return Err(InvalidValue::new("workers", self.workers, format!("at most {NODES_MAX}")));
+        }
         for (field, time) in [
-            ("again_after", self.again_after),
-            ("collective_timeout", self.collective_timeout),
-            ("silence_limit", self.silence_limit),
+            ("again-after", self.again_after),
+            ("collective-timeout", self.collective_timeout),
+            ("silence-limit", self.silence_limit),
         ] {
             if time < Duration::from_millis(1) {
-                return Err(InvalidValue::new(field, format!("{time:?}"), "at least 1ms"));
+                return Err(InvalidValue::new(field, format_duration(time), "at least 1ms"));
             }
         }
         if !(0.0..=1.0).contains(&self.repeats) {
             return Err(InvalidValue::new("repeats", self.repeats, "a share between 0 and 1, such as 0.01"));
         }
-        self.generator().map(drop)?;
-        self.formation.policy(self.group_size).map(drop)
+        let made = self.generator().and_then(|settings| settings.generator());
+        made.map(drop).map_err(|error| InvalidValue { field: error.field.replace('_', "-"), ..error })
     }
 
-    /// The settings of the generator.
+    /// What its generator is made from.
     ///
     /// # Errors
-    /// If there would be too many workers for one.
-    pub(super) fn generator(&self) -> Result<GeneratorConfig, InvalidValue> {
+    /// If the progress filter cannot be.
+    pub fn generator(&self) -> Result<GeneratorSettings, InvalidValue> {
         let filter = match self.progress_gap_max {
             0 => ProgressFilter::off(),
             gap => ProgressFilter::new(gap)?,
         };
-        Ok(GeneratorConfig {
+        let config = GeneratorConfig {
             filter,
             group_limit: self.group_limit,
             attempts_max: self.attempts_max,
             bridges: self.bridges,
             members_max: self.workers,
             seed: self.seed.derive("generator"),
-        })
+        };
+        Ok(GeneratorSettings { policy: self.formation, group_size: self.group_size, config })
     }
 }

@@ -104,15 +104,19 @@ fn a_worker_that_dies_is_replaced_and_its_steps_are_made() {
 #[test]
 fn impossible_settings_are_refused_by_name() {
     let usual = Setup::default();
-    let refused: [(&str, Setup); 8] = [
+    let refused: [(&str, Setup); 12] = [
         ("workers", Setup { workers: 0, ..usual.clone() }),
-        ("workers_per_host", Setup { workers_per_host: 0, ..usual.clone() }),
-        ("batch_size", Setup { batch_size: 0, ..usual.clone() }),
-        ("again_after", Setup { again_after: Duration::ZERO, ..usual.clone() }),
-        ("collective_timeout", Setup { collective_timeout: Duration::ZERO, ..usual.clone() }),
-        ("silence_limit", Setup { silence_limit: Duration::ZERO, ..usual.clone() }),
+        ("workers-per-host", Setup { workers_per_host: 0, ..usual.clone() }),
+        ("batch-size", Setup { batch_size: 0, ..usual.clone() }),
+        ("again-after", Setup { again_after: Duration::ZERO, ..usual.clone() }),
+        ("collective-timeout", Setup { collective_timeout: Duration::ZERO, ..usual.clone() }),
+        ("silence-limit", Setup { silence_limit: Duration::ZERO, ..usual.clone() }),
+        ("steps", Setup { steps: 0, ..usual.clone() }),
+        ("workers", Setup { workers: u32::MAX, ..usual.clone() }),
+        ("attempts-max", Setup { attempts_max: 0, ..usual.clone() }),
+        ("group-limit", Setup { group_limit: Duration::ZERO, ..usual.clone() }),
         ("repeats", Setup { repeats: f64::NAN, ..usual.clone() }),
-        ("group_size", Setup { group_size: 1, ..usual }),
+        ("group-size", Setup { group_size: 1, ..usual }),
     ];
     for (field, setup) in refused {
         let error = World::new(setup, models(1.0, Listed::default())).unwrap_err().to_string();

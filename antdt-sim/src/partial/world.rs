@@ -9,8 +9,8 @@ use antdt_collective::partial::message::Outcome as Part;
 use antdt_collective::partial::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupGenerator, GroupKey, GroupMember, Taken,
 };
+use antdt_collective::schedule::CostModel;
 use antdt_collective::schedule::select::cost_all_reduce;
-use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::{DetRng, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId};
 
 use super::Setup;
@@ -131,6 +131,8 @@ pub struct World<O = Blind> {
     lives: Vec<Life>,
     /// The newest life of each node.
     current: Vec<LifeId>,
+    /// Nodes that have neither left nor been given up for good.
+    unfinished: u32,
     /// Steps that each node has left.
     left: Vec<u32>,
     reductions: BTreeMap<GroupKey, Reduction>,
@@ -160,7 +162,7 @@ impl<O: Observer> World<O> {
     /// If a setting cannot be used; the error names it.
     pub fn watched(setup: Setup, mut models: Models, observer: O) -> Result<Self, InvalidValue> {
         setup.validate()?;
-        let generator = generator(&setup)?;
+        let generator = setup.generator()?.generator()?;
         let rng = |label: &str| setup.seed.derive(label).rng();
         let (mut fault_rng, mut queue) = (rng("faults"), Queue::new());
         let fault = models.faults.next(&mut fault_rng);
@@ -176,6 +178,7 @@ impl<O: Observer> World<O> {
             fault_rng,
             generator,
             log,
+            unfinished: setup.workers,
             left: vec![setup.steps; setup.workers as usize],
             setup,
             models,
@@ -216,7 +219,7 @@ impl<O: Observer> World<O> {
     /// If the observer found something that must not happen.
     pub fn run(mut self, limit: JobTime) -> Result<(Outcome, O), (Violation, O)> {
         let mut result = Ok(());
-        while self.violation.is_none() && !self.is_over() {
+        while self.violation.is_none() && self.unfinished > 0 {
             let Some((at, due)) = self.queue.pop() else {
                 result = Err("nothing can happen any more, and workers have steps left".to_owned());
                 break;
@@ -253,11 +256,6 @@ impl<O: Observer> World<O> {
             simulated: self.events,
         };
         Ok((outcome, self.observer))
-    }
-
-    /// Whether every node has left, or will not be started again.
-    fn is_over(&self) -> bool {
-        self.current.iter().all(|id| self.lives[*id].left || self.lives[*id].given_up)
     }
 
     fn saw(&mut self, what: &Happening<'_>) {
@@ -418,10 +416,20 @@ impl<O: Observer> World<O> {
         let holder = life.holder;
         self.lives[id].given_up = true;
         self.tell(Input::Event(GeneratorEvent::Lost { holder }));
-        let index = holder.node.index as usize;
-        if self.current[index] == id && holder.incarnation.0 < self.setup.max_restarts {
-            self.current[index] = self.launch(Holder::new(holder.node, holder.incarnation.next()));
+        if !self.is_newest(id) {
+            return;
         }
+        if holder.incarnation.0 < self.setup.max_restarts {
+            let next = self.launch(Holder::new(holder.node, holder.incarnation.next()));
+            self.current[holder.node.index as usize] = next;
+        } else {
+            self.unfinished -= 1;
+        }
+    }
+
+    /// Whether no other life of its node was launched after it.
+    fn is_newest(&self, id: LifeId) -> bool {
+        self.current[self.lives[id].holder.node.index as usize] == id
     }
 
     fn fault(&mut self, fault: Fault) {
@@ -457,7 +465,8 @@ impl<O: Observer> World<O> {
 
     /// The generator's process is started again from what it has written down: what it was told, and when.
     fn restart_generator(&mut self) {
-        let Ok(mut again) = generator(&self.setup) else { return };
+        let made = self.setup.generator().and_then(|settings| settings.generator());
+        let mut again = made.expect("the one before was made from the same");
         for (at, input) in self.log.iter().flatten() {
             match input {
                 Input::Event(event) => drop(again.handle(*at, *event)),
@@ -470,6 +479,7 @@ impl<O: Observer> World<O> {
             self.violation = Some(Violation { invariant: "replay_equals_live", at: self.now, what });
         }
         self.generator = again;
+        self.saw(&Happening::GroupRestart);
     }
 
     // The worker.
@@ -478,8 +488,11 @@ impl<O: Observer> World<O> {
         let index = self.lives[id].holder.node.index as usize;
         let training = self.lives[id].member.as_ref().is_some_and(GroupMember::is_training);
         if training {
-            self.left[index] = self.left[index].saturating_sub(1);
-            self.steps += 1;
+            // A life that was given up has not heard of it yet, and trains in vain: another one makes the step.
+            if self.is_newest(id) {
+                self.left[index] = self.left[index].saturating_sub(1);
+                self.steps += 1;
+            }
             self.member(id, MemberEvent::Synchronize);
         }
     }
@@ -504,6 +517,7 @@ impl<O: Observer> World<O> {
                 MemberEffect::Discard(_) => {}
                 MemberEffect::Resume => self.resume(id),
                 MemberEffect::Left => {
+                    self.unfinished -= u32::from(self.is_newest(id) && !self.lives[id].given_up);
                     let life = &mut self.lives[id];
                     (life.left, life.member, life.ended) = (true, None, Some(self.now));
                 }
@@ -604,6 +618,7 @@ impl<O: Observer> World<O> {
                 Some(answer)
             }
             Input::Deadline => {
+                self.saw(&Happening::GroupDeadline);
                 self.generator.on_deadline(self.now);
                 None
             }
@@ -665,7 +680,7 @@ impl<O: Observer> World<O> {
         };
         let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let len_bytes = usize::try_from(self.setup.model_bytes).unwrap_or(usize::MAX);
-        let choice = Choice::Auto.resolve(world, len_bytes, &link);
+        let choice = self.setup.algorithm.resolve(world, len_bytes, &link);
         let seconds = cost_all_reduce(choice, world, len_bytes, &link).unwrap_or(0.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
@@ -701,8 +716,4 @@ impl<O: Observer> World<O> {
         });
         self.member(id, MemberEvent::Over(key, Part::Failed { suspect }));
     }
-}
-
-fn generator(setup: &Setup) -> Result<GroupGenerator, InvalidValue> {
-    GroupGenerator::new(setup.generator()?, setup.formation.policy(setup.group_size)?)
 }

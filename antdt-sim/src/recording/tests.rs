@@ -126,7 +126,7 @@ fn trace() -> Vec<u8> {
             holder,
             generation: Generation(1),
             request: RequestId(1),
-            acks: vec![],
+            acks: vec![].into(),
             want: 2,
         };
         ledger.tell(&mut out, at(when), exchange);

@@ -1,5 +1,7 @@
 //! What must come of a scenario.
 
+use std::time::Duration;
+
 use antdt_core::text::nearest;
 use antdt_core::{InvalidValue, NodeId};
 use serde::Deserialize;
@@ -60,23 +62,8 @@ impl Expectation {
 
     /// What is not as expected, one line each.
     pub fn check(&self, outcome: &Outcome) -> Vec<String> {
-        let mut wrong = Vec::new();
-        match (self.outcome, &outcome.result) {
-            (Some(Ending::Completes), Err(why)) => wrong.push(format!("should complete, but failed: {why}")),
-            (Some(Ending::Fails), Ok(())) => wrong.push("should fail, but completed".to_owned()),
-            (Some(Ending::Completes), Ok(())) | (Some(Ending::Fails), Err(_)) | (None, _) => {}
-        }
         let took = outcome.completed.since_start();
-        if let Some(Span(shortest)) = self.shortest
-            && took < shortest
-        {
-            wrong.push(format!("took {took:?}, less than {shortest:?}"));
-        }
-        if let Some(Span(longest)) = self.longest
-            && took > longest
-        {
-            wrong.push(format!("took {took:?}, more than {longest:?}"));
-        }
+        let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);
         let taken = |wanted: &str| {
             outcome.actions.iter().any(|action| match wanted.split_once(' ') {
                 Some((kind, target)) => (action.kind, action.target.as_str()) == (kind, target),
@@ -93,10 +80,32 @@ impl Expectation {
     }
 }
 
+/// What is not as expected of the end, one line each.
+pub(super) fn ends(
+    expected: Option<Ending>,
+    shortest: Option<Span>,
+    longest: Option<Span>,
+    result: &Result<(), String>,
+    took: Duration,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match (expected, result) {
+        (Some(Ending::Completes), Err(why)) => wrong.push(format!("should complete, but failed: {why}")),
+        (Some(Ending::Fails), Ok(())) => wrong.push("should fail, but completed".to_owned()),
+        (Some(Ending::Completes), Ok(())) | (Some(Ending::Fails), Err(_)) | (None, _) => {}
+    }
+    if let Some(Span(shortest)) = shortest.filter(|shortest| took < shortest.0) {
+        wrong.push(format!("took {took:?}, less than {shortest:?}"));
+    }
+    if let Some(Span(longest)) = longest.filter(|longest| took > longest.0) {
+        wrong.push(format!("took {took:?}, more than {longest:?}"));
+    }
+    wrong
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use antdt_core::{Counts, JobTime};
 

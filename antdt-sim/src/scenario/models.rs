@@ -1,16 +1,16 @@
-//! What the job of a scenario meets.
+//! What the job of a scenario, or its groups, meet.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::text::parse_duration;
-use antdt_core::{InvalidValue, JobTime, NodeId};
+use antdt_core::{InvalidValue, JobTime, NodeId, Role, Seed};
 use serde::{Deserialize, Deserializer, de::Error};
 
+use super::ScenarioError;
+use super::groups::GroupsFile;
 use super::job::JobFile;
-use super::{Expectation, ScenarioError};
-use crate::Setup;
 use crate::model::compute::{
     self, Bursts, ByRole, DeviceTable, DeviceTimes, LogNormal, Normal, Series, Slow, Slowdowns, Straggler,
     Who,
@@ -20,6 +20,7 @@ use crate::model::network::{AlphaBeta, Jitter, Loss, Order, SharedNic};
 use crate::model::scheduler::{self, ByLife, Market, MarketEvent, Quantiles, Refusing, Spot};
 use crate::model::{Compute, Fault, Faults, Host, Hosts, Models, Network, Scheduler};
 use crate::replay::{ReplayError, read_devices, read_gavel, read_market, read_pending, read_slowdowns};
+use crate::{Setup, partial};
 
 /// A duration with its unit: `200ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -33,13 +34,14 @@ impl<'de> Deserialize<'de> for Span {
 
 pub(super) type Actions = Vec<String>;
 
+/// A file, with what is expected of a job or of groups.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct ScenarioFile {
+pub(super) struct ScenarioFile<E: Default> {
+    pub(super) job: Option<JobFile>,
+    pub(super) groups: Option<GroupsFile>,
     #[serde(default)]
-    pub(super) job: JobFile,
-    #[serde(default)]
-    pub(super) expect: Expectation,
+    pub(super) expect: E,
     #[serde(default)]
     compute: ComputeSpec,
     #[serde(default)]
@@ -255,6 +257,29 @@ fn codes() -> Vec<i32> {
 /// Random faults that a scenario may have: 100 MB of them.
 const FAULTS_MAX: u32 = 1 << 20;
 
+/// Who is there to meet something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cluster {
+    /// The table of the scenario that says so.
+    table: &'static str,
+    workers: u32,
+    servers: u32,
+    workers_per_host: u32,
+    seed: Seed,
+}
+
+impl Cluster {
+    pub(super) const fn of_job(setup: &Setup) -> Self {
+        let Setup { workers, servers, workers_per_host, seed, .. } = *setup;
+        Self { table: "job", workers, servers, workers_per_host, seed }
+    }
+
+    pub(super) const fn of_groups(setup: &partial::Setup) -> Self {
+        let partial::Setup { workers, workers_per_host, seed, .. } = *setup;
+        Self { table: "groups", workers, servers: 0, workers_per_host, seed }
+    }
+}
+
 /// The models of a scenario, with the recordings that they need.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ModelsSpec {
@@ -272,8 +297,8 @@ pub(super) struct ModelsSpec {
 }
 
 impl ModelsSpec {
-    pub(super) fn resolve(
-        file: ScenarioFile,
+    pub(super) fn resolve<E: Default>(
+        file: ScenarioFile<E>,
         mut files: impl FnMut(&Path) -> Result<String, ScenarioError>,
     ) -> Result<Self, ScenarioError> {
         let device_times = match &file.compute.devices {
@@ -313,18 +338,18 @@ impl ModelsSpec {
         })
     }
 
-    pub(super) fn build(&self, setup: &Setup) -> Result<Models, ScenarioError> {
-        let hosts = Hosts::new(setup.workers_per_host)?;
-        let market = self.market.clone().map(|changes| Market::new(changes, setup.workers)).transpose()?;
+    pub(super) fn build(&self, cluster: &Cluster) -> Result<Models, ScenarioError> {
+        let hosts = Hosts::new(cluster.workers_per_host)?;
+        let market = self.market.clone().map(|changes| Market::new(changes, cluster.workers)).transpose()?;
         Ok(Models {
-            compute: self.compute(setup, hosts)?,
+            compute: self.compute(cluster, hosts)?,
             network: self.network(hosts)?,
-            faults: self.faults(setup, market.as_ref())?,
+            faults: self.faults(cluster, market.as_ref())?,
             scheduler: self.scheduler(market)?,
         })
     }
 
-    fn compute(&self, setup: &Setup, hosts: Hosts) -> Result<Box<dyn Compute>, ScenarioError> {
+    fn compute(&self, cluster: &Cluster, hosts: Hosts) -> Result<Box<dyn Compute>, ScenarioError> {
         let spec = &self.compute;
         let mut workers: Box<dyn Compute> = match (spec.speed, &self.device_times, &spec.devices) {
             (Some(speed), None, None) => {
@@ -360,11 +385,17 @@ impl ModelsSpec {
         if self.straggler.is_empty() {
             return Ok(Box::new(all));
         }
-        let stragglers = self.straggler.iter().map(|spec| spec.straggler(setup));
+        let stragglers = self.straggler.iter().map(|spec| spec.straggler(cluster));
         Ok(Box::new(Slow::new(all, hosts, stragglers.collect::<Result<Vec<_>, _>>()?)?))
     }
 
-    fn network(&self, hosts: Hosts) -> Result<Box<dyn Network>, ScenarioError> {
+    /// Whether a server's time is given.
+    pub(super) fn has_servers(&self) -> bool {
+        self.compute.server != Span::default()
+    }
+
+    /// The link inside a host, the one between hosts, and the algorithm of collectives.
+    pub(super) fn links(&self) -> Result<(CostModel, CostModel, Choice), InvalidValue> {
         let spec = &self.network;
         let between = CostModel {
             alpha: spec.latency.0.as_secs_f64(),
@@ -380,6 +411,12 @@ impl ModelsSpec {
             let names = Choice::ALL.map(|choice| choice.to_string()).join(", ");
             InvalidValue::new("network.algorithm", &spec.algorithm, format!("one of {names}"))
         })?;
+        Ok((inside, between, choice))
+    }
+
+    fn network(&self, hosts: Hosts) -> Result<Box<dyn Network>, ScenarioError> {
+        let spec = &self.network;
+        let (inside, between, choice) = self.links()?;
         let plain = within("network", AlphaBeta::new(hosts, inside, between, choice))?;
         let mut network: Box<dyn Network> = match spec.nic {
             Nic::Shared => Box::new(SharedNic::new(plain)),
@@ -428,12 +465,12 @@ impl ModelsSpec {
         Ok(starts)
     }
 
-    fn faults(&self, setup: &Setup, market: Option<&Market>) -> Result<Box<dyn Faults>, ScenarioError> {
+    fn faults(&self, cluster: &Cluster, market: Option<&Market>) -> Result<Box<dyn Faults>, ScenarioError> {
         // A server that crashes ends the job: its parameters are gone. Such a fault has to be asked for by name.
-        let nodes: Vec<NodeId> = (0..setup.workers).map(NodeId::worker).collect();
+        let nodes: Vec<NodeId> = (0..cluster.workers).map(NodeId::worker).collect();
         let mut listed = Vec::new();
         for fault in &self.fault {
-            listed.extend(fault.faults(setup)?);
+            listed.extend(fault.faults(cluster)?);
         }
         listed.extend(market.into_iter().flat_map(Market::crashes));
         let mut all: Vec<Box<dyn Faults>> = vec![Box::new(Listed::new(listed))];
@@ -452,7 +489,7 @@ impl ModelsSpec {
                 until: JobTime::from_duration(until.0),
                 longest: longest.0,
             };
-            all.push(Box::new(chaos.draw(&mut setup.seed.derive("chaos").rng())?));
+            all.push(Box::new(chaos.draw(&mut cluster.seed.derive("chaos").rng())?));
         }
         Ok(Box::new(Merged::new(all)))
     }
@@ -477,11 +514,11 @@ pub(super) fn within<T>(table: &str, made: Result<T, InvalidValue>) -> Result<T,
 }
 
 impl StragglerSpec {
-    fn straggler(&self, setup: &Setup) -> Result<Straggler, InvalidValue> {
-        let hosts = setup.workers.div_ceil(setup.workers_per_host);
+    fn straggler(&self, cluster: &Cluster) -> Result<Straggler, InvalidValue> {
+        let hosts = cluster.workers.div_ceil(cluster.workers_per_host);
         let (who, index, count) = match (self.worker, self.server, self.host) {
-            (Some(index), None, None) => (Who::Node(NodeId::worker(index)), index, setup.workers),
-            (None, Some(index), None) => (Who::Node(NodeId::server(index)), index, setup.servers),
+            (Some(index), None, None) => (Who::Node(NodeId::worker(index)), index, cluster.workers),
+            (None, Some(index), None) => (Who::Node(NodeId::server(index)), index, cluster.servers),
             (None, None, Some(index)) => (Who::Host(Host::Workers(index)), index, hosts),
             _ => {
                 let remedy = "exactly one: worker, server or host";
@@ -489,7 +526,7 @@ impl StragglerSpec {
             }
         };
         if index >= count {
-            let remedy = format!("below {count}: there are no more of its kind in [job]");
+            let remedy = format!("below {count}: there are no more of its kind in [{}]", cluster.table);
             return Err(InvalidValue::new("straggler", index, remedy));
         }
         Ok(Straggler {
@@ -558,15 +595,16 @@ impl FaultKind {
 }
 
 impl FaultSpec {
-    fn faults(&self, setup: &Setup) -> Result<Vec<(JobTime, Fault)>, InvalidValue> {
+    fn faults(&self, cluster: &Cluster) -> Result<Vec<(JobTime, Fault)>, InvalidValue> {
         let nodes = match (&self.node, self.host) {
             (Some(node), None) => vec![node.parse().map_err(|error| named("fault", error))?],
             (None, Some(host)) => {
-                let first = host.saturating_mul(setup.workers_per_host);
-                let last = first.saturating_add(setup.workers_per_host).min(setup.workers);
+                let first = host.saturating_mul(cluster.workers_per_host);
+                let last = first.saturating_add(cluster.workers_per_host).min(cluster.workers);
                 if first >= last {
-                    let hosts = setup.workers.div_ceil(setup.workers_per_host);
-                    let remedy = format!("below {hosts}: there are no more hosts of workers in [job]");
+                    let hosts = cluster.workers.div_ceil(cluster.workers_per_host);
+                    let table = cluster.table;
+                    let remedy = format!("below {hosts}: there are no more hosts of workers in [{table}]");
                     return Err(InvalidValue::new("fault.host", host, remedy));
                 }
                 (first..last).map(NodeId::worker).collect()
@@ -577,9 +615,9 @@ impl FaultSpec {
             }
         };
         for node in &nodes {
-            let count = if node.role == antdt_core::Role::Worker { setup.workers } else { setup.servers };
+            let count = if node.role == Role::Worker { cluster.workers } else { cluster.servers };
             if node.index >= count {
-                let remedy = format!("one of {count} {}s of [job], counted from 0", node.role);
+                let remedy = format!("one of {count} {}s of [{}], counted from 0", node.role, cluster.table);
                 return Err(InvalidValue::new("fault.node", node, remedy));
             }
         }

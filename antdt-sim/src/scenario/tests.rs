@@ -4,37 +4,66 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
+use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::{Holder, Incarnation, JobTime, NodeId, SyncMode};
 
 use super::*;
 use crate::model::{Fault, Site};
+use crate::partial;
 use crate::replay::example;
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
-fn shipped() -> Vec<(String, Scenario)> {
+fn all_shipped() -> Vec<(String, AnyScenario)> {
     let mut names: Vec<PathBuf> = fs::read_dir(SHIPPED).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     names.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let scenario = Scenario::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let scenario = AnyScenario::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, scenario)
     };
     names.into_iter().map(read).collect()
 }
 
+/// The jobs.
+fn shipped() -> Vec<(String, Scenario)> {
+    let job = |(name, scenario)| match scenario {
+        AnyScenario::Job(job) => Some((name, *job)),
+        AnyScenario::Groups(_) => None,
+    };
+    all_shipped().into_iter().filter_map(job).collect()
+}
+
+/// Workers that average in groups.
+fn shipped_groups() -> Vec<(String, GroupScenario)> {
+    let groups = |(name, scenario)| match scenario {
+        AnyScenario::Groups(groups) => Some((name, *groups)),
+        AnyScenario::Job(_) => None,
+    };
+    all_shipped().into_iter().filter_map(groups).collect()
+}
+
+fn file(path: &Path) -> Result<String, ScenarioError> {
+    let error = io::Error::from(io::ErrorKind::NotFound);
+    match path.to_str() {
+        Some("slow.csv") => Ok("t_s,worker,slowdown\n0,0,2\n".to_owned()),
+        Some("bad.csv") => Ok("t_s,worker,slowdown\n0,zero,2\n".to_owned()),
+        Some("market.csv") => Ok("0,add,a\n1000,add,a\n".to_owned()),
+        Some("pending.csv") => Ok("pending_s\n5\n".to_owned()),
+        _ => Err(ScenarioError::Read { path: path.to_owned(), error }),
+    }
+}
+
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
-    Scenario::parse(text, |path| {
-        let error = io::Error::from(io::ErrorKind::NotFound);
-        match path.to_str() {
-            Some("slow.csv") => Ok("t_s,worker,slowdown\n0,0,2\n".to_owned()),
-            Some("bad.csv") => Ok("t_s,worker,slowdown\n0,zero,2\n".to_owned()),
-            Some("market.csv") => Ok("0,add,a\n1000,add,a\n".to_owned()),
-            Some("pending.csv") => Ok("pending_s\n5\n".to_owned()),
-            _ => Err(ScenarioError::Read { path: path.to_owned(), error }),
-        }
-    })
+    Scenario::parse(text, file)
+}
+
+fn parse_groups(text: &str) -> Result<GroupScenario, ScenarioError> {
+    match AnyScenario::parse(text, file)? {
+        AnyScenario::Groups(groups) => Ok(*groups),
+        AnyScenario::Job(_) => panic!("it is of a job: {text}"),
+    }
 }
 
 fn refused(text: &str) -> String {
@@ -88,8 +117,154 @@ fn the_shipped_scenarios_show_every_mode_and_every_kind_of_fault() {
 }
 
 #[test]
+fn the_shipped_groups_say_what_they_show_and_are_formed_in_more_than_one_way() {
+    let all = shipped_groups();
+    assert!(all.len() >= 4, "{}", all.len());
+    let mut formations = BTreeSet::new();
+    for (name, scenario) in &all {
+        assert!(scenario.about.len() > 60, "{name}: {}", scenario.about);
+        assert!(scenario.expect.outcome.is_some(), "{name}");
+        formations.insert(scenario.setup.formation);
+        let (setup, mut models) = scenario.build(Seed(7)).unwrap();
+        assert_eq!(setup.seed, Seed(7), "{name}");
+        for worker in [0, setup.workers - 1] {
+            assert!(time(&mut models, worker, 3) > Duration::ZERO, "{name}");
+        }
+    }
+    assert!(formations.len() > 1, "{formations:?}");
+}
+
+#[test]
+fn groups_have_the_defaults_of_their_world_and_the_links_of_the_network() {
+    let (setup, mut models) =
+        parse_groups("[groups]\n[compute]\nspeed = 1000\n").unwrap().build(Seed(0)).unwrap();
+    let link = setup.between;
+    assert_eq!(setup, partial::Setup { inside: link, between: link, ..partial::Setup::default() });
+    assert_eq!((link.alpha, time(&mut models, 0, 0)), (20e-6, Duration::from_secs(1)));
+    let text = "
+        [groups]
+        policy = \"buffer\"
+        workers = 6
+        workers-per-host = 2
+        group-size = 5
+        progress-gap-max = 0
+        bridges = false
+        steps = 7
+        batch-size = 8
+        model-bytes = 9
+        max-restarts = 10
+        attempts-max = 11
+        again-after = \"12ms\"
+        collective-timeout = \"13ms\"
+        group-limit = \"14ms\"
+        silence-limit = \"15ms\"
+        repeats = 0.5
+        [compute]
+        speed = 1000
+        [network]
+        latency = \"1ms\"
+        bandwidth = 2e9
+        inside-bandwidth = 3e9
+        algorithm = \"ring\"
+        [[fault]]
+        at = \"1s\"
+        kind = \"crash\"
+        host = 2
+    ";
+    let (setup, mut models) = parse_groups(text).unwrap().build(Seed(3)).unwrap();
+    let link = |bandwidth| CostModel { alpha: 1e-3, bandwidth, ..CostModel::LOOPBACK };
+    let ms = Duration::from_millis;
+    let expected = partial::Setup {
+        workers: 6,
+        workers_per_host: 2,
+        formation: partial::Formation::Buffer,
+        group_size: 5,
+        progress_gap_max: 0,
+        bridges: false,
+        steps: 7,
+        batch_size: 8,
+        model_bytes: 9,
+        inside: link(3e9),
+        between: link(2e9),
+        algorithm: Choice::Ring,
+        again_after: ms(12),
+        collective_timeout: ms(13),
+        group_limit: ms(14),
+        attempts_max: 11,
+        silence_limit: ms(15),
+        max_restarts: 10,
+        repeats: 0.5,
+        seed: Seed(3),
+    };
+    assert_eq!(setup, expected);
+    let crash = |index| (JobTime(1_000_000_000), Fault::Crash(NodeId::worker(index)));
+    assert_eq!(faults(&mut models), [crash(4), crash(5)]);
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused_by_their_field_and_with_the_remedy() {
+    let refused = |text: &str| parse_groups(text).unwrap_err().to_string();
+    let groups = |line: &str| refused(&format!("[groups]\n{line}\n[compute]\nspeed = 1000\n"));
+    let with = |lines: &str| refused(&format!("[groups]\n[compute]\nspeed = 1000\n{lines}\n"));
+    for (error, expected) in [
+        (
+            groups("wrokers = 1"),
+            "line 2, `wrokers = 1`: unknown field `wrokers`, expected one of `policy`, `workers`",
+        ),
+        (
+            groups("policy = \"smart\""),
+            "unknown variant `smart`, expected one of `random`, `buffer`, `division`",
+        ),
+        (groups("workers = 0"), "groups.workers = 0: must be at least 1"),
+        (groups("workers = 4294967295"), "groups.workers = 4294967295: must be at most 262144"),
+        (groups("workers-per-host = 0"), "groups.workers-per-host = 0: must be at least 1"),
+        (groups("group-size = 1"), "groups.group-size = 1: must be at least 2"),
+        (groups("steps = 0"), "groups.steps = 0: must be at least 1"),
+        (groups("batch-size = 0"), "groups.batch-size = 0: must be at least 1"),
+        (groups("attempts-max = 0"), "groups.attempts-max = 0: must be at least 1"),
+        (groups("group-limit = \"0s\""), "groups.group-limit = 0s: must be longer than 0"),
+        (groups("again-after = \"0s\""), "groups.again-after = 0s: must be at least 1ms"),
+        (groups("silence-limit = \"1\""), "did you mean 1s or 1ms?"),
+        (groups("repeats = 2"), "groups.repeats = 2: must be a share between 0 and 1"),
+        (groups("[job]"), "groups = (beside [job]): must be left out, or else [job]"),
+        (refused("[groups]\n"), "compute.speed = (nothing): must be a speed"),
+        (
+            with("server = \"1ms\""),
+            "compute.server = (given): must be left out: workers that average in groups",
+        ),
+        (with("[network]\nbandwidth = 0"), "network.bandwidth = 0"),
+        (
+            with("[[straggler]]\nworker = 16\nslow = 2.0"),
+            "straggler = 16: must be below 16: there are no more of its kind in [groups]",
+        ),
+        (
+            with("[[straggler]]\nserver = 0\nslow = 2.0"),
+            "straggler = 0: must be below 0: there are no more of its kind in [groups]",
+        ),
+        (
+            with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nnode = \"server-0\""),
+            "fault.node = server-0: must be one of 0 servers of [groups]",
+        ),
+        (
+            with("[[fault]]\nat = \"1s\"\nkind = \"crash\"\nhost = 4"),
+            "fault.host = 4: must be below 4: there are no more hosts of workers in [groups]",
+        ),
+        (with("[expect]\nmust = [\"ADJUST_BS\"]"), "unknown field `must`, expected one of `outcome`"),
+        (with("[expect]\nbusy-min = 1.5"), "expect.busy-min = 1.5: must be a share between 0 and 1"),
+    ] {
+        assert!(error.contains(expected), "`{error}` should say `{expected}`");
+    }
+    // Policies of jobs are tried in jobs.
+    let error = parse("[groups]\n[compute]\nspeed = 1\n").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "groups = (given): must be left out: this needs a job; `antdt sim` runs workers that average in groups"
+    );
+}
+
+#[test]
 fn the_shipped_recordings_are_those_of_the_generator() {
-    let file = |name: &str| fs::read_to_string(format!("{SHIPPED}/data/{name}")).unwrap();
+    let shipped = |name: &str| fs::read_to_string(format!("{SHIPPED}/data/{name}")).unwrap();
     let made = [
         ("slowdowns.csv", example::slowdowns(Seed(1), 6, 900)),
         ("market.csv", example::market(Seed(1), 8, 1800, 60)),
@@ -100,7 +275,7 @@ fn the_shipped_recordings_are_those_of_the_generator() {
         }
     }
     for (name, text) in made {
-        assert_eq!(file(name), text, "{name}: write it anew with ANTDT_WRITE_EXAMPLES=1");
+        assert_eq!(shipped(name), text, "{name}: write it anew with ANTDT_WRITE_EXAMPLES=1");
     }
 }
 

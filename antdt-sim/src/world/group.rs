@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use antdt_collective::lanes::Lanes;
-use antdt_core::{Ack, Contribution, Holder, JobTime, StepResult};
+use antdt_core::{Acks, Contribution, Holder, JobTime, StepResult};
 
 use super::life::LifeId;
 
@@ -14,7 +14,7 @@ pub(super) enum Part {
     /// Comes in; whether it lacks the model.
     Enter { lacking: bool },
     /// Gives its gradient.
-    Combine { step: u64, acks: Vec<Ack> },
+    Combine { step: u64, acks: Acks },
     /// Gives its control values.
     Agree(Lanes),
 }
@@ -130,7 +130,7 @@ impl Group {
 
     fn contribution(&mut self, rank: usize) -> &mut Contribution {
         if self.contributions.len() != self.holders.len() || Arc::get_mut(&mut self.contributions).is_none() {
-            let empty = |holder: &Holder| Contribution { holder: *holder, acks: Vec::new() };
+            let empty = |holder: &Holder| Contribution { holder: *holder, acks: Acks::new() };
             self.contributions = self.holders.iter().map(empty).collect();
         }
         &mut Arc::get_mut(&mut self.contributions).expect("nobody else has it")[rank]

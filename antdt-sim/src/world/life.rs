@@ -40,24 +40,26 @@ pub(super) struct Life {
     /// The group that it is in, and its rank there.
     pub(super) group: Option<(MembershipVersion, u32)>,
     pub(super) holder: Holder,
-    /// Attempts of the call under way that were lost.
-    pub(super) attempts: u32,
     pub(super) stage: Stage,
     /// Whether it waits for the others of its group.
     pub(super) in_group_call: bool,
+    /// Attempts of the call under way that were lost.
+    pub(super) attempts: u16,
+    // Here the second line begins.
+    pub(super) rng: DetRng,
+    /// Time spent on gradients.
+    pub(super) busy: Duration,
+    /// Samples of the loaded batch.
+    pub(super) batch: u64,
+    /// Generation of the shard service that it registered in.
+    pub(super) generation: Generation,
+    /// Limit of one wait for a peer.
+    pub(super) timeout: Duration,
     /// Whether it has the job's model.
     pub(super) trained: bool,
     /// Whether something will look after what is parked.
     pub(super) reask_armed: bool,
-    /// Samples of the loaded batch.
-    pub(super) batch: u64,
-    /// Limit of one wait for a peer.
-    pub(super) timeout: Duration,
-    pub(super) rng: DetRng,
-    /// Time spent on gradients.
-    pub(super) busy: Duration,
-    /// Generation of the shard service that it registered in.
-    pub(super) generation: Generation,
+    // Here the third.
     /// `None` for a server.
     pub(super) worker: Option<WorkerLoop>,
     pub(super) session: AgentSession,

@@ -53,7 +53,7 @@ impl<O: Observer> World<O> {
         let now = self.now;
         let life = &mut self.lives[id.0 as usize];
         life.in_group_call = true;
-        let (call, timeout, cut) = (life.call, life.timeout, life.cut_until > now);
+        let (call, cut) = (life.call, life.cut_until > now);
         let place = life.group;
         let open = place.and_then(|(version, rank)| Some((version, rank, self.groups.get_mut(&version)?)));
         let Some((version, rank, group)) = open.filter(|(_, _, group)| !group.broken) else {
@@ -62,6 +62,7 @@ impl<O: Observer> World<O> {
         };
         if cut {
             // Nobody hears of it, and it hears of nobody.
+            let timeout = life.timeout;
             self.later_broken(id, call, timeout);
             return;
         }
@@ -72,7 +73,8 @@ impl<O: Observer> World<O> {
             self.await_ready(version);
         } else {
             group.timer_armed = true;
-            self.queue.push(now + timeout, Due::Late(version));
+            let due = now + self.lives[id.0 as usize].timeout;
+            self.queue.push(due, Due::Late(version));
         }
     }
 
@@ -233,7 +235,9 @@ impl<O: Observer> World<O> {
                 continue;
             }
             let reply = if fates.as_ref().is_none_or(|fates| fates[rank] == Fate::Completes) {
-                life.trained |= matches!(reply, Reply::Entered);
+                if matches!(reply, Reply::Entered) {
+                    life.trained = true;
+                }
                 &reply
             } else {
                 self.remember_break(id, version);

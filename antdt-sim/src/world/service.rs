@@ -1,6 +1,6 @@
 //! The shard service as a worker meets it: questions that wait, a log, and a restart from it.
 
-use antdt_core::{AckOutcome, Exit, FetchOutcome, JobTime, Machine};
+use antdt_core::{AckOutcomes, Exit, FetchOutcome, JobTime, Machine};
 use antdt_job::Reply;
 use antdt_shard::{Answer, Effect, Event, Recovery, WAIT_MAX};
 
@@ -18,7 +18,7 @@ pub(super) struct Held {
     call: u64,
     event: Event,
     /// What the acks of the question were answered with.
-    outcomes: Vec<AckOutcome>,
+    outcomes: AckOutcomes,
     until: JobTime,
 }
 
@@ -84,11 +84,11 @@ impl<O: Observer> World<O> {
         }
         let (event, wait) = self.questions.remove(question.0);
         let until = self.now + wait.min(WAIT_MAX);
-        self.answer(id, call, event, Vec::new(), until);
+        self.answer(id, call, event, AckOutcomes::new(), until);
     }
 
     /// Asks the ledger for a life, and answers it or keeps the question.
-    fn answer(&mut self, id: LifeId, call: u64, event: Event, outcomes: Vec<AckOutcome>, until: JobTime) {
+    fn answer(&mut self, id: LifeId, call: u64, event: Event, outcomes: AckOutcomes, until: JobTime) {
         let dead = self.lives[id.0 as usize].is_dead();
         let back = if dead { None } else { self.travel(id, MESSAGE_BYTES, false) };
         let may_wait = until > self.now;
@@ -100,7 +100,7 @@ impl<O: Observer> World<O> {
         }
         if let Answer::Exchange(Ok(exchanged)) = &mut answer {
             if !outcomes.is_empty() {
-                exchanged.outcomes.splice(..0, outcomes);
+                exchanged.outcomes.insert_many(0, outcomes);
             }
             if may_wait
                 && matches!(exchanged.fetched, Some(FetchOutcome::Wait { .. }))

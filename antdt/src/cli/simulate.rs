@@ -10,6 +10,7 @@ use antdt_controller::policy;
 use antdt_core::text::{named_duration, nearest};
 use antdt_core::{InvalidValue, JobTime, Seed};
 use antdt_sim::Setup;
+use antdt_sim::partial::Formation;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::CliError;
@@ -205,7 +206,11 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag("scenario", "FILE", "the scenario").required(true))
         .arg(flag("seeds", "N", "runs, each from a seed of its own").default_value("1"))
         .arg(flag("seed", "N", "the first seed").default_value("0"))
-        .arg(flag("policy", "NAME", "none or nd [default: that of the scenario]"))
+        .arg(flag(
+            "policy",
+            "NAME",
+            "none or nd; in groups random, buffer, division or inter-intra [default: that of the scenario]",
+        ))
         .arg(flag(
             "trace",
             "FILE",
@@ -244,6 +249,11 @@ fn known_policy(name: &str) -> Result<String, CliError> {
              \"What would my policy do?\", and its examples/own_policy.rs"
         ))
     })
+}
+
+/// A policy of jobs, or one that forms groups: which of them it must be, the scenario says.
+fn known_anywhere(name: &str) -> Result<String, CliError> {
+    if Formation::by_name(name).is_ok() { Ok(name.to_owned()) } else { known_policy(name) }
 }
 
 const WHOLE_32: &str = "a whole number from 0 to below 2^32";
@@ -320,7 +330,7 @@ pub(super) fn sim(matches: &ArgMatches) -> Result<Sim, CliError> {
             .ok_or_else(|| CliError::new("--scenario <FILE> is missing; it is required"))?,
         seeds,
         seed,
-        policy: text(matches, "policy").map(known_policy).transpose()?,
+        policy: text(matches, "policy").map(known_anywhere).transpose()?,
         trace,
         json: matches.get_flag("json"),
     })

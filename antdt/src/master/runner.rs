@@ -127,7 +127,7 @@ impl Runner<Head> for HeadRunner {
                     if contribution.acks.is_empty() {
                         continue;
                     }
-                    match ledger.settle(contribution.holder, contribution.acks).await {
+                    match ledger.settle(contribution.holder, contribution.acks.into_vec()).await {
                         Ok(outcomes) => {
                             if outcomes.contains(&AckOutcome::StaleLease) {
                                 tracing::debug!(holder = %contribution.holder, "settled after its lease had ended");

@@ -205,7 +205,7 @@ mod tests {
             holder: to,
             generation: Generation(1),
             request: antdt_core::RequestId(sequence),
-            acks: vec![],
+            acks: vec![].into(),
             want: 1,
         };
         let fetched = Some(FetchOutcome::Granted(grant));

@@ -1,6 +1,6 @@
 //! What one rank tells all others in a step besides its dense gradient.
 
-use antdt_core::{Ack, Generation, LeaseId};
+use antdt_core::{Ack, Acks, Generation, LeaseId};
 
 use super::error::WorkerError;
 
@@ -10,7 +10,7 @@ pub(super) struct Blob {
     /// Samples in the batch.
     pub(super) samples: u64,
     /// Acks that are due when the step is committed.
-    pub(super) acks: Vec<Ack>,
+    pub(super) acks: Acks,
     /// Touched rows, ascending.
     pub(super) rows: Vec<u64>,
     /// Gradient sums, `[rows, dim]`.
@@ -85,7 +85,12 @@ mod tests {
 
     fn blob() -> Blob {
         let ack = |sequence| Ack { lease: LeaseId { generation: Generation(2), sequence }, offset: 17 };
-        Blob { samples: 9, acks: vec![ack(1), ack(2)], rows: vec![3, 8], row_sums: vec![0.5, -1.0, 2.0, 3.0] }
+        Blob {
+            samples: 9,
+            acks: vec![ack(1), ack(2)].into(),
+            rows: vec![3, 8],
+            row_sums: vec![0.5, -1.0, 2.0, 3.0],
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use antdt_collective::runtime::{
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
-use antdt_core::{Ack, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult, SyncMode};
+use antdt_core::{Acks, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult, SyncMode};
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Reply};
 
@@ -239,7 +239,7 @@ impl Reducer<'_, '_> {
 
     /// Adds up everybody's gradients. All ranks see the same blobs in the same order, so all replicas stay equal bit for
     /// bit.
-    fn combine(&mut self, step: u64, samples: u64, acks: Vec<Ack>) -> Result<StepResult, WorkerError> {
+    fn combine(&mut self, step: u64, samples: u64, acks: Acks) -> Result<StepResult, WorkerError> {
         let dim = self.compute.layout().table.map_or(0, |table| table.dim);
         let gradient = self.compute.gradient();
         let (mut dense, row_sums) = (std::mem::take(&mut gradient.dense), std::mem::take(&mut gradient.rows));

@@ -1,7 +1,7 @@
 use antdt_core::Incarnation;
 
 use super::*;
-use crate::partial::policy::{Buffer, Division, InterIntra, Random};
+use crate::partial::policy::{Division, InterIntra, Random};
 
 mod room;
 mod small;
@@ -344,7 +344,7 @@ fn impossible_messages_and_settings_are_refused_with_what_to_do() {
         Err(GeneratorError::Full { holder: holder(1), most: 1 })
     );
     for size in [0, 1] {
-        assert!(Random::new(size).is_err() && Buffer::new(size).is_err());
+        assert!(Random::new(size).is_err() && Random::buffered(size).is_err());
         assert!(Division::new(size).is_err() && InterIntra::new(size).is_err());
     }
 }
@@ -395,7 +395,7 @@ fn a_generator_that_is_told_the_same_again_is_in_the_same_state() {
 fn every_history_of_three_workers_with_any_one_fault_ends() {
     let policies: [Box<dyn GroupPolicy>; 5] = [
         Box::new(Random::new(2).unwrap()),
-        Box::new(Buffer::new(2).unwrap()),
+        Box::new(Random::buffered(2).unwrap()),
         Box::new(Division::new(2).unwrap()),
         Box::new(InterIntra::new(2).unwrap()),
         Box::new(listed(&[&[0, 1], &[1, 2], &[0, 2]])),

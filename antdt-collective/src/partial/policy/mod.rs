@@ -3,7 +3,7 @@
 //! | policy | a request waits for | mixes by one round |
 //! |---|---|---|
 //! | [`Random`] | every busy worker in its groups, about `g` groups a step | one group of `g` at a time |
-//! | [`Buffer`] | the same, one group a step | one group of `g` at a time |
+//! | [`Random::buffered`] | the same, one group a step | one group of `g` at a time |
 //! | [`Division`] | the rest of `g - 1` peers' steps | all idle, `(n - g) / (g (n - 1))` of the variance is left |
 //! | [`InterIntra`] | one worker of each host or some of its own, then all of its own | all idle, one flow for each host |
 
@@ -14,12 +14,10 @@ use antdt_core::InvalidValue;
 use super::draft::{Candidate, Draft};
 use super::message::GroupKind;
 
-mod buffer;
 mod division;
 mod inter_intra;
 mod random;
 
-pub use buffer::Buffer;
 pub use division::Division;
 pub use inter_intra::InterIntra;
 pub use random::Random;
@@ -62,20 +60,6 @@ fn checked(group_size: u32) -> Result<u32, InvalidValue> {
     Ok(group_size)
 }
 
-/// The initiator and other workers, drawn from all. Smaller than asked for if many are too far behind.
-fn drawn(draft: &mut Draft<'_>, group_size: u32) -> Vec<Candidate> {
-    let wanted = (group_size as usize).min(draft.workers());
-    let mut members = vec![draft.initiator()];
-    // Draws that find one who is in it already, or is too far behind, are for nothing; so many are enough but by bad luck.
-    for _ in 0..4 * wanted + 8 {
-        if members.len() == wanted {
-            break;
-        }
-        members.extend(draft.any().filter(|candidate| !members.contains(candidate)));
-    }
-    members
-}
-
 /// Cuts `workers` into groups of `group_size`; one that would be alone is put to those before it.
 fn cut(draft: &mut Draft<'_>, kind: GroupKind, workers: &[Candidate], group_size: u32) {
     let mut rest = workers;
@@ -86,3 +70,6 @@ fn cut(draft: &mut Draft<'_>, kind: GroupKind, workers: &[Candidate], group_size
         rest = others;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,33 +1,45 @@
-//! A fresh random group for every request.
+//! Random groups.
 
 use antdt_core::InvalidValue;
 
-use super::{GroupPolicy, checked, drawn};
-use crate::partial::draft::Draft;
+use super::{GroupPolicy, checked};
+use crate::partial::draft::{Candidate, Draft};
 use crate::partial::message::GroupKind;
 
-/// The initiator and whoever is drawn, busy or not; every request forms a group of its own. The baseline: each worker is
-/// drafted into `group_size - 1` further groups a step on average, and nearly all of them conflict.
+/// The initiator and whoever is drawn, busy or not. The baseline: nearly all groups conflict.
 ///
-/// Source: Ripples's random group generator, which is AD-PSGD with groups of 2 (recalled).
+/// Every request forms a group of its own; each worker is drafted into `group_size - 1` further ones a step on average, and
+/// runs them too. [Buffered](Self::buffered), a worker that is in a group already takes that instead: one group a request.
+///
+/// Source: Ripples's random group generator, which is AD-PSGD with groups of 2, and its Group Buffer (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Random {
     group_size: u32,
+    buffered: bool,
 }
 
 impl Random {
-    /// Groups of `group_size`.
+    /// A fresh group of `group_size` for every request.
     ///
     /// # Errors
     /// If it is below 2.
     pub fn new(group_size: u32) -> Result<Self, InvalidValue> {
-        Ok(Self { group_size: checked(group_size)? })
+        Ok(Self { group_size: checked(group_size)?, buffered: false })
+    }
+
+    /// Groups of `group_size`, for requests of workers that are in none.
+    ///
+    /// # Errors
+    /// If it is below 2.
+    #[doc(alias = "GB")]
+    pub fn buffered(group_size: u32) -> Result<Self, InvalidValue> {
+        Ok(Self { group_size: checked(group_size)?, buffered: true })
     }
 }
 
 impl GroupPolicy for Random {
     fn name(&self) -> &'static str {
-        "random"
+        if self.buffered { "buffer" } else { "random" }
     }
 
     fn group_size(&self) -> u32 {
@@ -35,11 +47,20 @@ impl GroupPolicy for Random {
     }
 
     fn is_buffered(&self) -> bool {
-        false
+        self.buffered
     }
 
+    /// Draws from all. The group is smaller than asked for if many are too far behind.
     fn form(&mut self, draft: &mut Draft<'_>) {
-        let members = drawn(draft, self.group_size);
+        let wanted = (self.group_size as usize).min(draft.workers());
+        let mut members: Vec<Candidate> = vec![draft.initiator()];
+        // Draws that find one who is in it already, or is too far behind, are for nothing; so many are enough but by bad luck.
+        for _ in 0..4 * wanted + 8 {
+            if members.len() == wanted {
+                break;
+            }
+            members.extend(draft.any().filter(|candidate| !members.contains(candidate)));
+        }
         draft.form(GroupKind::Random, &members);
     }
 

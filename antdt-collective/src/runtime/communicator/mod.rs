@@ -19,6 +19,7 @@ pub use buffer::Buffer;
 pub use config::CommunicatorConfig;
 use execution::Execution;
 pub use history::{History, JoinError};
+use lending::Operand;
 #[cfg(any(test, feature = "testing"))]
 pub(in crate::runtime) use slices::slice_len;
 
@@ -380,14 +381,10 @@ impl<T: Transport> ScheduledCommunicator<T> {
 
     fn reduce_lending<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
         let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
-        self.with_target(data.len(), |this, log| {
-            if !this.config.unanimous {
-                lending::run_in_place(&mut this.transport, call, data, log, op)?;
-                return this.conclude(&call, size_of_val(data));
-            }
-            lending::run_from(&mut this.transport, call, data, log, op)?;
+        self.with_target(data.len(), |this, target| {
+            lending::run(&mut this.transport, &call, Operand::Elsewhere(data), target, op)?;
             this.conclude(&call, size_of_val(data))?;
-            kernel::copy(bytemuck::cast_slice_mut(data), bytemuck::cast_slice(log));
+            kernel::copy(bytemuck::cast_slice_mut(data), bytemuck::cast_slice(target));
             Ok(())
         })
     }
@@ -418,7 +415,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
             }
         };
         let result = work(self, bytemuck::cast_slice_mut(&mut target[..len_bytes]));
-        self.target = Some(target);
+        // What was lent in vain may still be written. What is kept of an open call was all there.
+        self.target = (result.is_ok() || self.open).then_some(target);
         result
     }
 
@@ -629,7 +627,7 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         if self.is_lending(size_of_val(data)) {
             let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
             return self.with_target(data.len(), |this, target| {
-                lending::run_from(&mut this.transport, call, data, target, op)?;
+                lending::run(&mut this.transport, &call, Operand::Elsewhere(data), target, op)?;
                 kernel::copy(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(target));
                 this.conclude(&call, size_of_val(data))
             });
@@ -647,10 +645,19 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         buffer: &mut Buffer<E>,
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
+        if !buffer.is_of(&self.transport) {
+            let mut moved = self.buffer(buffer.len()).map_err(|error| self.transport.fail(error))?;
+            moved.copy_from_slice(buffer);
+            *buffer = moved;
+        }
         let (data, into) = buffer.halves();
         if self.is_lending(size_of_val(data)) {
             let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
-            lending::run_into(&mut self.transport, call, data, into, op)?;
+            let made = lending::run(&mut self.transport, &call, Operand::Owned(data), into, op);
+            if let Err(error) = made {
+                buffer.forsake();
+                return Err(error);
+            }
             self.conclude(&call, size_of_val(data))?;
         } else {
             self.reduce_into(data, into, op)?;

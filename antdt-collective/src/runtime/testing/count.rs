@@ -8,7 +8,7 @@ use antdt_core::Rank;
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
 /// What a member sent.
@@ -85,14 +85,16 @@ impl<T: Transport> Transport for CountTransport<T> {
         self.inner.exchange(call, sends, receives)
     }
 
-    fn collect(
+    fn trade(
         &mut self,
         call: &Exchange,
-        sends: &[Outgoing<'_>],
+        loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
-        self.count(sends);
-        self.inner.collect(call, sends, merge)
+        let sends: Vec<Outgoing<'_>> =
+            loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
+        self.count(&sends);
+        self.inner.trade(call, loans, merge)
     }
 
     fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
@@ -122,6 +124,10 @@ impl<T: Transport> Transport for CountTransport<T> {
 
     fn lends(&self) -> bool {
         self.inner.lends()
+    }
+
+    fn owns(&self, region: &Region) -> bool {
+        self.inner.owns(region)
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -3,7 +3,7 @@
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
 /// What happens to a member.
@@ -114,16 +114,19 @@ impl<T: Transport> Transport for FaultTransport<T> {
         self.take_part(|inner| inner.exchange(call, sends, receives))
     }
 
-    fn collect(
+    fn trade(
         &mut self,
         call: &Exchange,
-        sends: &[Outgoing<'_>],
+        loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
         if self.fault == Fault::DiesWithin && self.left == 0 {
-            return Err(self.die_within(call, sends, &mut []));
+            // Messages that get through, and want no answer.
+            let sends: Vec<Outgoing<'_>> =
+                loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
+            return Err(self.die_within(call, &sends, &mut []));
         }
-        self.take_part(|inner| inner.collect(call, sends, merge))
+        self.take_part(|inner| inner.trade(call, loans, merge))
     }
 
     fn all_gather(&mut self, call: &Exchange, blocks: &mut [u8]) -> Result<(), CollectiveError> {
@@ -154,6 +157,10 @@ impl<T: Transport> Transport for FaultTransport<T> {
 
     fn lends(&self) -> bool {
         self.lends
+    }
+
+    fn owns(&self, region: &Region) -> bool {
+        self.inner.as_ref().is_none_or(|inner| inner.owns(region))
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

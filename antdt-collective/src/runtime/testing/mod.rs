@@ -29,7 +29,7 @@ mod i13_relabelling;
 mod i14_few;
 
 use super::region::Region;
-use super::transport::{Exchange, Incoming, Merge, Outgoing, Transport};
+use super::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::schedule::CostModel;
@@ -106,15 +106,15 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         }
     }
 
-    fn collect(
+    fn trade(
         &mut self,
         call: &Exchange,
-        sends: &[Outgoing<'_>],
+        loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
         match self {
-            Self::Odd(transport) => transport.collect(call, sends, merge),
-            Self::Usual(transport) => transport.collect(call, sends, merge),
+            Self::Odd(transport) => transport.trade(call, loans, merge),
+            Self::Usual(transport) => transport.trade(call, loans, merge),
         }
     }
 
@@ -150,6 +150,13 @@ impl<A: Transport, B: Transport> Transport for Either<A, B> {
         match self {
             Self::Odd(transport) => transport.lends(),
             Self::Usual(transport) => transport.lends(),
+        }
+    }
+
+    fn owns(&self, region: &Region) -> bool {
+        match self {
+            Self::Odd(transport) => transport.owns(region),
+            Self::Usual(transport) => transport.owns(region),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::error::CollectiveError;
 use crate::frame::Tag;
 use crate::group::Group;
 use crate::runtime::region::Region;
-use crate::runtime::transport::{Exchange, Incoming, Outgoing, Transport};
+use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
 /// Messages that are sent again; so many fit into what waits between two members in memory.
@@ -27,6 +27,25 @@ impl<T: Transport> StaleTransport<T> {
     pub const fn new(inner: T) -> Self {
         Self { inner, sent: VecDeque::new() }
     }
+
+    // To those who are sent something now.
+    fn repeat(&mut self, call: &Exchange, now: &[(Tag, Rank, usize)]) -> Result<(), CollectiveError> {
+        for (tag, to, len) in &self.sent {
+            if now.iter().any(|(_, next, _)| next == to) {
+                let nonsense = vec![0x5a; *len];
+                let again = Outgoing { to: *to, bytes: &nonsense };
+                self.inner.exchange(&Exchange { tag: *tag, ..*call }, &[again], &mut [])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, sent: Vec<(Tag, Rank, usize)>) {
+        self.sent.extend(sent);
+        while self.sent.len() > REPEATED {
+            self.sent.pop_front();
+        }
+    }
 }
 
 impl<T: Transport> Transport for StaleTransport<T> {
@@ -40,18 +59,25 @@ impl<T: Transport> Transport for StaleTransport<T> {
         sends: &[Outgoing<'_>],
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError> {
-        for (tag, to, len) in &self.sent {
-            if sends.iter().any(|send| send.to == *to) {
-                let nonsense = vec![0x5a; *len];
-                let again = Outgoing { to: *to, bytes: &nonsense };
-                self.inner.exchange(&Exchange { tag: *tag, ..*call }, &[again], &mut [])?;
-            }
-        }
+        let sent: Vec<(Tag, Rank, usize)> =
+            sends.iter().map(|send| (call.tag, send.to, send.bytes.len())).collect();
+        self.repeat(call, &sent)?;
         self.inner.exchange(call, sends, receives)?;
-        self.sent.extend(sends.iter().map(|send| (call.tag, send.to, send.bytes.len())));
-        while self.sent.len() > REPEATED {
-            self.sent.pop_front();
-        }
+        self.remember(sent);
+        Ok(())
+    }
+
+    fn trade(
+        &mut self,
+        call: &Exchange,
+        loans: &mut [Loan<'_>],
+        merge: &mut dyn Merge,
+    ) -> Result<(), CollectiveError> {
+        let sent: Vec<(Tag, Rank, usize)> =
+            loans.iter().map(|loan| (call.tag, loan.to, loan.into.len())).collect();
+        self.repeat(call, &sent)?;
+        self.inner.trade(call, loans, merge)?;
+        self.remember(sent);
         Ok(())
     }
 
@@ -73,6 +99,10 @@ impl<T: Transport> Transport for StaleTransport<T> {
 
     fn lends(&self) -> bool {
         self.inner.lends()
+    }
+
+    fn owns(&self, region: &Region) -> bool {
+        self.inner.owns(region)
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

@@ -53,6 +53,60 @@ pub struct Incoming<'a> {
     pub sink: Sink<'a>,
 }
 
+/// A message that another member reads where it lies, and whose answer it leaves there.
+#[derive(Debug)]
+pub struct Loan<'a> {
+    /// To whom.
+    pub to: Rank,
+    /// The message, if it is not in `into`; as long.
+    pub from: Option<&'a [u8]>,
+    /// Where the answer goes; at least one byte.
+    pub into: &'a mut [u8],
+}
+
+impl Loan<'_> {
+    /// The message.
+    pub fn bytes(&self) -> &[u8] {
+        self.from.unwrap_or(self.into)
+    }
+}
+
+/// A part of a message that was lent by another member.
+#[derive(Debug)]
+pub enum Piece<'a> {
+    /// Its sender wants no answer.
+    Read(&'a [u8]),
+    /// The answer goes where the message is.
+    Within(&'a mut [u8]),
+    /// The answer goes somewhere else.
+    Apart {
+        /// The message.
+        from: &'a [u8],
+        /// As long as the message.
+        into: &'a mut [u8],
+    },
+}
+
+impl Piece<'_> {
+    /// The message, or what was put in its place.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Read(bytes) => bytes,
+            Self::Within(bytes) => bytes,
+            Self::Apart { from, .. } => from,
+        }
+    }
+
+    /// Where the answer goes, if one is wanted.
+    pub fn answer(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Read(_) => None,
+            Self::Within(bytes) => Some(bytes),
+            Self::Apart { into, .. } => Some(into),
+        }
+    }
+}
+
 /// Where a received message goes.
 pub enum Sink<'a> {
     /// Into place.
@@ -91,14 +145,15 @@ pub trait Fold {
     fn fold(&mut self, at: usize, bytes: &[u8]);
 }
 
-/// Takes the messages of all other members together.
+/// Takes the messages of all other members together, and answers them.
 pub trait Merge {
     /// Length of each message, in bytes.
     fn len_bytes(&self) -> usize;
 
-    /// Takes the bytes that lie `at` bytes into each message; the messages are in order of rank. Pieces come in order,
-    /// each once, and begin and end at multiples of 64 bytes or at the end.
-    fn merge(&mut self, at: usize, pieces: &[&[u8]]);
+    /// Takes the bytes that lie `at` bytes into each message, and puts the answer to these bytes where it is wanted; the
+    /// messages are in order of rank. Pieces come in order, each once, and begin and end at multiples of 64 bytes or at
+    /// the end.
+    fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]);
 }
 
 /// Carries messages between the members of one group.
@@ -121,18 +176,21 @@ pub trait Transport: Send {
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError>;
 
-    /// As [`exchange`](Self::exchange) with one message from every other member, all equally long, which are taken
-    /// together once all are there. A transport whose members read each other's memory need not keep any of them.
+    /// Lends a message to every other member, and answers those of all others, which are equally long and are taken
+    /// together once all are there. Returns once all answers are here. Takes this round and the next one.
+    ///
+    /// Where the transport [lends](Self::lends), all of a loan must lie in memory that it [owns](Self::owns).
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange).
-    fn collect(
+    /// As [`exchange`](Self::exchange). Answers may still arrive afterwards: memory that was lent in a trade that failed
+    /// must not be used again.
+    fn trade(
         &mut self,
         call: &Exchange,
-        sends: &[Outgoing<'_>],
+        loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
-        collect_by_exchange(self, call, sends, merge)
+        trade_by_exchange(self, call, loans, merge)
     }
 
     /// Every member's block, by rank: `blocks` falls into as many blocks of equal length as there are members, and the
@@ -165,10 +223,16 @@ pub trait Transport: Send {
         Ok(Region::heap(len_bytes))
     }
 
-    /// Whether every other member reads what is sent out of a [region](Self::region) where it lies, and nothing carries
-    /// it there. The same on all members.
+    /// Whether every other member reads what is sent out of a [region](Self::region) where it lies, leaves there what it
+    /// answers, and nothing carries it there. The same on all members.
     fn lends(&self) -> bool {
         false
+    }
+
+    /// Whether a [region](Self::region) is one of this transport's, and so as fast as it can be.
+    fn owns(&self, region: &Region) -> bool {
+        let _ = region;
+        true
     }
 
     /// Gives up: tells the other members and makes every later call fail. Returns the error that stays, which is the
@@ -176,24 +240,32 @@ pub trait Transport: Send {
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
 }
 
-// The messages side by side, and taken when all are whole.
-fn collect_by_exchange<T: Transport + ?Sized>(
+// The messages side by side, taken when all are whole; then the answers.
+fn trade_by_exchange<T: Transport + ?Sized>(
     transport: &mut T,
     call: &Exchange,
-    sends: &[Outgoing<'_>],
+    loans: &mut [Loan<'_>],
     merge: &mut dyn Merge,
 ) -> Result<(), CollectiveError> {
     let (me, world) = (transport.group().me(), transport.group().world());
+    let others = || (0..world).map(Rank).filter(|rank| *rank != me);
     let len = merge.len_bytes();
     let mut kept = vec![0_u8; len * (world as usize - 1)];
-    let ranks = (0..world).map(Rank).filter(|rank| *rank != me);
-    let places = kept.chunks_exact_mut(len.max(1));
+    let sends: Vec<Outgoing<'_>> =
+        loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
+    let mut receives: Vec<Incoming<'_>> = others()
+        .zip(kept.chunks_exact_mut(len.max(1)))
+        .map(|(from, place)| Incoming { from, sink: Sink::Place(place) })
+        .collect();
+    transport.exchange(call, &sends, &mut receives)?;
+    let mut pieces: Vec<Piece<'_>> = kept.chunks_exact_mut(len.max(1)).map(Piece::Within).collect();
+    merge.merge(0, &mut pieces);
+    let answers = kept.chunks_exact(len.max(1));
+    let sends: Vec<Outgoing<'_>> = others().zip(answers).map(|(to, bytes)| Outgoing { to, bytes }).collect();
     let mut receives: Vec<Incoming<'_>> =
-        ranks.zip(places).map(|(from, place)| Incoming { from, sink: Sink::Place(place) }).collect();
-    transport.exchange(call, sends, &mut receives)?;
-    let pieces: Vec<&[u8]> = kept.chunks_exact(len.max(1)).collect();
-    merge.merge(0, &pieces);
-    Ok(())
+        loans.iter_mut().map(|loan| Incoming { from: loan.to, sink: Sink::Place(&mut *loan.into) }).collect();
+    let tag = Tag { round: call.tag.round + 1, ..call.tag };
+    transport.exchange(&Exchange { tag, ..*call }, &sends, &mut receives)
 }
 
 // One round of messages from everybody to everybody.

@@ -149,7 +149,10 @@ impl Job {
                         let contributions: Vec<Contribution> = commit
                             .contributors
                             .iter()
-                            .map(|(holder, acks)| Contribution { holder: *holder, acks: acks.clone() })
+                            .map(|(holder, acks)| Contribution {
+                                holder: *holder,
+                                acks: acks.as_slice().into(),
+                            })
                             .collect();
                         match self.steps.get(&commit.step) {
                             Some(known) => assert_eq!(*known, contributions),
@@ -316,7 +319,7 @@ impl Job {
         let contributions: Vec<Contribution> = process
             .members
             .iter()
-            .map(|member| Contribution { holder: *member, acks: vec![ack(process.step, 1)] })
+            .map(|member| Contribution { holder: *member, acks: vec![ack(process.step, 1)].into() })
             .collect();
         let result = StepResult { step: process.step, contributions: contributions.clone().into() };
         let members: Vec<Holder> = process.members.iter().copied().collect();

@@ -28,12 +28,12 @@ fn trouble(outside: &mut Outside, pick: u8) -> Option<Reply> {
             0 => Reply::ServiceRestarted,
             1 => {
                 let fetched = (want > 0).then_some(FetchOutcome::AtLimit);
-                let outcomes = vec![AckOutcome::Accepted; acks.len()];
+                let outcomes = vec![AckOutcome::Accepted; acks.len()].into();
                 Reply::Exchanged(Exchanged { outcomes, fetched, ..Exchanged::default() })
             }
             2 => {
                 let fetched = (want > 0).then_some(FetchOutcome::Wait { retry_after: Duration::ZERO });
-                let outcomes = vec![AckOutcome::StaleLease; acks.len()];
+                let outcomes = vec![AckOutcome::StaleLease; acks.len()].into();
                 Reply::Exchanged(Exchanged { outcomes, fetched, ..Exchanged::default() })
             }
             _ => {

@@ -213,7 +213,7 @@ impl Outside {
         let fetched = (want > 0).then(|| self.grant().map_or(FetchOutcome::EndOfData, FetchOutcome::Granted));
         let more = (1..want).map_while(|_| self.grant()).collect();
         Reply::Exchanged(Exchanged {
-            outcomes: vec![AckOutcome::Accepted; acks],
+            outcomes: vec![AckOutcome::Accepted; acks].into(),
             fetched,
             more,
             recalled: vec![],
@@ -292,7 +292,10 @@ impl Outside {
                 assert_eq!((*samples, acks), (self.batch.len(), &self.batch.acks()));
             }
             Call::Ready { readiness, .. } => {
-                assert_eq!((readiness.samples, &readiness.acks), (self.batch.len(), &self.batch.acks()));
+                assert_eq!(
+                    (readiness.samples, &readiness.acks[..]),
+                    (self.batch.len(), &self.batch.acks()[..])
+                );
             }
             Call::Register(held) => {
                 for held in held {

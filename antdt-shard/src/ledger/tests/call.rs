@@ -157,7 +157,7 @@ impl Reply {
     /// The outcomes of its acks, in order.
     pub(super) fn outcomes(&self) -> Vec<AckOutcome> {
         match self {
-            Self::Exchanged(Ok(exchanged)) => exchanged.outcomes.clone(),
+            Self::Exchanged(Ok(exchanged)) => exchanged.outcomes.to_vec(),
             Self::Acked(Ok(outcomes)) => outcomes.clone(),
             Self::Failed(Ok(outcome)) => vec![*outcome],
             _ => Vec::new(),

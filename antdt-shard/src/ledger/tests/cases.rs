@@ -76,7 +76,8 @@ fn the_machine_says_what_the_methods_say() {
         machine.handle(now, Event::Register { holder, held: vec![] }),
         Answer::Register(direct.register_holding(holder, &[]))
     );
-    let exchange = Event::Exchange { holder, generation: G1, request: RequestId(1), acks: vec![], want: 2 };
+    let exchange =
+        Event::Exchange { holder, generation: G1, request: RequestId(1), acks: vec![].into(), want: 2 };
     let outcome = direct.exchange(holder, G1, RequestId(1), &[], 2);
     assert_eq!(machine.handle(now, exchange), Answer::Exchange(outcome.clone()));
     let Some(FetchOutcome::Granted(grant)) = outcome.unwrap().fetched else { panic!() };

@@ -23,7 +23,8 @@ fn forgetful() -> Catalog {
 
 async fn fetch(handle: &ShardHandle, holder: Holder) -> Result<FetchOutcome, SourceError> {
     let generation = handle.register(holder, vec![]).await?.generation;
-    let exchanged = handle.exchange(holder, generation, RequestId(1), vec![], 1, Duration::ZERO).await?;
+    let exchanged =
+        handle.exchange(holder, generation, RequestId(1), vec![].into(), 1, Duration::ZERO).await?;
     Ok(exchanged.fetched.expect("something was wanted"))
 }
 

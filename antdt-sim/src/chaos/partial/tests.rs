@@ -4,7 +4,9 @@ use antdt_collective::partial::member::MemberEffect;
 use antdt_collective::partial::{GeneratorEffect, GroupKind};
 
 use super::*;
+use crate::Recording;
 use crate::happening::Happening;
+use crate::recording::ReplayedGroups;
 
 #[test]
 fn a_case_is_a_function_of_its_seed_and_so_is_what_happens() {
@@ -14,6 +16,52 @@ fn a_case_is_a_function_of_its_seed_and_so_is_what_happens() {
         assert!(partial_case(seed).setup.validate().is_ok());
     }
     assert_ne!(partial_case(0), partial_case(1));
+}
+
+#[test]
+fn the_trace_of_a_case_is_the_same_each_time_and_replays_entry_by_entry() {
+    let (mut restarts, mut deadlines) = (0, 0);
+    for seed in 0..60 {
+        let case = partial_case(seed);
+        let bytes = case.trace(Vec::new()).unwrap();
+        assert_eq!(bytes, case.trace(Vec::new()).unwrap(), "seed {seed}");
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        let replayed = Recording::read(file.path()).unwrap().replay_groups().unwrap();
+        assert!(replayed.compared > replayed.events && !replayed.cut_off, "seed {seed}: {replayed:?}");
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(text.lines().count() as u64, 2 + text_entries(&replayed, &text), "seed {seed}");
+        restarts += text.matches("\"k\":\"restart\"").count();
+        deadlines += text.matches("\"k\":\"deadline\"").count();
+    }
+    assert!(restarts > 10 && deadlines > 0, "without these nothing is shown: {restarts} {deadlines}");
+}
+
+/// Events and deadlines that were put to it, what was compared, and restarts.
+fn text_entries(replayed: &ReplayedGroups, text: &str) -> u64 {
+    replayed.events + replayed.compared + text.matches("\"k\":\"restart\"").count() as u64
+}
+
+#[test]
+fn a_trace_that_says_something_else_parts_where_it_does() {
+    let text = |seed| String::from_utf8(partial_case(seed).trace(Vec::new()).unwrap()).unwrap();
+    let text = (0..).map(text).find(|text| text.matches("\"Commit\"").count() > 2).unwrap();
+    let parted = |text: String| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        Recording::read(file.path()).unwrap().replay_groups().unwrap_err().to_string()
+    };
+    let (at, _) = text.match_indices("\"Commit\"").nth(2).unwrap();
+    let line = text[..at].lines().count();
+    let changed = format!("{}\"Abort\"{}", &text[..at], &text[at + "\"Commit\"".len()..]);
+    let error = parted(changed);
+    assert!(error.contains(&format!("entry {} (line {line})", line - 1)), "{error}");
+    assert!(error.contains("the generator parts from the recording"), "{error}");
+    // The recording of a job has no generator.
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&crate::chaos::case(3).trace(Vec::new()).unwrap()).unwrap();
+    let error = Recording::read(file.path()).unwrap().replay_groups().unwrap_err().to_string();
+    assert!(error.ends_with("the header has no generator; record the job again"), "{error}");
 }
 
 /// Counts what happens.
@@ -52,7 +100,8 @@ fn groups_are_apart_and_in_order_and_everybody_is_answered_in_random_worlds() {
         let case = partial_case(seed);
         let (result, counted) = case.run_watched(Counted::default()).unwrap();
         if let Err(error) = result {
-            panic!("seed {seed}: {error}\ncargo xtask sim --seed {seed}\n{}", case.story());
+            let again = format!("cargo xtask sim --seed {seed} --trace seed-{seed}.jsonl");
+            panic!("seed {seed}: {error}\n{again}\n{}", case.story());
         }
         for (what, count) in counted.0 {
             *all.0.entry(what).or_default() += count;

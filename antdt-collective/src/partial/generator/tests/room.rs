@@ -104,7 +104,7 @@ impl Room {
         let size = 2 + rng.below(4) as u32;
         let policy: Box<dyn GroupPolicy> = match rng.below(7) {
             0 => Box::new(Random::new(size).unwrap()),
-            1 => Box::new(Buffer::new(size).unwrap()),
+            1 => Box::new(Random::buffered(size).unwrap()),
             2 | 3 => Box::new(Division::new(size).unwrap()),
             4 => Box::new(InterIntra::new(size).unwrap()),
             5 => Box::new(Kin),

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
 use super::tcp::{Ended, Flow, Listener, TcpTransport};
-use super::{Exchange, Incoming, Merge, Outgoing, Transport, collect_by_exchange, gather_by_exchange};
+use super::{Exchange, Incoming, Loan, Merge, Outgoing, Transport, gather_by_exchange, trade_by_exchange};
 use crate::error::CollectiveError;
 use crate::frame::{Operation, Tag};
 use crate::group::Group;
@@ -249,19 +249,23 @@ impl Transport for MixedTransport {
         })
     }
 
-    fn collect(
+    fn trade(
         &mut self,
         call: &Exchange,
-        sends: &[Outgoing<'_>],
+        loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
         if !self.all_local {
-            return collect_by_exchange(self, call, sends, merge);
+            return trade_by_exchange(self, call, loans, merge);
         }
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let mut round = Round::collecting(self.hosts.len(), self.tcp.group().me(), call, sends.iter(), merge);
+        let (world, me) = (self.hosts.len(), self.tcp.group().me());
+        let Some(mut round) = Round::trading((world, me), call, loans, &self.local, merge) else {
+            let what = "a loan of memory that is not shared; lend regions of this transport".to_owned();
+            return Err(self.fail(CollectiveError::Invalid { what }));
+        };
         let result = self.run(call, &mut round, &mut []);
         result.map_err(|ended| {
             let late = round.late(&self.local);
@@ -311,6 +315,10 @@ impl Transport for MixedTransport {
 
     fn lends(&self) -> bool {
         self.all_local
+    }
+
+    fn owns(&self, region: &Region) -> bool {
+        self.local.owns(region)
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {

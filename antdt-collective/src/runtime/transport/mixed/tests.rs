@@ -5,6 +5,7 @@ use antdt_core::{MembershipVersion, Rank};
 use super::*;
 use crate::group::Member;
 use crate::op::ReduceOp;
+use crate::runtime::Piece;
 use crate::runtime::communicator::{Communicator, CommunicatorConfig, ScheduledCommunicator};
 use crate::runtime::testing::{
     abort_handles, at_once, holder, loopback_listener, mixed_members, on_all, shm_members,
@@ -103,23 +104,33 @@ fn survivors_of_a_membership_form_the_next_one() {
     });
 }
 
-// What came, piece by piece.
-struct Kept {
+// Adds up what came, byte by byte, and its own number.
+struct Sum {
     len: usize,
-    messages: Vec<Vec<u8>>,
+    done: usize,
+    me: u8,
+    // Called before the first answer.
+    before: Box<dyn FnMut() + Send>,
 }
 
-impl Merge for Kept {
+impl Sum {
+    fn new(len: usize, me: u32) -> Self {
+        Self { len, done: 0, me: me as u8, before: Box::new(|| {}) }
+    }
+}
+
+impl Merge for Sum {
     fn len_bytes(&self) -> usize {
         self.len
     }
 
-    fn merge(&mut self, at: usize, pieces: &[&[u8]]) {
-        self.messages.resize(pieces.len(), Vec::new());
-        for (message, piece) in self.messages.iter_mut().zip(pieces) {
-            assert_eq!(message.len(), at);
-            message.extend_from_slice(piece);
-        }
+    fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]) {
+        assert_eq!(at, self.done);
+        self.done += pieces[0].bytes().len();
+        (self.before)();
+        let sum = |i: usize| pieces.iter().fold(self.me, |sum, piece| sum.wrapping_add(piece.bytes()[i]));
+        let sums: Vec<u8> = (0..pieces[0].bytes().len()).map(sum).collect();
+        pieces.iter_mut().filter_map(Piece::answer).for_each(|answer| answer.copy_from_slice(&sums));
     }
 }
 
@@ -129,40 +140,103 @@ fn exchange(sequence: u64, stall: Duration) -> Exchange {
     Exchange { tag, started, deadline: started + PATIENT, stall }
 }
 
-// Three members send each other a message of `len` bytes, each of a region or of the heap as `lent` says of it, and take
-// those of the others together.
-fn collected<T: Transport>(transports: Vec<T>, len: usize, lent: u32) {
-    let pattern = |who: u32, at: usize| (at as u8).wrapping_mul(7).wrapping_add(who as u8);
+// Three members lend each other messages of `len` bytes, each from a place apart from that of its answer or not, as `apart`
+// says of it.
+fn traded<T: Transport>(transports: Vec<T>, len: usize, apart: u32) {
+    let message =
+        |from: u32, to: u32, at: usize| (at as u8).wrapping_mul(7).wrapping_add((3 * from + to) as u8);
     at_once((0..3_u32).zip(transports), |(me, mut transport)| {
-        for call in 1..=3 {
-            let mut region = transport.region(len).unwrap();
-            let heap: Vec<u8> = (0..len).map(|at| pattern(me, at)).collect();
-            region.copy_from_slice(&heap);
-            let bytes: &[u8] = if lent >> me & 1 == 1 { &region } else { &heap };
-            let others: Vec<u32> = (0..3).filter(|rank| *rank != me).collect();
-            let sends: Vec<Outgoing<'_>> =
-                others.iter().map(|to| Outgoing { to: Rank(*to), bytes }).collect();
-            let mut kept = Kept { len, messages: Vec::new() };
-            transport.collect(&exchange(call, PATIENT), &sends, &mut kept).unwrap();
-            for (from, message) in others.iter().zip(&kept.messages) {
-                assert_eq!(message.len(), len);
-                assert!(message.iter().enumerate().all(|(at, byte)| *byte == pattern(*from, at)));
+        let others: Vec<u32> = (0..3).filter(|rank| *rank != me).collect();
+        let regions = [(); 2].map(|()| transport.region(2 * len).unwrap());
+        let [mut from, mut into] = regions;
+        for call in 0..3 {
+            for (to, chunk) in others.iter().zip(from.chunks_exact_mut(len)) {
+                chunk.iter_mut().enumerate().for_each(|(at, byte)| *byte = message(me, *to, at));
             }
-            // What all have taken is free to be changed.
-            region.fill(0);
+            let is_apart = apart >> me & 1 == 1;
+            if !is_apart {
+                into.copy_from_slice(&from);
+            }
+            let chunks = from.chunks_exact(len).zip(into.chunks_exact_mut(len));
+            let mut loans: Vec<Loan<'_>> = others
+                .iter()
+                .zip(chunks)
+                .map(|(to, (from, into))| Loan { to: Rank(*to), from: is_apart.then_some(from), into })
+                .collect();
+            let mut sum = Sum::new(len, me);
+            transport.trade(&exchange(1 + call, PATIENT), &mut loans, &mut sum).unwrap();
+            assert_eq!(sum.done, len);
+            for (by, answer) in others.iter().zip(into.chunks_exact(len)) {
+                let expected = |at: usize| {
+                    let of = (0..3).filter(|from| from != by);
+                    of.fold(*by as u8, |sum, from| sum.wrapping_add(message(from, *by, at)))
+                };
+                assert!(answer.iter().enumerate().all(|(at, byte)| *byte == expected(at)), "{len} {apart}");
+            }
         }
     });
 }
 
 #[test]
-fn messages_are_taken_together_whatever_carries_them() {
+fn messages_are_taken_together_and_answered_whatever_carries_them() {
     for len in [1, 16_384, 300_001, (17 << 20) + 64] {
-        for lent in [0b000, 0b010, 0b101, 0b111] {
-            collected(shm_members(3).0, len, lent);
+        for apart in [0b000, 0b010, 0b101, 0b111] {
+            traded(shm_members(3).0, len, apart);
         }
-        collected(mixed_members(3).0, len, 0b111);
-        collected(crate::runtime::testing::mem_members(3).0, len, 0);
+        traded(mixed_members(3).0, len, 0b101);
+        traded(crate::runtime::testing::mem_members(3).0, len, 0b010);
     }
+}
+
+#[test]
+fn memory_that_is_not_shared_is_not_lent() {
+    let (transports, _aborts) = shm_members(2);
+    at_once((0..2_u32).zip(transports), |(me, mut transport)| {
+        let mut heap = vec![0; 20_000];
+        let mut loans = [Loan { to: Rank(1 - me), from: None, into: &mut heap }];
+        let error =
+            transport.trade(&exchange(1, PATIENT), &mut loans, &mut Sum::new(20_000, me)).unwrap_err();
+        // The other one may be told before it looks.
+        let told = matches!(error, CollectiveError::Invalid { .. } | CollectiveError::Aborted { .. });
+        assert!(told, "{error}");
+    });
+}
+
+#[test]
+fn an_answer_that_comes_too_late_changes_nothing_that_is_used_again() {
+    const LEN: usize = 100_000;
+    let (transports, _aborts) = shm_members(2);
+    let (gave_up, has_given_up) = std::sync::mpsc::channel::<()>();
+    let (answered, has_answered) = std::sync::mpsc::channel::<()>();
+    let mut transports = transports.into_iter();
+    let (mut early, mut late) = (transports.next().unwrap(), transports.next().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut region = early.region(LEN).unwrap();
+            let mut loans = [Loan { to: Rank(1), from: None, into: &mut region }];
+            let impatient =
+                Exchange { deadline: Instant::now() + Duration::from_millis(200), ..exchange(1, PATIENT) };
+            early.trade(&impatient, &mut loans, &mut Sum::new(LEN, 0)).unwrap_err();
+            let place = region.as_ptr() as usize;
+            drop(region);
+            // Takes its place in memory, as likely as not, and not in the file.
+            let next = early.region(LEN).unwrap();
+            gave_up.send(()).unwrap();
+            has_answered.recv().unwrap();
+            assert!(next.iter().all(|byte| *byte == 0), "{place:x} {:x}", next.as_ptr() as usize);
+        });
+        scope.spawn(move || {
+            let mut region = late.region(LEN).unwrap();
+            region.fill(7);
+            let mut loans = [Loan { to: Rank(0), from: None, into: &mut region }];
+            let mut sum = Sum::new(LEN, 1);
+            sum.before = Box::new(move || has_given_up.recv().unwrap());
+            // Its answer is written by then, and in vain.
+            late.trade(&exchange(1, PATIENT), &mut loans, &mut sum).unwrap_err();
+            assert_eq!(sum.done, LEN);
+            answered.send(()).unwrap();
+        });
+    });
 }
 
 #[test]
@@ -170,13 +244,15 @@ fn who_waits_for_the_last_message_is_not_taken_for_silent() {
     let stall = Duration::from_millis(500);
     let (transports, _aborts) = shm_members(3);
     at_once((0..3_u32).zip(transports), |(me, mut transport)| {
-        let region = transport.region(1 << 20).unwrap();
+        let mut region = transport.region(2 << 20).unwrap();
         let others = (0..3).map(Rank).filter(|rank| rank.0 != me);
-        let sends: Vec<Outgoing<'_>> = others.map(|to| Outgoing { to, bytes: &region }).collect();
+        let mut loans: Vec<Loan<'_>> = others
+            .zip(region.chunks_exact_mut(1 << 20))
+            .map(|(to, into)| Loan { to, from: None, into })
+            .collect();
         if me == 2 {
             std::thread::sleep(3 * stall);
         }
-        let mut kept = Kept { len: region.len(), messages: Vec::new() };
-        transport.collect(&exchange(1, stall), &sends, &mut kept).unwrap();
+        transport.trade(&exchange(1, stall), &mut loans, &mut Sum::new(1 << 20, me)).unwrap();
     });
 }

@@ -121,17 +121,17 @@ impl Arena {
         })
     }
 
-    /// Maps part of a peer's regions.
+    /// Maps part of a peer's regions, to be written as well if it is `writable`.
     ///
     /// # Errors
     /// If the file is not that long.
-    pub(super) fn region(&self, offset: u64, len: u64) -> io::Result<Segment> {
+    pub(super) fn region(&self, offset: u64, len: u64, writable: bool) -> io::Result<Segment> {
         let beyond = || io::Error::new(io::ErrorKind::InvalidData, "a region beyond the end of its file");
         let end = offset.checked_add(len).ok_or_else(beyond)?;
         if offset < regions_at(self.world) || end > file_len(self.descriptor())? {
             return Err(beyond());
         }
-        Segment::map(&self.file, offset, usize::try_from(len).map_err(|_| beyond())?, false)
+        Segment::map(&self.file, offset, usize::try_from(len).map_err(|_| beyond())?, writable)
     }
 
     /// Sleeps until the bell has rung since `heard`, or `longest` has passed; whether it rang.

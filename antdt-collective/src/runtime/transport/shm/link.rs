@@ -13,7 +13,7 @@ use crate::frame::{Arrival, Tag};
 use crate::handover::{Damaged, Offer};
 use crate::kernel;
 use crate::runtime::transport::tcp::Ended;
-use crate::runtime::transport::{Exchange, Sink};
+use crate::runtime::transport::{Exchange, Piece, Sink};
 
 /// Bytes put into a ring, or folded out of one, at a time: a quarter of it, so that both ends are at work at once.
 const PIECE: usize = super::arena::RING_BYTES / 4;
@@ -26,7 +26,8 @@ pub(super) const LENT_PIECE: usize = 8 << 20;
 /// sender need not wait until it was read.
 const OFFER_MIN: usize = 16 << 10;
 
-/// Regions of one peer that stay mapped. Each costs address space; the one that was mapped first goes when another comes.
+/// Regions of one peer that stay mapped. Each costs address space; when another comes, the one goes that was not needed for
+/// longest.
 const LENT_MAX: usize = 16;
 
 /// Both ways to one peer.
@@ -47,16 +48,37 @@ pub(in crate::runtime::transport) struct Link {
     in_offer: Offer<Shared<AtomicU64>>,
     in_read: Shared<AtomicU64>,
     read: u64,
-    lent: Vec<(u64, u64, Segment)>,
+    // In the order in which they were needed last.
+    lent: Vec<Lent>,
     // Of a message that nobody waits for any more: bytes still in the ring.
     dropped: u64,
+}
+
+/// A region of a peer that stays mapped.
+#[derive(Debug)]
+struct Lent {
+    region: u64,
+    region_len: u64,
+    segment: Segment,
 }
 
 /// A message on its way out.
 #[derive(Debug)]
 pub(super) struct Sending<'a> {
-    bytes: &'a [u8],
+    what: What<'a>,
     stage: Stage,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, Copy)]
+enum What<'a> {
+    Bytes(&'a [u8]),
+    /// It is offered where it lies, and its answer has a place.
+    Loan {
+        len: usize,
+        place: Place,
+        answer: Place,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +91,19 @@ enum Stage {
 
 impl<'a> Sending<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, stage: Stage::Record }
+        Self { what: What::Bytes(bytes), stage: Stage::Record }
+    }
+
+    /// One that is answered.
+    pub(super) const fn lent(len: usize, place: Place, answer: Place) -> Self {
+        Self { what: What::Loan { len, place, answer }, stage: Stage::Record }
+    }
+
+    const fn len(&self) -> usize {
+        match self.what {
+            What::Bytes(bytes) => bytes.len(),
+            What::Loan { len, .. } => len,
+        }
     }
 
     pub(super) const fn is_done(&self) -> bool {
@@ -133,6 +167,18 @@ impl<'a, 'b> Receiving<'a, 'b> {
     }
 }
 
+impl Lent {
+    fn holds(&self, place: &Place) -> bool {
+        (self.region, self.region_len) == (place.region, place.region_len)
+    }
+}
+
+// Of the byte `at` of an offer, in its region.
+#[allow(clippy::cast_possible_truncation, reason = "less than the length of a mapping")]
+const fn offset(place: &Place, at: usize) -> usize {
+    place.offset as usize + at
+}
+
 impl Link {
     /// The link from rank `me`, whose memory is `ours`, to `rank`, whose memory is `theirs`.
     pub(super) fn new(
@@ -173,8 +219,11 @@ impl Link {
         tag: &TagBytes,
         regions: &Regions,
     ) -> Result<bool, CollectiveError> {
-        let bytes = sending.bytes;
-        let damaged = self.damaged();
+        let (len, damaged) = (sending.len(), self.damaged());
+        let bytes = match sending.what {
+            What::Bytes(bytes) => bytes,
+            What::Loan { .. } => &[],
+        };
         let moved = match sending.stage {
             Stage::Done => false,
             Stage::Offered { number } => {
@@ -187,19 +236,24 @@ impl Link {
                 return Ok(taken);
             }
             Stage::Record => {
-                let place = if bytes.len() >= OFFER_MIN { regions.find(bytes) } else { None };
+                let offered = match sending.what {
+                    What::Loan { place, answer, .. } => Some((place, Some(answer))),
+                    What::Bytes(_) if len < OFFER_MIN => None,
+                    What::Bytes(bytes) => regions.find(bytes).map(|place| (place, None)),
+                };
                 let number = self.offers + 1;
-                let body = place.map_or(Body::Ring, |place| Body::Offer { number, place });
+                let body =
+                    offered.map_or(Body::Ring, |(place, answer)| Body::Offer { number, place, answer });
                 let taken_before = self.out.taken();
-                let record = Record { len: bytes.len() as u64, body }.encode(tag);
-                if place.is_some() {
+                let record = Record { len: len as u64, body }.encode(tag);
+                if offered.is_some() {
                     // Before the record, whose way through the ring orders it for the peer.
                     self.out_offer.post(number);
                 }
                 if self.out.write(&record, Record::LEN).map_err(&damaged)? == 0 {
                     false
-                } else if place.is_some() {
-                    self.offered += bytes.len() as u64;
+                } else if offered.is_some() {
+                    self.offered += len as u64;
                     (self.offers, self.stands) = (number, true);
                     sending.stage = Stage::Offered { number };
                     true
@@ -215,7 +269,7 @@ impl Link {
                 written > 0
             }
         };
-        if matches!(sending.stage, Stage::Ring { done, .. } if done == bytes.len()) {
+        if matches!(sending.stage, Stage::Ring { done, .. } if done == len) {
             sending.stage = Stage::Done;
         }
         if moved {
@@ -226,7 +280,7 @@ impl Link {
 
     /// Bytes of a message that the peer has not taken, as far as is known here.
     pub(super) fn unsent(&self, sending: &Sending<'_>) -> usize {
-        let len = sending.bytes.len();
+        let len = sending.len();
         match sending.stage {
             Stage::Record => len,
             Stage::Ring { done, .. } => len - done,
@@ -244,7 +298,7 @@ impl Link {
     pub(super) fn is_being_taken(&self, sending: &Sending<'_>) -> bool {
         match sending.stage {
             Stage::Ring { taken_before, .. } => self.out.taken() != taken_before,
-            Stage::Offered { .. } => self.unsent(sending) < sending.bytes.len(),
+            Stage::Offered { .. } => self.unsent(sending) < sending.len(),
             Stage::Record | Stage::Done => false,
         }
     }
@@ -271,7 +325,7 @@ impl Link {
                 receiving.take(bytes);
                 self.inn.release(len);
             }
-            Body::Offer { number, place } => {
+            Body::Offer { number, place, .. } => {
                 // No short rest: the last piece may be twice as long.
                 let missing = receiving.missing();
                 let len = if missing < 2 * LENT_PIECE { missing } else { LENT_PIECE };
@@ -284,11 +338,29 @@ impl Link {
     }
 
     /// Part of a message that has come to be taken together with others.
-    pub(super) fn piece<'a>(&'a self, receiving: &'a Receiving<'_, '_>, at: usize, len: usize) -> &'a [u8] {
+    pub(super) fn piece<'a>(
+        &'a mut self,
+        receiving: &'a Receiving<'_, '_>,
+        at: usize,
+        len: usize,
+    ) -> Piece<'a> {
         match (&receiving.end, receiving.body) {
-            (_, Some(Body::Offer { place, .. })) => self.lent(&place, at, len),
-            (End::Together(kept), _) => &kept[at..at + len],
-            (End::Sink(_), _) => &[],
+            (_, Some(Body::Offer { place, answer: None, .. })) => Piece::Read(self.lent(&place, at, len)),
+            (_, Some(Body::Offer { place, answer: Some(answer), .. })) => {
+                let (there, back) = (self.mapped(&place), self.mapped(&answer));
+                if there == back {
+                    // And there the same bytes: that was checked when the offer was accepted.
+                    return Piece::Within(self.lent[back].segment.lent_mut(offset(&answer, at), len));
+                }
+                let lent = self.lent.get_disjoint_mut([there, back]);
+                let [there, back] = lent.expect("two places, both among those that are mapped");
+                Piece::Apart {
+                    from: there.segment.lent(offset(&place, at), len),
+                    into: back.segment.lent_mut(offset(&answer, at), len),
+                }
+            }
+            (End::Together(kept), _) => Piece::Read(&kept[at..at + len]),
+            (End::Sink(_), _) => Piece::Read(&[]),
         }
     }
 
@@ -308,11 +380,13 @@ impl Link {
 
     // Bytes of an offer whose region is mapped.
     fn lent(&self, place: &Place, at: usize, len: usize) -> &[u8] {
-        let key = (place.region, place.region_len);
-        let region = self.lent.iter().find(|(region, len, _)| (*region, *len) == key);
-        let (_, _, segment) = region.expect("mapped when the offer was accepted");
-        #[allow(clippy::cast_possible_truncation, reason = "less than the length of a mapping")]
-        segment.lent(place.offset as usize + at, len)
+        self.lent[self.mapped(place)].segment.lent(offset(place, at), len)
+    }
+
+    // Where its region is among those that stay mapped.
+    fn mapped(&self, place: &Place) -> usize {
+        let found = self.lent.iter().position(|lent| lent.holds(place));
+        found.expect("mapped when the offer was accepted")
     }
 
     fn has_read(&mut self, number: u64, len: usize, last: bool) -> Result<(), Ended> {
@@ -358,8 +432,8 @@ impl Link {
                 self.dropped = record.len;
             }
         } else if record.len == receiving.len as u64 {
-            if let Body::Offer { place, .. } = &record.body {
-                self.map(place, record.len)?;
+            if let Body::Offer { place, answer, .. } = &record.body {
+                self.map_offer(place, answer.as_ref(), record.len)?;
                 if matches!(receiving.end, End::Together(_)) {
                     receiving.done = receiving.len;
                 }
@@ -408,17 +482,34 @@ impl Link {
         CollectiveError::Mismatch { peer: self.peer, theirs, ours }
     }
 
-    // Maps the region that an offer of so many bytes lies in.
-    fn map(&mut self, place: &Place, len: u64) -> Result<(), CollectiveError> {
+    // Maps the regions of an offer of so many bytes and of its answer.
+    fn map_offer(&mut self, place: &Place, answer: Option<&Place>, len: u64) -> Result<(), CollectiveError> {
+        let Some(answer) = answer else { return self.map(place, len, false) };
+        if answer != place && answer.region == place.region {
+            let what =
+                "an answer that is wanted in the region of its message, and not in its place".to_owned();
+            return Err(CollectiveError::Corrupt { peer: self.peer, what });
+        }
+        if answer != place {
+            self.map(place, len, false)?;
+        }
+        self.map(answer, len, true)
+    }
+
+    // Maps the region that so many bytes lie in.
+    fn map(&mut self, place: &Place, len: u64, writable: bool) -> Result<(), CollectiveError> {
         if place.offset.checked_add(len).is_none_or(|end| end > place.region_len) {
             let what = format!("an offer of {len} bytes beyond the end of its region");
             return Err(CollectiveError::Corrupt { peer: self.peer, what });
         }
-        let key = (place.region, place.region_len);
-        if self.lent.iter().any(|(region, len, _)| (*region, *len) == key) {
-            return Ok(());
+        if let Some(known) = self.lent.iter().position(|lent| lent.holds(place)) {
+            let lent = self.lent.remove(known);
+            if lent.segment.is_writable() || !writable {
+                self.lent.push(lent);
+                return Ok(());
+            }
         }
-        let segment = self.arena.region(place.region, place.region_len);
+        let segment = self.arena.region(place.region, place.region_len, writable);
         let segment = segment.map_err(|e| CollectiveError::Io {
             what: format!("mapping memory of {}: {e}", self.peer),
             kind: e.kind(),
@@ -426,7 +517,7 @@ impl Link {
         if self.lent.len() >= LENT_MAX {
             self.lent.remove(0);
         }
-        self.lent.push((place.region, place.region_len, segment));
+        self.lent.push(Lent { region: place.region, region_len: place.region_len, segment });
         Ok(())
     }
 
@@ -451,10 +542,13 @@ mod tests {
         let place = regions.find(&region).unwrap();
         let theirs = Arena::open(file.descriptor().try_clone_to_owned().unwrap(), 2).unwrap();
         let mut link = Link::new((Rank(0), &ours), (Rank(1), theirs), holder(1)).unwrap();
-        link.map(&place, place.region_len).unwrap();
+        link.map(&place, place.region_len, false).unwrap();
         for (offset, len) in [(place.region_len, 1), (1, place.region_len), (u64::MAX, 1), (0, u64::MAX)] {
-            let error = link.map(&Place { offset, ..place }, len).unwrap_err();
-            assert!(matches!(error, CollectiveError::Corrupt { .. }), "{offset}, {len}: {error}");
+            let beyond = Place { offset, ..place };
+            for (place, answer) in [(&beyond, None), (&beyond, Some(&beyond)), (&place, Some(&beyond))] {
+                let error = link.map_offer(place, answer, len).unwrap_err();
+                assert!(matches!(error, CollectiveError::Corrupt { .. }), "{offset}, {len}: {error}");
+            }
         }
     }
 }

@@ -10,10 +10,14 @@
 //!   read borrows the reader, which can give the bytes back only afterwards.
 //! - A slot is written by its owner, and read after an acquire load of its number; its owner writes it again only when all
 //!   others have shown that they are done with it.
-//! - Bytes of a region belong to the process that made it. Others have it mapped read-only, and read what was offered,
-//!   until they say that it is taken. The owner's call returns only then, or with an error after it took the offer back.
-//!   In that one case bytes may change while a reader still folds them; it finds out when it says that it is done, and
-//!   what it computed is thrown away. Nothing that reads them trusts a value for more than arithmetic.
+//! - Bytes of a region belong to the process that made it. Others read what was offered, until they say that it is taken.
+//!   The owner's call returns only then, or with an error after it took the offer back. In that one case bytes may change
+//!   while a reader still folds them; it finds out when it says that it is done, and what it computed is thrown away.
+//!   Nothing that reads them trusts a value for more than arithmetic.
+//! - With an offer, a process may give another one the right to write some of its bytes, until that one says that it has
+//!   taken the offer. Only regions that were offered so are mapped writable there. Where the offer was taken back first,
+//!   the other one may go on writing until it finds out. So such a region is not used again: its owner drops it, and its
+//!   place in the file is never given to another one.
 //!
 //! A memory file cannot shrink (it is sealed), so that no access can fail. It has no name: when the last process that has
 //! it is gone, however it went, so is the memory.
@@ -39,6 +43,7 @@ use crate::handover::{Consumer, Damaged, Producer, Slot};
 pub(super) struct Segment {
     start: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: a segment is an address range that stays mapped until it is dropped; what may be done with the bytes, and by
@@ -56,7 +61,12 @@ impl Segment {
         // SAFETY: a new mapping, at an address that the system picks, changes no memory that anybody has.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, file, offset)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, writable })
+    }
+
+    /// Whether this process may write it.
+    pub(super) const fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// First address and the one after the last.
@@ -77,6 +87,20 @@ impl Segment {
         // SAFETY: mapped and initialised. Nobody writes them while the offer stands; see the module for the one case in
         // which it is taken back.
         unsafe { slice::from_raw_parts(start, len) }
+    }
+}
+
+impl Segment {
+    /// Bytes that another process has offered for an answer, and that this one has not yet said to have answered.
+    ///
+    /// # Panics
+    /// If this process may not write the mapping.
+    pub(super) fn lent_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(self.writable, "only regions that are mapped writable are answered in");
+        let start = self.at(offset, len);
+        // SAFETY: mapped, writable and initialised. While the offer stands they are this process's alone; see the module
+        // for the one case in which it is taken back.
+        unsafe { slice::from_raw_parts_mut(start, len) }
     }
 }
 
@@ -315,7 +339,7 @@ impl Deref for SharedRegion {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped and initialised; only this process can write it, and only through `deref_mut`.
+        // SAFETY: mapped and initialised; this process writes it only through `deref_mut`, others as is said there.
         unsafe { slice::from_raw_parts(self.segment.start.as_ptr(), self.len) }
     }
 }
@@ -323,7 +347,8 @@ impl Deref for SharedRegion {
 impl DerefMut for SharedRegion {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; a region is not cloned, so that `&mut self` is the only way to its bytes in this process.
-        // Others read them only while a call of this process, which borrows them, has offered them.
+        // Others read or write them only while a call of this process, which borrows them, has offered them; where such a
+        // call fails, the region is not used again.
         unsafe { slice::from_raw_parts_mut(self.segment.start.as_ptr(), self.len) }
     }
 }

@@ -6,8 +6,8 @@
 //! it, one to fold it in. Short blocks that everybody gives to everybody are written once, into a slot that all read.
 //!
 //! All-reduce of `S` bytes with `n` members and buffers that the communicator allocated: each member folds its own and
-//! `n-1` foreign pieces of `S/n` bytes into one, in one pass, then reads and writes `n-1`: the least that is possible if
-//! nobody writes into foreign memory, which is mapped read-only here.
+//! `n-1` foreign pieces of `S/n` bytes, in one pass, and leaves the total in each of the `n` places where it is wanted: `S`
+//! bytes read and `S` written, which is the least. Regions that were not lent for an answer are mapped read-only.
 //!
 //! Who waits looks again for some microseconds, then sleeps on its bell, which is rung by whoever moves a counter while
 //! it sleeps. Beside the memory each pair keeps its TCP connection: its end is the end of the process, and it carries the
@@ -35,7 +35,7 @@ pub(in crate::runtime) use memory::SharedRegion;
 pub(super) use swap::{Card, Counter, Host};
 
 use super::tcp::Ended;
-use super::{Exchange, Incoming, Merge, Outgoing};
+use super::{Exchange, Incoming, Loan, Merge, Outgoing, Piece};
 use crate::error::CollectiveError;
 use crate::frame::{Arrival, FrameError};
 use crate::group::Group;
@@ -98,20 +98,26 @@ impl<'a, 'b> Round<'a, 'b> {
         round
     }
 
-    /// A round in which the messages of all others are taken together.
-    pub(super) fn collecting(
-        world: usize,
-        me: Rank,
+    /// A round in which the messages of all others are taken together and answered. `None` if a loan lies in memory that
+    /// is not shared.
+    pub(super) fn trading(
+        (world, me): (usize, Rank),
         call: &Exchange,
-        sends: impl Iterator<Item = &'a Outgoing<'a>>,
+        loans: &[Loan<'_>],
+        local: &Local,
         merge: &'a mut dyn Merge,
-    ) -> Self {
-        let mut round = Self::new(world, call, sends, std::iter::empty());
+    ) -> Option<Self> {
+        let mut round = Self::new(world, call, std::iter::empty(), std::iter::empty());
+        for loan in loans {
+            let answer = local.regions.find(loan.into)?;
+            let place = loan.from.map_or(Some(answer), |from| local.regions.find(from))?;
+            round.sends[loan.to.0 as usize] = Some(Sending::lent(loan.into.len(), place, answer));
+        }
         for (rank, receive) in round.receives.iter_mut().enumerate() {
             *receive = (rank != me.0 as usize).then(|| Receiving::together(merge.len_bytes()));
         }
         round.merging = Some(Merging { merge, done: 0 });
-        round
+        Some(round)
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -325,6 +331,11 @@ impl Local {
         region.map(Region::shared).map_err(|e| io_error(&format!("allocating {len_bytes} shared bytes"), &e))
     }
 
+    /// Whether these bytes lie there.
+    pub(super) fn owns(&self, bytes: &[u8]) -> bool {
+        self.regions.find(bytes).is_some()
+    }
+
     /// A wait, for as long as it pays here.
     pub(super) const fn idle(&self) -> Idle {
         Idle::new(self.patience)
@@ -381,10 +392,11 @@ impl Local {
         let missing = merging.merge.len_bytes() - merging.done;
         // No short rest: the last piece may be twice as long.
         let len = if missing < 2 * LENT_PIECE { missing } else { LENT_PIECE };
-        let both = || self.links.iter().zip(receives).filter_map(|(link, r)| link.as_ref().zip(r.as_ref()));
-        let pieces: Vec<&[u8]> =
-            both().map(|(link, receiving)| link.piece(receiving, merging.done, len)).collect();
-        merging.merge.merge(merging.done, &pieces);
+        let both = self.links.iter_mut().zip(receives).filter_map(|(link, r)| link.as_mut().zip(r.as_ref()));
+        let mut pieces: Vec<Piece<'_>> =
+            both.map(|(link, receiving)| link.piece(receiving, merging.done, len)).collect();
+        merging.merge.merge(merging.done, &mut pieces);
+        drop(pieces);
         merging.done += len;
         for (link, receiving) in self.links.iter_mut().zip(receives) {
             if let Some((link, receiving)) = link.as_mut().zip(receiving.as_ref()) {

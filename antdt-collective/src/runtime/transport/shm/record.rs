@@ -22,8 +22,9 @@ pub(super) fn tag_of(bytes: &TagBytes) -> Result<Tag, FrameError> {
 pub(super) enum Body {
     /// Behind the record, in the ring.
     Ring,
-    /// Where the sender keeps them, as offer `number`.
-    Offer { number: u64, place: Place },
+    /// Where the sender keeps them, as offer `number`. The answer goes to `answer`, if one is wanted: to a region of its
+    /// own, or to where the bytes are.
+    Offer { number: u64, place: Place, answer: Option<Place> },
 }
 
 /// What follows the tag.
@@ -38,11 +39,14 @@ impl Record {
     pub(super) const LEN: usize = GRAIN;
 
     pub(super) fn encode(&self, tag: &TagBytes) -> [u8; Self::LEN] {
-        let (number, place) = match self.body {
-            Body::Ring => (0, Place { region: 0, region_len: 0, offset: 0 }),
-            Body::Offer { number, place } => (number, place),
+        // No region is of length 0.
+        let none = Place { region: 0, region_len: 0, offset: 0 };
+        let (number, place, answer) = match self.body {
+            Body::Ring => (0, none, none),
+            Body::Offer { number, place, answer } => (number, place, answer.unwrap_or(none)),
         };
-        let words = [self.len, number, place.region, place.region_len, place.offset];
+        let of = |place: Place| [place.region, place.region_len, place.offset];
+        let words = [self.len, number].into_iter().chain(of(place)).chain(of(answer));
         let mut bytes = [0; Self::LEN];
         bytes[..Header::LEN].copy_from_slice(tag);
         for (to, word) in bytes[Header::LEN..].chunks_exact_mut(8).zip(words) {
@@ -59,8 +63,12 @@ impl Record {
             let at = Header::LEN + 8 * index;
             bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
         };
-        let place = Place { region: word(2), region_len: word(3), offset: word(4) };
-        let body = if word(1) == 0 { Body::Ring } else { Body::Offer { number: word(1), place } };
+        let place = |from| Place { region: word(from), region_len: word(from + 1), offset: word(from + 2) };
+        let answer = Some(place(5)).filter(|answer| answer.region_len > 0);
+        let body = match word(1) {
+            0 => Body::Ring,
+            number => Body::Offer { number, place: place(2), answer },
+        };
         (tag, Self { len: word(0), body })
     }
 }
@@ -77,7 +85,10 @@ mod tests {
         let tag =
             Tag { membership: MembershipVersion(3), sequence: 7, round: 2, operation: Operation::CONNECT };
         let place = Place { region: 1 << 40, region_len: 99, offset: 17 };
-        for body in [Body::Ring, Body::Offer { number: 5, place }] {
+        let offer = |answer| Body::Offer { number: 5, place, answer };
+        for body in
+            [Body::Ring, offer(None), offer(Some(place)), offer(Some(Place { region: 8192, ..place }))]
+        {
             let record = Record { len: 1 << 33, body };
             let (bytes, read) = Record::decode(&record.encode(&tag_bytes(&tag)));
             assert_eq!((tag_of(&bytes), read), (Ok(tag), record));

@@ -1,0 +1,154 @@
+use std::collections::BTreeSet;
+
+use antdt_core::{Holder, Incarnation, JobTime, NodeId, Seed};
+
+use super::*;
+use crate::partial::generator::{GeneratorConfig, GroupGenerator};
+use crate::partial::message::GroupKey;
+
+fn holder(index: u32) -> Holder {
+    Holder::new(NodeId::worker(index), Incarnation(0))
+}
+
+/// The first request of `initiator` among idle workers, `per_host` on a host: the groups that are formed for it, in order.
+fn formed(
+    policy: Box<dyn GroupPolicy>,
+    workers: u32,
+    per_host: u32,
+    seed: u64,
+    initiator: u32,
+) -> Vec<(GroupKind, Vec<u32>)> {
+    let config = GeneratorConfig { seed: Seed(seed), ..GeneratorConfig::default() };
+    let mut generator = GroupGenerator::new(config, policy).unwrap();
+    for index in 0..workers {
+        generator.hello(JobTime::ZERO, holder(index), index / per_host).unwrap();
+    }
+    generator.request(JobTime::ZERO, holder(initiator), 1).unwrap();
+    let buffers = (0..workers).map(NodeId::worker);
+    let keys: BTreeSet<(GroupKey, NodeId)> =
+        buffers.flat_map(|node| generator.buffer(node).map(move |key| (key, node))).collect();
+    let mut groups: Vec<(GroupKey, NodeId)> = keys.into_iter().collect();
+    groups.dedup_by_key(|(key, _)| *key);
+    let members = |(key, node): (GroupKey, NodeId)| {
+        let (kind, members) = generator.group_of(node, key).unwrap();
+        (kind, members.iter().map(|member| member.node.index).collect())
+    };
+    groups.into_iter().map(members).collect()
+}
+
+/// What `groups` leave of the variance of models, one after the other.
+fn left(groups: &[(GroupKind, Vec<u32>)], models: &[f64]) -> f64 {
+    let variance = |models: &[f64]| {
+        let mean = models.iter().sum::<f64>() / models.len() as f64;
+        models.iter().map(|model| (model - mean).powi(2)).sum::<f64>()
+    };
+    let mut after = models.to_vec();
+    for (_, members) in groups {
+        let mean = members.iter().map(|member| after[*member as usize]).sum::<f64>() / members.len() as f64;
+        members.iter().for_each(|member| after[*member as usize] = mean);
+    }
+    variance(&after) / variance(models)
+}
+
+/// I16: the mean over many draws is the closed form, within three times what chance makes of it.
+#[test]
+fn groups_mix_models_as_fast_as_evenly_drawn_ones() {
+    let draws = 2_000_u32;
+    for (workers, size) in [(8, 2), (8, 4), (12, 3), (16, 4), (16, 8)] {
+        let (n, g) = (f64::from(workers), f64::from(size));
+        // Models that differ in no regular way.
+        let models: Vec<f64> = (0..workers).map(|worker| f64::from(worker * worker * 7 % 31)).collect();
+        let one = 1.0 - (g - 1.0) / (n - 1.0);
+        let partition = (n - g) / (g * (n - 1.0));
+        let policies: [(Box<dyn GroupPolicy>, f64); 3] = [
+            (Box::new(Random::new(size).unwrap()), one),
+            (Box::new(Random::buffered(size).unwrap()), one),
+            (Box::new(Division::new(size).unwrap()), partition),
+        ];
+        for (policy, expected) in policies {
+            let name = policy.name();
+            let seen: Vec<f64> = (0..draws)
+                // Whoever asks is in a group: all ask in turn, so that it is even.
+                .map(|seed| left(&formed(policy.clone(), workers, 1, seed.into(), seed % workers), &models))
+                .collect();
+            let mean = seen.iter().sum::<f64>() / f64::from(draws);
+            let spread = seen.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / f64::from(draws - 1);
+            let chance = (spread / f64::from(draws)).sqrt();
+            assert!((mean - expected).abs() < 3.0 * chance, "{name} {workers} {size}: {mean} of {expected}");
+            assert!(chance < 0.02, "{name} {workers} {size}: {chance} shows nothing");
+        }
+    }
+}
+
+/// I22: nobody who is idle is left out.
+#[test]
+fn a_division_puts_all_idle_workers_into_one_group_each() {
+    for (workers, size) in [(2, 4), (3, 2), (5, 4), (8, 4), (9, 4), (13, 3), (16, 8)] {
+        for seed in 0..20 {
+            let groups = formed(Box::new(Division::new(size).unwrap()), workers, 1, seed, workers - 1);
+            let mut members: Vec<u32> = groups.iter().flat_map(|(_, members)| members.clone()).collect();
+            members.sort_unstable();
+            assert_eq!(members, (0..workers).collect::<Vec<_>>(), "{groups:?}");
+            let sizes =
+                |(_, members): &(GroupKind, Vec<u32>)| (2..=size as usize + 1).contains(&members.len());
+            assert!(groups.iter().all(sizes), "{groups:?}");
+        }
+    }
+}
+
+/// I22 and I24, and the order of the phases.
+#[test]
+fn two_phases_take_every_host_across_once_and_then_as_a_whole() {
+    for (workers, per_host, size) in [(8, 4, 2), (12, 4, 3), (16, 4, 4), (9, 4, 2), (15, 5, 2)] {
+        let hosts = workers_of_hosts(workers, per_host);
+        for seed in 0..20 {
+            let policy = Box::new(InterIntra::new(size).unwrap());
+            let groups = formed(policy, workers, per_host, seed, 0);
+            let of = |kind| groups.iter().filter(move |(one, _)| *one == kind).map(|(_, members)| members);
+            let [heads] = of(GroupKind::Inter).collect::<Vec<_>>()[..] else { panic!("{groups:?}") };
+            assert_eq!(heads.iter().map(|head| head / per_host).collect::<Vec<_>>(), of_all(&hosts));
+            // In the first phase each worker is in one group, unless it is the only one that is left of its host.
+            let first: Vec<u32> =
+                of(GroupKind::Inter).chain(of(GroupKind::IntraPart)).flatten().copied().collect();
+            let once: BTreeSet<u32> = first.iter().copied().collect();
+            assert_eq!(once.len(), first.len(), "{groups:?}");
+            for host in &hosts {
+                let out = host.iter().filter(|worker| !once.contains(worker)).count();
+                assert_eq!(out, usize::from(host.len() == 2), "{groups:?}");
+            }
+            let whole: Vec<Vec<u32>> = of(GroupKind::IntraAll).cloned().collect();
+            let several = |host: &&Vec<u32>| host.len() > 1;
+            assert_eq!(whole, hosts.iter().filter(several).cloned().collect::<Vec<_>>(), "{groups:?}");
+            let second = groups.iter().position(|(kind, _)| *kind == GroupKind::IntraAll).unwrap();
+            assert!(groups[second..].iter().all(|(kind, _)| *kind == GroupKind::IntraAll), "{groups:?}");
+        }
+    }
+    // On one host there is nothing to cross.
+    let groups = formed(Box::new(InterIntra::new(2).unwrap()), 4, 4, 0, 0);
+    assert_eq!(groups, [(GroupKind::IntraAll, vec![0, 1, 2, 3])]);
+}
+
+fn workers_of_hosts(workers: u32, per_host: u32) -> Vec<Vec<u32>> {
+    let all: Vec<u32> = (0..workers).collect();
+    all.chunks(per_host as usize).map(<[u32]>::to_vec).collect()
+}
+
+/// The numbers of the hosts.
+fn of_all(hosts: &[Vec<u32>]) -> Vec<u32> {
+    (0..).take(hosts.len()).collect()
+}
+
+/// Each head may be any worker of its host: no card carries more than others over time.
+#[test]
+fn every_worker_of_a_host_is_its_head_as_often_as_others() {
+    let (draws, per_host) = (4_000_u32, 4);
+    let mut heads = [0_u32; 8];
+    for seed in 0..draws {
+        let groups = formed(Box::new(InterIntra::new(2).unwrap()), 8, per_host, seed.into(), 0);
+        groups[0].1.iter().for_each(|head| heads[*head as usize] += 1);
+    }
+    let even = f64::from(draws) / f64::from(per_host);
+    // Four times the standard deviation of a count.
+    let most = 4.0 * (even * (1.0 - 1.0 / f64::from(per_host))).sqrt();
+    assert!(heads.iter().all(|count| (f64::from(*count) - even).abs() < most), "{heads:?}");
+}
