@@ -7,7 +7,7 @@
 //! lie side by side, and the processor sees well ahead where the walk goes. What it takes longer with many workers than
 //! with few is the least that a simulated step does.
 //!
-//! The lines were counted, in the simulator as it is, with `valgrind --tool=cachegrind --cache-sim=yes
+//! The lines were counted in the simulator as it was in November 2026, with `valgrind --tool=cachegrind --cache-sim=yes
 //! --D1=1048576,16,64`: 40 steps less 10 with shards of 160 samples. For each worker and step, 92 lines are read or written
 //! beyond the first MiB if there are 16,384 workers, and 9 if there are 100; the walks do no more than the difference. So early
 //! all workers still have shards; those that ask for new ones touch more. How many different lines they are was estimated

@@ -118,29 +118,13 @@ pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E
         operands.iter().all(|operand| operand.len() == into.len()),
         "operands of a reduction differ in length"
     );
-    let (left, middle, right) = match operands {
+    match operands {
         [] => panic!("a reduction has operands"),
-        [only] => return into.copy_from_slice(only),
-        [left, right] => return reduce_into(op, into, left, right),
-        [left, second, middle @ .., last] => ((left, second), middle, last),
-    };
-    let streams = size_of_val(into) >= STREAM_MIN_BYTES;
-    let mut block = [0_u64; STREAM_BLOCK / 8];
-    let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
-    let most = block.len();
-    for start in (0..into.len()).step_by(most) {
-        let range = start..into.len().min(start + most);
-        let block = &mut block[..range.len()];
-        combine(op, block, &left.0[range.clone()], &left.1[range.clone()]);
-        for operand in middle {
-            reduce(op, block, &operand[range.clone()]);
-        }
-        let into = &mut into[range.clone()];
-        if streams {
-            stream_combined(op, into, block, &right[range]);
-        } else {
-            combine(op, into, block, &right[range]);
-        }
+        [only] => into.copy_from_slice(only),
+        _ if size_of_val(into) >= STREAM_MIN_BYTES => stream_all_into(op, &mut [into], operands),
+        _ => to_the_last(op, operands, |start, left, right| {
+            combine(op, &mut into[start..start + left.len()], left, right);
+        }),
     }
 }
 
@@ -154,22 +138,29 @@ pub fn stream_all_into<E: Element>(op: ReduceOp, places: &mut [&mut [E]], operan
         places.iter().all(|place| place.len() == len) && operands.iter().all(|operand| operand.len() == len),
         "operands of a reduction differ in length"
     );
+    assert!(operands.len() > 1, "a reduction has operands");
+    to_the_last(op, operands, |start, left, right| stream_to_each(op, places, start, left, right));
+}
+
+// Folds two operands or more, but for the last one: `last` gets what came of the others, block by block in the first level of
+// the cache, with where the block begins, and the last operand.
+fn to_the_last<E: Element>(op: ReduceOp, operands: &[&[E]], mut last: impl FnMut(usize, &[E], &[E])) {
     let (left, middle, right) = match operands {
-        [] | [_] => panic!("a reduction has operands"),
-        [left, right] => return stream_to_each(op, places, 0, left, right),
-        [left, second, middle @ .., last] => ((left, second), middle, last),
+        [] | [_] => return,
+        [left, right] => return last(0, left, right),
+        [left, second, middle @ .., right] => ((left, second), middle, right),
     };
     let mut block = [0_u64; STREAM_BLOCK / 8];
     let block: &mut [E] = bytemuck::cast_slice_mut(&mut block);
     let most = block.len();
-    for start in (0..len).step_by(most) {
-        let range = start..len.min(start + most);
+    for start in (0..right.len()).step_by(most) {
+        let range = start..right.len().min(start + most);
         let block = &mut block[..range.len()];
         combine(op, block, &left.0[range.clone()], &left.1[range.clone()]);
         for operand in middle {
             reduce(op, block, &operand[range.clone()]);
         }
-        stream_to_each(op, places, start, block, &right[range]);
+        last(start, block, &right[range]);
     }
 }
 

@@ -91,9 +91,7 @@ impl<T: Transport> Transport for CountTransport<T> {
         loans: &mut [Loan<'_>],
         merge: &mut dyn Merge,
     ) -> Result<(), CollectiveError> {
-        let sends: Vec<Outgoing<'_>> =
-            loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
-        self.count(&sends);
+        self.count(&loans.iter().map(Loan::outgoing).collect::<Vec<_>>());
         self.inner.trade(call, loans, merge)
     }
 

@@ -122,8 +122,7 @@ impl<T: Transport> Transport for FaultTransport<T> {
     ) -> Result<(), CollectiveError> {
         if self.fault == Fault::DiesWithin && self.left == 0 {
             // Messages that get through, and want no answer.
-            let sends: Vec<Outgoing<'_>> =
-                loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
+            let sends: Vec<Outgoing<'_>> = loans.iter().map(Loan::outgoing).collect();
             return Err(self.die_within(call, &sends, &mut []));
         }
         self.take_part(|inner| inner.trade(call, loans, merge))

@@ -69,6 +69,11 @@ impl Loan<'_> {
     pub fn bytes(&self) -> &[u8] {
         self.from.unwrap_or(self.into)
     }
+
+    /// The message as one that wants no answer.
+    pub fn outgoing(&self) -> Outgoing<'_> {
+        Outgoing { to: self.to, bytes: self.bytes() }
+    }
 }
 
 /// A part of a message that was lent by another member.
@@ -251,8 +256,7 @@ fn trade_by_exchange<T: Transport + ?Sized>(
     let others = || (0..world).map(Rank).filter(|rank| *rank != me);
     let len = merge.len_bytes();
     let mut kept = vec![0_u8; len * (world as usize - 1)];
-    let sends: Vec<Outgoing<'_>> =
-        loans.iter().map(|loan| Outgoing { to: loan.to, bytes: loan.bytes() }).collect();
+    let sends: Vec<Outgoing<'_>> = loans.iter().map(Loan::outgoing).collect();
     let mut receives: Vec<Incoming<'_>> = others()
         .zip(kept.chunks_exact_mut(len.max(1)))
         .map(|(from, place)| Incoming { from, sink: Sink::Place(place) })
