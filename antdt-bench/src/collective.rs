@@ -26,7 +26,7 @@ mod series;
 pub use peers::Peer;
 pub use rank::run as rank;
 
-use bounds::{Duplex, Floor, Least, Took};
+use bounds::{Duplex, Floor, Least, Took, Work};
 use case::{Path, Plan, SIZES, WORLDS};
 use crew::Crew;
 use order::{Buffer, Medium, Prepared, Times};
@@ -162,7 +162,7 @@ impl Column {
             Self::Ours(path) => Some(System::Ours(path.medium)),
             Self::Gloo => Some(System::Gloo),
             Self::Openmpi(medium) => Some(System::Openmpi(medium)),
-            Self::Duplex | Self::Bare | Self::Frugal | Self::Floor | Self::Copies => None,
+            Self::Duplex | Self::Bare | Self::Kept | Self::Frugal | Self::Floor | Self::Copies => None,
         }
     }
 
@@ -286,9 +286,10 @@ struct Bounds {
 impl Bounds {
     fn prepare(&mut self, column: Column, world: u32, bytes: usize) -> Result<()> {
         let exchange = match column {
-            Column::Duplex => Duplex::best(bytes, false, Least::Time)?,
-            Column::Bare => Duplex::best(bytes, true, Least::Time)?,
-            Column::Frugal => Duplex::best(bytes, true, Least::Cpu)?,
+            Column::Duplex => Duplex::best(bytes, Work::Move, Least::Time)?,
+            Column::Bare => Duplex::best(bytes, Work::Sum, Least::Time)?,
+            Column::Kept => Duplex::best(bytes, Work::SumAndKeep, Least::Time)?,
+            Column::Frugal => Duplex::best(bytes, Work::Sum, Least::Cpu)?,
             _ => {
                 self.floor.get_or_insert_with(|| Floor::new(world, bytes));
                 return Ok(());

@@ -56,6 +56,18 @@ pub(super) enum Least {
     Cpu,
 }
 
+/// What an exchange does with the elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It moves them: what the socket can do.
+    Move,
+    /// It sums the operands.
+    Sum,
+    /// It sums them where they lie, and keeps a copy of what lay there, made past the caches: the way back of a call that
+    /// breaks off.
+    SumAndKeep,
+}
+
 /// What an exchange took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Took {
@@ -67,13 +79,12 @@ pub(super) struct Took {
 
 /// Two sides that exchange over loopback what two ranks must for an all-reduce, a thread and a core each: half of the
 /// elements as operands, and as many bytes again as sums, piece by piece or at once. Nothing is touched that need not be:
-/// operands are received into a room the size of a piece. There are no frames, no deadlines, and no way back.
+/// operands are received into a room the size of a piece. There are no frames and no deadlines.
 #[derive(Debug)]
 pub(super) struct Duplex {
     way: Way,
     sides: [Side; 2],
-    /// Whether the operands are summed, too.
-    folds: bool,
+    work: Work,
 }
 
 #[derive(Debug)]
@@ -83,21 +94,24 @@ struct Side {
     theirs: Vec<f32>,
     mine: Vec<f32>,
     room: Vec<f32>,
+    /// What lay in `theirs` and `mine`, piece by piece; empty if it is not kept.
+    kept: Vec<f32>,
 }
 
 impl Duplex {
-    /// The best way to exchange what ranks with `bytes` have: all at once, which is what the socket can do; or, if it `folds`
-    /// what it receives, piece by piece as well, whatever is better.
-    pub(super) fn best(bytes: usize, folds: bool, least_of: Least) -> Result<Self> {
+    /// The best way to exchange what ranks with `bytes` have: all at once if it only moves, and piece by piece as well if it
+    /// sums, whatever is better.
+    pub(super) fn best(bytes: usize, work: Work, least_of: Least) -> Result<Self> {
         let mut best: Option<(f64, Self)> = None;
         for write in WRITES.into_iter().filter(|write| *write <= bytes.max(WRITES[0])) {
             for socket_buffer in SOCKET_BUFFERS {
-                for piece in
-                    PIECES.into_iter().filter(|piece| *piece == PIECES[0] || folds && *piece < bytes / 2)
+                for piece in PIECES
+                    .into_iter()
+                    .filter(|piece| *piece == PIECES[0] || work != Work::Move && *piece < bytes / 2)
                 {
                     for sleeps in [false, true] {
                         let way = Way { write, socket_buffer, piece, sleeps };
-                        let mut duplex = Self::connect(way, bytes.min(CHOSEN_AT_MOST), folds)?;
+                        let mut duplex = Self::connect(way, bytes.min(CHOSEN_AT_MOST), work)?;
                         let tries = (0..TRIES).map(|_| duplex.time()).collect::<Result<Vec<Took>>>()?;
                         let least = least(tries.iter().map(|took| match least_of {
                             Least::Time => took.seconds,
@@ -115,14 +129,14 @@ impl Duplex {
             // The very connections: what buffers have grown to differs from one to the next.
             return Ok(best);
         }
-        let mut duplex = Self::connect(best.way, bytes, folds)?;
+        let mut duplex = Self::connect(best.way, bytes, work)?;
         for _ in 0..TRIES {
             duplex.time()?;
         }
         Ok(duplex)
     }
 
-    fn connect(way: Way, bytes: usize, folds: bool) -> Result<Self> {
+    fn connect(way: Way, bytes: usize, work: Work) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let near = TcpStream::connect(listener.local_addr()?)?;
         let (far, _) = listener.accept()?;
@@ -130,6 +144,8 @@ impl Duplex {
         let side = |stream: TcpStream, value: f32| -> Result<Side> {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
+            // As ours do: a control that paces would make this a bound that comes and goes.
+            let _ = sockopt::set_tcp_congestion(&stream, "reno");
             if let Some(size) = way.socket_buffer {
                 sockopt::set_socket_send_buffer_size(&stream, size)?;
                 sockopt::set_socket_recv_buffer_size(&stream, size)?;
@@ -141,14 +157,15 @@ impl Duplex {
                 theirs: all(),
                 mine: all(),
                 room: vec![value; half.min(way.piece / size_of::<f32>())],
+                kept: if work == Work::SumAndKeep { vec![value; 2 * half] } else { Vec::new() },
             })
         };
-        Ok(Self { way, sides: [side(near, 1.0)?, side(far, 2.0)?], folds })
+        Ok(Self { way, sides: [side(near, 1.0)?, side(far, 2.0)?], work })
     }
 
     /// One exchange on average, of several for short ones.
     pub(super) fn time(&mut self) -> Result<Took> {
-        let (way, folds) = (self.way, self.folds);
+        let (way, work) = (self.way, self.work);
         let times = SENT_AT_LEAST.div_ceil(2 * size_of_val(&self.sides[0].mine[..]));
         let start = Barrier::new(2);
         let took: Vec<Result<Took>> = thread::scope(|scope| {
@@ -162,7 +179,7 @@ impl Duplex {
                         stay_on(core);
                         start.wait();
                         let (cpu, began) = (clock_time(ClockId::ThreadCPUTime), Instant::now());
-                        (0..times).try_for_each(|_| side.exchange(way, folds))?;
+                        (0..times).try_for_each(|_| side.exchange(way, work))?;
                         let (seconds, cpu) = (began.elapsed(), clock_time(ClockId::ThreadCPUTime) - cpu);
                         Ok(Took { seconds: seconds.as_secs_f64(), cpu: cpu.as_secs_f64() })
                     })
@@ -181,17 +198,23 @@ impl Duplex {
 }
 
 impl Side {
-    fn exchange(&mut self, way: Way, folds: bool) -> Result<()> {
-        let Self { stream, theirs, mine, room } = self;
+    fn exchange(&mut self, way: Way, work: Work) -> Result<()> {
+        let Self { stream, theirs, mine, room, kept } = self;
         let piece = room.len();
+        let mut kept = kept.chunks_mut(2 * piece);
         for (theirs, mine) in theirs.chunks_mut(piece).zip(mine.chunks_mut(piece)) {
+            if let Some(kept) = kept.next() {
+                let (of_theirs, of_mine) = kept.split_at_mut(theirs.len());
+                kernel::stream(bytemuck::cast_slice_mut(of_theirs), bytemuck::cast_slice(theirs));
+                kernel::stream(bytemuck::cast_slice_mut(of_mine), bytemuck::cast_slice(mine));
+            }
             let room = &mut room[..mine.len()];
             both(stream, way, bytemuck::cast_slice(theirs), bytemuck::cast_slice_mut(room))?;
-            let sums = if folds {
+            let sums = if work == Work::Move {
+                room
+            } else {
                 kernel::reduce(ReduceOp::Sum, mine, room);
                 mine
-            } else {
-                room
             };
             both(stream, way, bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(theirs))?;
         }
@@ -332,12 +355,16 @@ mod tests {
     fn both_sides_end_with_the_sums_in_pieces_or_at_once_asleep_or_not() {
         for (piece, sleeps) in [(usize::MAX, false), (usize::MAX, true), (4000, false), (4000, true)] {
             let way = Way { write: 1000, socket_buffer: Some(64 << 10), piece, sleeps };
-            let mut duplex = Duplex::connect(way, SENT_AT_LEAST, true).unwrap();
-            let took = duplex.time().unwrap();
-            assert!(took.seconds > 0.0 && took.cpu > 0.0);
-            // Each side sums its half, and has the other's sums for the other half.
-            for side in duplex.sides {
-                assert!(side.mine.iter().chain(&side.theirs).all(|sum| *sum == 3.0));
+            for work in [Work::Sum, Work::SumAndKeep] {
+                let mut duplex = Duplex::connect(way, SENT_AT_LEAST, work).unwrap();
+                let took = duplex.time().unwrap();
+                assert!(took.seconds > 0.0 && took.cpu > 0.0);
+                // Each side sums its half, and has the other's sums for the other half.
+                for (side, own) in duplex.sides.into_iter().zip([1.0, 2.0]) {
+                    assert!(side.mine.iter().chain(&side.theirs).all(|sum| *sum == 3.0));
+                    assert!(side.kept.iter().all(|x| *x == own), "as it was before");
+                    assert_eq!(side.kept.is_empty(), work == Work::Sum);
+                }
             }
         }
     }
@@ -345,7 +372,7 @@ mod tests {
     #[test]
     fn without_sums_each_half_comes_back_as_it_was_sent() {
         let way = Way { write: 1000, socket_buffer: None, piece: 4000, sleeps: true };
-        let mut duplex = Duplex::connect(way, SENT_AT_LEAST, false).unwrap();
+        let mut duplex = Duplex::connect(way, SENT_AT_LEAST, Work::Move).unwrap();
         duplex.time().unwrap();
         for (side, own) in duplex.sides.iter().zip([1.0, 2.0]) {
             assert!(side.mine.iter().chain(&side.theirs).all(|x| *x == own));

@@ -46,6 +46,15 @@ impl Path {
         }
     }
 
+    /// The least that an all-reduce over sockets does. One in the caller's own buffer needs a way back; the communicator's
+    /// are exchanged for the results.
+    const fn bare(self) -> Column {
+        match self.buffer {
+            Buffer::Heap => Column::Kept,
+            Buffer::Own => Column::Bare,
+        }
+    }
+
     /// Its name in the table, with the number of ranks.
     pub(super) fn title(self, world: u32) -> String {
         format!("{self}, {world} ranks")
@@ -55,7 +64,7 @@ impl Path {
     pub(super) fn columns(self, world: u32, bytes: usize) -> Vec<Column> {
         let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
         match self.medium {
-            Medium::Tcp if world == 2 && bytes > SHORT => columns.extend([Column::Duplex, Column::Bare]),
+            Medium::Tcp if world == 2 && bytes > SHORT => columns.extend([Column::Duplex, self.bare()]),
             Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Copies]),
             _ => {}
         }
@@ -182,7 +191,7 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
             );
         }
     }
-    if let Some(bare) = of(Column::Bare).filter(|_| path.medium == Medium::Tcp) {
+    if let Some(bare) = of(path.bare()).filter(|_| path.medium == Medium::Tcp) {
         let most = of(Column::Openmpi(path.medium)).map(|peer| peer.median() / bare.median());
         let most =
             most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));

@@ -21,6 +21,8 @@ pub(super) enum Column {
     Duplex,
     /// The same, and the sums.
     Bare,
+    /// The same, and a copy of what lay there before.
+    Kept,
     /// The same, in the way that takes the cores the least time.
     Frugal,
     /// The least passes over memory of ranks that read each other's: one that reduces, one that copies.
@@ -37,6 +39,7 @@ impl fmt::Display for Column {
             Self::Openmpi(_) => Peer::Openmpi.fmt(f),
             Self::Duplex => f.write_str("duplex ceiling"),
             Self::Bare => f.write_str("bare all-reduce"),
+            Self::Kept => f.write_str("bare all-reduce with a way back"),
             Self::Frugal => f.write_str("least time on the cores"),
             Self::Floor => f.write_str("memory floor"),
             Self::Copies => f.write_str("copies of the buffers"),

@@ -22,6 +22,9 @@ use crate::schedule::CostModel;
 /// Bytes for each member: a message of that length is still in the second level of the cache when it is sent on.
 const SLICE_BYTES: usize = 512 << 10;
 
+/// From this length of a buffer on, its log goes past the caches: they hold a slice and what is on its way, and little more.
+const LOG_STREAM_MIN_BYTES: usize = 1 << 20;
+
 /// The bytes of a round take so many times its latency, at the least.
 const LATENCIES: f64 = 8.0;
 
@@ -58,7 +61,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
         mut reduce: impl FnMut(&mut Self, &mut Exchange, &mut [E]) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let slice = self.slice_len::<E>(way, data.len());
-        let streams = size_of_val(data) >= lending::STREAM_MIN_BYTES;
+        let streams = size_of_val(data) >= LOG_STREAM_MIN_BYTES;
         self.with_target(data.len(), |this, log| {
             let (mut logged, mut result) = (0, Ok(()));
             for (piece, log) in data.chunks_mut(slice).zip(log.chunks_mut(slice)) {

@@ -12,8 +12,8 @@ use crate::frame::Tag;
 use crate::runtime::wait::wait;
 
 /// How long a transport that goes away waits until its peers' systems have what it sent. A peer that reads, or has room
-/// for it, takes far less.
-const LINGER: Duration = Duration::from_millis(100);
+/// for it, takes far less, even where many ranks share a core.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Between two looks at what is still unacknowledged.
 const LOOK: Duration = Duration::from_millis(1);

@@ -16,7 +16,7 @@ use crate::runtime::transport::Sink;
 /// Bytes per frame. Long enough that a header and two system calls are nothing against it; short enough that what was
 /// begun can be ended when a rank fails, and that what is checksummed is still in the cache when the kernel copies it. A
 /// multiple of 64, so that no element is cut in two.
-pub(super) const SEGMENT_BYTES: usize = 256 << 10;
+pub(super) const SEGMENT_BYTES: usize = 512 << 10;
 
 /// Bytes read at a time on their way into a fold. They are folded while they are still in the second level of the
 /// cache; half as much costs more system calls than it saves, and four times as much falls out of the cache.

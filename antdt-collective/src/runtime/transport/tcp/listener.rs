@@ -415,23 +415,12 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Bytes that a connection within a host takes before its other end has read some: a segment and its header, twice over,
-/// as the system counts them. What is on its way is then still in a cache of the host when it is read; the system's own
-/// buffers grow far beyond, and cost a fifth of the time of a long message. Less than a segment costs more than that.
-const SEND_BUFFER_BYTES: usize = 256 << 10;
-
 // Inside a host there is no link that could be congested, and a control that paces what it sends (BBR) loses an eighth of
 // the time of a long message there, and half of that of a short one. Reno never paces, and every process may take it.
-// Where one of these settings is refused, what the system takes by default is as right, and slower.
+// Where it is refused, what the system takes by default is as right, and slower.
 fn suit_host(stream: &TcpStream) {
-    if !is_within_host(stream) {
-        return;
-    }
-    let _ = sockopt::set_tcp_congestion(stream, "reno");
-    // A smaller one than was asked for would be worse than that of the system, and could not be taken back.
-    let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
-    if most.and_then(|most| most.trim().parse().ok()).is_some_and(|most: usize| most >= SEND_BUFFER_BYTES) {
-        let _ = sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES);
+    if is_within_host(stream) {
+        let _ = sockopt::set_tcp_congestion(stream, "reno");
     }
 }
 

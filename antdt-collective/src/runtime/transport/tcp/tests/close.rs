@@ -50,3 +50,29 @@ fn a_reason_reaches_the_peer_although_its_sender_closes_with_bytes_unread() {
         });
     }
 }
+
+#[test]
+fn what_a_peer_sent_before_it_closed_is_received_although_it_cannot_be_answered() {
+    const ROUNDS: u32 = 4;
+    let (mut puppet, mut transport) = Puppet::meet(5);
+    for round in 0..ROUNDS {
+        // After the first segment the peer is told that its message is being taken: nobody is there to hear it.
+        puppet.send(reduce_tag(5, 1, round), 0, &[1; 64]);
+        puppet.send(reduce_tag(5, 1, round), 1, &[2; 36]);
+    }
+    drop(puppet);
+    let receive = |transport: &mut TcpTransport, round| {
+        let started = Instant::now();
+        let call =
+            Exchange { tag: reduce_tag(5, 1, round), started, deadline: started + PATIENT, stall: PATIENT };
+        let mut place = [0; 100];
+        let receives = &mut [Incoming { from: Rank(0), sink: Sink::Place(&mut place) }];
+        transport.exchange(&call, &[], receives).map(|()| place)
+    };
+    for round in 0..ROUNDS {
+        let place = receive(&mut transport, round).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        assert_eq!((&place[..64], &place[64..]), (&[1; 64][..], &[2; 36][..]));
+    }
+    let error = receive(&mut transport, ROUNDS).unwrap_err();
+    assert!(matches!(error, CollectiveError::PeerClosed { .. }), "{error}");
+}
