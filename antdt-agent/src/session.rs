@@ -170,6 +170,11 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
+    /// The reports that the next beat says; at least the first of them.
+    pub fn unsaid(&self) -> &[Reported] {
+        self.reports.as_slices().0
+    }
+
     /// What the node holds, and what is in force on it in its step `at`: if that is new, since then.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
@@ -185,10 +190,16 @@ impl AgentSession {
 
     /// What to say now. The reports leave the session; [`beat_failed`](Self::beat_failed) brings them back.
     pub fn beat(&mut self) -> Beat {
-        // As many are likely to follow: the memory goes along, and nothing is copied.
-        let next = VecDeque::with_capacity(self.reports.len());
+        // As many are likely to follow.
+        self.beat_with(Vec::with_capacity(self.reports.len()))
+    }
+
+    /// [`beat`](Self::beat) for who drives thousands of sessions: the memory of the reports goes along, as always, and that of
+    /// `spare` is used for those that follow.
+    pub fn beat_with(&mut self, mut spare: Vec<Reported>) -> Beat {
+        spare.clear();
         Beat {
-            reports: std::mem::replace(&mut self.reports, next).into(),
+            reports: std::mem::replace(&mut self.reports, spare.into()).into(),
             plan_ready: self.plan_ready,
             plan_applied: self.plan_applied,
         }
@@ -297,6 +308,18 @@ mod tests {
         session.report(reported(3));
         session.beat_failed(JobTime(1), beat);
         assert_eq!(sequences(&session.beat()), [1, 2, 3]);
+        assert_eq!(session.beat().reports, []);
+    }
+
+    #[test]
+    fn a_beat_takes_all_reports_along_and_none_of_an_earlier_one() {
+        let mut session = session();
+        session.report(reported(1));
+        let before = session.beat();
+        session.report(reported(2));
+        assert_eq!(session.unsaid(), [reported(2)]);
+        assert_eq!(sequences(&session.beat_with(before.reports)), [2]);
+        assert_eq!(session.unsaid(), []);
         assert_eq!(session.beat().reports, []);
     }
 

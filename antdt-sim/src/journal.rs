@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{Counts, Exit, Holder, JobTime, NodeId, PlanVersion, Role};
+use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, PlanVersion, Role};
 use antdt_job::Note;
 
 use crate::Setup;
@@ -193,31 +193,33 @@ impl Journal {
             Note::Applied(_, version) => {
                 self.switches.insert(version, at);
             }
-            Note::Batches(reports) if self.with_series => {
-                // The newest one ended just now; the others before it.
-                let mut end = at;
-                let mut points = Vec::with_capacity(reports.len());
-                for (report, _) in reports.iter().rev() {
-                    let wall = report.wall();
-                    if report.holder.node.role == Role::Worker && report.samples > 0 {
-                        let (samples, compute) = (report.samples, report.compute);
-                        let point = Point { at: end, batches: 1, samples, compute, wall };
-                        points.push((report.holder.node, point));
-                    }
-                    end = end - wall;
-                }
-                for (node, point) in points.into_iter().rev() {
-                    self.series.entry(node).or_default().push(point);
-                }
-            }
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
-            Note::Batches(_)
-            | Note::Launched(_)
-            | Note::Published(_)
-            | Note::Died(..)
-            | Note::Evaluated { .. } => {}
+            Note::Batches(reports) => self.batches(at, &reports),
+            Note::Launched(_) | Note::Published(_) | Note::Died(..) | Note::Evaluated { .. } => {}
+        }
+    }
+
+    /// [`Note::Batches`].
+    pub(crate) fn batches(&mut self, at: JobTime, reports: &[(BatchReport, f64)]) {
+        if !self.with_series {
+            return;
+        }
+        // The newest one ended just now; the others before it.
+        let mut end = at;
+        let mut points = Vec::with_capacity(reports.len());
+        for (report, _) in reports.iter().rev() {
+            let wall = report.wall();
+            if report.holder.node.role == Role::Worker && report.samples > 0 {
+                let (samples, compute) = (report.samples, report.compute);
+                let point = Point { at: end, batches: 1, samples, compute, wall };
+                points.push((report.holder.node, point));
+            }
+            end = end - wall;
+        }
+        for (node, point) in points.into_iter().rev() {
+            self.series.entry(node).or_default().push(point);
         }
     }
 

@@ -115,6 +115,44 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever becomes of the leases: what is counted as unread is what a batch of all could have.
+    #[test]
+    fn unread_is_what_a_batch_can_have(moves in prop::collection::vec((0_u32..8, 0_u64..12), 1..80)) {
+        let mut batcher = Batcher::new();
+        let mut out: Option<Batch> = None;
+        for (number, (what, size)) in (0..).zip(moves) {
+            match (what, out.take()) {
+                (0 | 1, batch) => {
+                    batcher.granted(grant(number, 100 * number, 4 + size, size / 2, None));
+                    out = batch;
+                }
+                (2 | 3, None) => out = Some(batcher.take(size)),
+                (2 | 3, Some(batch)) => drop(batcher.commit(&batch)),
+                (4, Some(batch)) => batcher.abort(&batch),
+                (5, batch) => {
+                    batcher.revoke(lease(size));
+                    out = batch;
+                }
+                (6, batch) => {
+                    batcher.recall(&[lease(number - size.min(number)), lease(size)]);
+                    out = batch;
+                }
+                (_, batch) => {
+                    // Every third lease is not adopted.
+                    let adopted = batcher.held().into_iter().map(|held| {
+                        let new = 1000 * number + held.lease.sequence;
+                        (held.lease.sequence % 3 != size % 3).then(|| grant(new, 0, 1, 0, None))
+                    });
+                    batcher.adopted(&adopted.collect::<Vec<_>>());
+                    out = batch;
+                }
+            }
+            prop_assert_eq!(batcher.unread(), batcher.clone().take(u64::MAX).len());
+        }
+    }
+}
+
 #[test]
 fn a_recalled_lease_is_given_up_only_before_its_first_sample() {
     let mut batcher = Batcher::new();

@@ -65,10 +65,11 @@ pub(super) struct Group {
     /// When the first member came, and the last one.
     pub(super) first: JobTime,
     pub(super) last: JobTime,
-    /// By rank: when the member's gradient is ready, if it comes [in thought](super::World::compute) only.
-    pub(super) ready: Vec<JobTime>,
-    /// How many come so.
+    /// By rank: when the member's gradient is ready, if it comes [in thought](super::World::foresees) only.
+    ready: Vec<JobTime>,
+    /// How many come so, and when the last of them is ready.
     pub(super) ready_count: usize,
+    pub(super) ready_last: JobTime,
     /// All have come; the result is on its way.
     pub(super) under_way: bool,
     /// By rank, if somebody died while the result was on its way.
@@ -96,6 +97,7 @@ impl Group {
             first: JobTime::NEVER,
             last: JobTime::ZERO,
             ready_count: 0,
+            ready_last: JobTime::ZERO,
             under_way: false,
             fates: None,
             operation: 0,
@@ -105,10 +107,67 @@ impl Group {
 
     /// A member comes to the open operation, in this call.
     pub(super) fn come(&mut self, at: JobTime, rank: usize, call: u64, part: Part) {
+        self.arrive(at);
+        self.bring(rank, call, part);
+    }
+
+    fn arrive(&mut self, at: JobTime) {
         self.first = self.first.min(at);
         self.last = self.last.max(at);
-        self.calls[rank] = call;
         self.arrived += 1;
+    }
+
+    /// Whether it can be [foreseen](Self::foresee) who comes with a gradient.
+    pub(super) fn is_foreseeable(&self) -> bool {
+        self.timer_armed && !self.broken && matches!(self.sum, None | Some(Sum::Combined { .. }))
+    }
+
+    /// A member will come to the open operation at `at` with its gradient, as far as one can foresee.
+    pub(super) fn foresee(&mut self, at: JobTime, rank: usize, call: u64, part: Part) {
+        self.ready[rank] = at;
+        self.ready_count += 1;
+        self.ready_last = self.ready_last.max(at);
+        self.bring(rank, call, part);
+    }
+
+    /// Whether everybody has come, at least in thought.
+    pub(super) fn all_foreseen(&self) -> bool {
+        self.arrived + self.ready_count == self.members.len()
+    }
+
+    /// Those who came in thought come in fact, if it is time. How many do; and of those who do not, when they will, and what
+    /// they will bring, in which call.
+    pub(super) fn catch_up(&mut self, now: JobTime) -> (u64, Vec<(JobTime, usize, u64, Part)>) {
+        let (mut come, mut still) = (0, Vec::new());
+        let mut ready = std::mem::take(&mut self.ready);
+        for (rank, at) in ready.iter_mut().enumerate() {
+            let at = std::mem::replace(at, JobTime::NEVER);
+            if at <= now {
+                come += 1;
+                self.arrive(at);
+            } else if at < JobTime::NEVER {
+                let (call, part) = self.take_back(rank);
+                still.push((at, rank, call, part));
+            }
+        }
+        self.ready = ready;
+        (self.ready_count, self.ready_last) = (0, JobTime::ZERO);
+        (come, still)
+    }
+
+    /// Takes back what was [brought](Self::foresee) in thought: the call, and the gradient.
+    fn take_back(&mut self, rank: usize) -> (u64, Part) {
+        let call = std::mem::replace(&mut self.calls[rank], NO_CALL);
+        let acks = std::mem::take(&mut self.contribution(rank).acks);
+        let Some(Sum::Combined { step, acks: count }) = &mut self.sum else {
+            unreachable!("only gradients are foreseen, and only in an operation that adds them up");
+        };
+        *count -= acks.len() as u64;
+        (call, Part::Combine { step: *step, acks })
+    }
+
+    fn bring(&mut self, rank: usize, call: u64, part: Part) {
+        self.calls[rank] = call;
         match (&mut self.sum, part) {
             (sum @ None, Part::Enter { lacking }) => *sum = Some(Sum::Entered { lacking }),
             (sum @ None, Part::Agree(lanes)) => *sum = Some(Sum::Agreed(lanes.encode())),
@@ -143,13 +202,7 @@ impl Group {
         StepResult { step, contributions }
     }
 
-    /// When the last one is ready of those that come in thought.
-    pub(super) fn last_ready(&self) -> JobTime {
-        let ready = self.ready.iter().copied().filter(|at| *at < JobTime::NEVER);
-        ready.max().unwrap_or_default()
-    }
-
-    /// How many of them are ready by `now`.
+    /// How many of those who come in thought are ready by `now`.
     pub(super) fn ready_by(&self, now: JobTime) -> u64 {
         self.ready.iter().map(|at| u64::from(*at <= now && *at < JobTime::NEVER)).sum()
     }

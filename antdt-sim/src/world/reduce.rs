@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use antdt_collective::lanes::Lanes;
 use antdt_core::{JobTime, Joined, MembershipVersion};
-use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
+use antdt_job::{Call, Reply};
 
 use super::group::{Fate, Group, Part, Sum};
-use super::life::LifeId;
-use super::{ACK_BYTES, Due, Work, World};
+use super::life::{Life, LifeId};
+use super::{ACK_BYTES, AHEAD, Due, Work, World};
 use crate::happening::Observer;
 use crate::model::Collective;
 
@@ -70,7 +70,7 @@ impl<O: Observer> World<O> {
         if group.arrived == group.members.len() {
             self.operate(version);
         } else if group.timer_armed {
-            self.await_ready(version);
+            self.await_foreseen(version);
         } else {
             group.timer_armed = true;
             let due = now + self.lives[id.0 as usize].timeout;
@@ -91,42 +91,49 @@ impl<O: Observer> World<O> {
         self.queue.push(self.now + after, Due::Over(id, call, Work::Break));
     }
 
-    /// A member's gradient will be ready at `at`.
-    ///
-    /// Members are ready in random order, and each is a walk to another place in memory. So as long as nothing could
-    /// come of it but that the member waits, only the time is noted, and [later](Self::catch_up) all of them come, in the
-    /// order in which they lie there.
-    pub(super) fn compute(&mut self, version: MembershipVersion, rank: u32, at: JobTime) {
-        if !self.note_ready(version, rank, at) {
-            self.queue.push(at, Due::Computed(version, rank));
-        }
-    }
-
-    /// Notes when a gradient is ready, if that is all that needs to be done about it until all are.
-    fn note_ready(&mut self, version: MembershipVersion, rank: u32, at: JobTime) -> bool {
-        // Who looks on sees things when they happen.
-        let quiet = !self.observer.watches() && self.now >= self.quiet_from;
-        let Some(group) = self.groups.get_mut(&version) else { return false };
-        if !quiet || !group.timer_armed || group.broken {
+    /// The training thread of a member computes; its gradient is ready at `at`. Whether that was [foreseen](Self::foresees).
+    pub(super) fn compute(&mut self, id: LifeId, place: (MembershipVersion, u32), at: JobTime) -> bool {
+        let (version, rank) = place;
+        if !self.foresees(version, at) {
             return false;
         }
-        group.ready[rank as usize] = at;
-        group.ready_count += 1;
-        self.await_ready(version);
+        let computed = self.result_of(id, Work::Compute);
+        let life = &mut self.lives[id.0 as usize];
+        let Some(worker) = life.worker.as_mut() else { return false };
+        life.call += 1;
+        // Nobody asks before the gradient is ready, unless something is not as foreseen.
+        life.in_group_call = true;
+        let Call::Combine { step, acks, .. } = worker.step(at, &mut life.session, &computed) else {
+            unreachable!("who has computed in a group gives it the gradient");
+        };
+        let call = life.call;
+        if let Some(group) = self.groups.get_mut(&version) {
+            group.foresee(at, rank as usize, call, Part::Combine { step, acks });
+        }
+        self.await_foreseen(version);
         true
     }
 
+    /// Whether nothing can come of a gradient of this group's that is ready at `at` but that its member waits for the others.
+    ///
+    /// Members are ready in random order, and each is a walk to another place in memory. So a member comes to the operation
+    /// in thought as soon as it computes, when all that is needed is near, and all of them come in fact when the last
+    /// one is ready. What happens meanwhile and was not foreseen, as a death is, has them [catch up](Self::catch_up) before.
+    fn foresees(&self, version: MembershipVersion, at: JobTime) -> bool {
+        // Who looks on sees things when they happen, and who stands still or is cut off meanwhile comes later.
+        let calm = !self.observer.watches() && self.now >= self.quiet_from && at < self.fault_due;
+        calm && self.groups.get(&version).is_some_and(Group::is_foreseeable)
+    }
+
     /// If everybody has come, at least in thought: all of them do when the last one is ready.
-    fn await_ready(&mut self, version: MembershipVersion) {
+    fn await_foreseen(&mut self, version: MembershipVersion) {
         let Some(group) = self.groups.get(&version) else { return };
-        if group.arrived + group.ready_count < group.members.len() {
-            return;
-        }
-        let (last, operation) = (group.last_ready(), group.operation);
-        if last > self.now {
-            self.queue.push(last, Due::AllComputed(version, operation));
-        } else {
-            self.catch_up(version);
+        if group.all_foreseen() {
+            if group.ready_last > self.now {
+                self.queue.push(group.ready_last, Due::AllComputed(version, group.operation));
+            } else {
+                self.catch_up(version);
+            }
         }
     }
 
@@ -134,46 +141,36 @@ impl<O: Observer> World<O> {
     pub(super) fn all_computed(&mut self, version: MembershipVersion, operation: u64) {
         // It was one of those that [come](Self::catch_up), and is counted there.
         self.events -= 1;
-        if self.groups.get(&version).is_some_and(|group| group.operation == operation) {
+        let group = self.groups.get(&version).filter(|group| group.operation == operation);
+        if group.is_some_and(|group| group.all_foreseen() && group.ready_last <= self.now) {
             self.catch_up(version);
         }
     }
 
-    /// The gradient of a member is ready.
-    pub(super) fn computed(&mut self, version: MembershipVersion, rank: u32) {
-        if self.note_ready(version, rank, self.now) {
-            // Counted when it comes.
-            self.events -= 1;
-            return;
+    /// What was foreseen of a group becomes fact as far as it is past: those whose gradients are ready come to the operation,
+    /// each at the time when it was. Those who still compute come one by one when they are done.
+    pub(super) fn catch_up(&mut self, version: MembershipVersion) {
+        let now = self.now;
+        let Some(group) = self.groups.get_mut(&version).filter(|group| group.ready_count > 0) else { return };
+        let (come, still) = group.catch_up(now);
+        self.events += come;
+        for (at, rank, call, part) in still {
+            let id = group.members[rank];
+            self.lives[id.0 as usize].in_group_call = false;
+            self.queue.push(at, Due::Meets(id, call, Box::new(part)));
         }
-        if let Some(group) = self.groups.get(&version) {
-            let id = group.members[rank as usize];
-            self.over(id, self.lives[id.0 as usize].call, Work::Compute);
+        if group.arrived == group.members.len() {
+            self.operate(version);
         }
     }
 
-    /// Those whose gradients are ready come to the operation, each at the time when it was. Those who still compute come
-    /// one by one when they are done.
-    pub(super) fn catch_up(&mut self, version: MembershipVersion) {
-        let Some(group) = self.groups.get_mut(&version).filter(|group| group.ready_count > 0) else { return };
-        group.ready_count = 0;
-        let members = Arc::clone(&group.members);
-        let mut ready = std::mem::take(&mut group.ready);
-        let now = self.now;
-        for ((rank, id), at) in (0..).zip(members.iter()).zip(&mut ready) {
-            let at = std::mem::replace(at, JobTime::NEVER);
-            if at <= now {
-                self.now = at;
-                self.events += 1;
-                self.over(*id, self.lives[id.0 as usize].call, Work::Compute);
-            } else if at < JobTime::NEVER {
-                self.queue.push(at, Due::Computed(version, rank));
-            }
+    /// A member comes to the group's next operation that was thought to have come in time.
+    pub(super) fn meets(&mut self, id: LifeId, call: u64, part: Part) {
+        let life = &self.lives[id.0 as usize];
+        if life.is_dead() || life.call != call {
+            return;
         }
-        self.now = now;
-        if let Some(group) = self.groups.get_mut(&version) {
-            group.ready = ready;
-        }
+        self.meet(id, part);
     }
 
     /// Before something happens that concerns those who wait.
@@ -229,6 +226,9 @@ impl<O: Observer> World<O> {
         };
         let calls = group.take();
         for (rank, call) in calls.iter() {
+            if let Some(next) = members.get(rank + AHEAD) {
+                self.lives[next.0 as usize].bring_near(Life::ALL_OF_A_STEP);
+            }
             let id = members[rank];
             let life = &mut self.lives[id.0 as usize];
             if life.is_dead() || life.call != call {

@@ -98,15 +98,11 @@ mod tests {
     use super::*;
     use crate::model::compute::testing::{SECOND, time_of, worker};
 
-    const fn second(second: u64) -> JobTime {
-        JobTime(second * 1_000_000_000)
-    }
-
     const STRAGGLER: Straggler = Straggler {
         who: Who::Node(NodeId::worker(1)),
         slow: 4.0,
-        from: second(10),
-        to: second(20),
+        from: JobTime(10_000_000_000),
+        to: JobTime(20_000_000_000),
         cured_by_restart: false,
     };
 
@@ -150,7 +146,7 @@ mod tests {
         for slow in [0.5, f64::NAN, f64::INFINITY] {
             assert!(refused(Straggler { slow, ..STRAGGLER }).starts_with("straggler.slow = "));
         }
-        let late = refused(Straggler { to: second(10), ..STRAGGLER });
+        let late = refused(Straggler { to: STRAGGLER.from, ..STRAGGLER });
         assert_eq!(late, "straggler.from = 10.000s: must be before to, 10.000s");
     }
 }
