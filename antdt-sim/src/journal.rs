@@ -201,7 +201,7 @@ impl Journal {
         }
     }
 
-    /// [`Note::Batches`].
+    /// The reports of a heartbeat, as [`Note::Batches`] has them.
     pub(crate) fn batches(&mut self, at: JobTime, reports: &[(BatchReport, f64)]) {
         if !self.with_series {
             return;

@@ -624,7 +624,6 @@ impl<O: Observer> World<O> {
     }
 
     fn fault(&mut self, fault: Fault) {
-        self.catch_up_all();
         let next = self.models.faults.next(&mut self.fault_rng);
         self.fault_due = next.as_ref().map_or(JobTime::NEVER, |(at, _)| (*at).max(self.now));
         match next {
@@ -861,6 +860,7 @@ impl<O: Observer> World<O> {
         let holder = life.holder;
         let beat = match self.spare_reports.pop_front() {
             Some(mut spare) => {
+                // That a vector taken over so keeps its memory is how the library does it; without, it would cost time only.
                 spare.clear();
                 life.session.beat_with(spare.into_iter().map(reported).collect())
             }

@@ -157,7 +157,8 @@ impl Duplex {
                 theirs: all(),
                 mine: all(),
                 room: vec![value; half.min(way.piece / size_of::<f32>())],
-                kept: if work == Work::SumAndKeep { vec![value; 2 * half] } else { Vec::new() },
+                // Not zeroed either, and no operand: who reads them sees whether they were copied.
+                kept: if work == Work::SumAndKeep { vec![f32::NAN; 2 * half] } else { Vec::new() },
             })
         };
         Ok(Self { way, sides: [side(near, 1.0)?, side(far, 2.0)?], work })

@@ -69,6 +69,7 @@ impl WorkerLoop {
         self.ask(At::Computing, Call::Compute)
     }
 
+    /// Neither asks the session nor tells it anything: a simulation may take this step before its time.
     pub(super) fn computed(&mut self, now: JobTime) -> Call {
         self.meter.enter(now, Part::Communicate);
         let combine = Call::Combine { step: self.step, samples: self.batch.len(), acks: self.batch.acks() };

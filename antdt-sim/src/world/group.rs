@@ -51,7 +51,7 @@ pub(super) struct Group {
     pub(super) source: Option<usize>,
     /// A member died, left or was late: no further operation ends well.
     pub(super) broken: bool,
-    /// By rank: the call in which the member waits for the open operation.
+    /// By rank: the call in which the member waits for the open operation, or is foreseen to.
     calls: Vec<u64>,
     /// The memory of the operation before.
     spare: Vec<u64>,
@@ -207,7 +207,7 @@ impl Group {
         self.ready.iter().map(|at| u64::from(*at <= now && *at < JobTime::NEVER)).sum()
     }
 
-    /// By rank, the call in which each member waits that has come.
+    /// By rank, the call in which each member waits that has come. Nobody is foreseen to once the group has caught up.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         self.calls.iter().copied().enumerate().filter(|(_, call)| *call != NO_CALL)
     }

@@ -45,7 +45,7 @@ pub(super) struct Life {
     pub(super) group: Option<(MembershipVersion, u32)>,
     pub(super) holder: Holder,
     pub(super) stage: Stage,
-    /// Whether it waits for the others of its group.
+    /// Whether it waits for the others of its group, or is foreseen to.
     pub(super) in_group_call: bool,
     /// Attempts of the call under way that were lost.
     pub(super) attempts: u16,

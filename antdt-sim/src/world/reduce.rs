@@ -99,10 +99,11 @@ impl<O: Observer> World<O> {
         }
         let computed = self.result_of(id, Work::Compute);
         let life = &mut self.lives[id.0 as usize];
-        let Some(worker) = life.worker.as_mut() else { return false };
+        let worker = life.worker.as_mut().expect("it has just asked for this");
         life.call += 1;
         // Nobody asks before the gradient is ready, unless something is not as foreseen.
         life.in_group_call = true;
+        // Ahead of time: right because a gradient that is ready neither asks the session nor tells it anything.
         let Call::Combine { step, acks, .. } = worker.step(at, &mut life.session, &computed) else {
             unreachable!("who has computed in a group gives it the gradient");
         };
@@ -141,8 +142,7 @@ impl<O: Observer> World<O> {
     pub(super) fn all_computed(&mut self, version: MembershipVersion, operation: u64) {
         // It was one of those that [come](Self::catch_up), and is counted there.
         self.events -= 1;
-        let group = self.groups.get(&version).filter(|group| group.operation == operation);
-        if group.is_some_and(|group| group.all_foreseen() && group.ready_last <= self.now) {
+        if self.groups.get(&version).is_some_and(|group| group.operation == operation) {
             self.catch_up(version);
         }
     }
@@ -171,13 +171,6 @@ impl<O: Observer> World<O> {
             return;
         }
         self.meet(id, part);
-    }
-
-    /// Before something happens that concerns those who wait.
-    pub(super) fn catch_up_all(&mut self) {
-        for version in self.groups.keys().copied().collect::<Vec<_>>() {
-            self.catch_up(version);
-        }
     }
 
     /// How long the operation takes that all have come to, the last one at `begin`.

@@ -23,6 +23,7 @@ use crate::schedule::CostModel;
 const SLICE_BYTES: usize = 512 << 10;
 
 /// From this length of a buffer on, its log goes past the caches: they hold a slice and what is on its way, and little more.
+/// Over loopback 1 MiB then takes a twentieth less time, 4 MiB a tenth; for 512 KiB and less it takes longer.
 const LOG_STREAM_MIN_BYTES: usize = 1 << 20;
 
 /// The bytes of a round take so many times its latency, at the least.

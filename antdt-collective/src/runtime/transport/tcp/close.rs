@@ -9,11 +9,16 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 
 use super::link::Link;
 use crate::frame::Tag;
+use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::wait;
 
 /// How long a transport that goes away waits until its peers' systems have what it sent. A peer that reads, or has room
 /// for it, takes far less, even where many ranks share a core.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// The same after a failure: the peers have been told already, and one that is cut off would have the others wait before
+/// they form their next group.
+const LINGER_FAILED: Duration = Duration::from_millis(100);
 
 /// Between two looks at what is still unacknowledged.
 const LOOK: Duration = Duration::from_millis(1);
@@ -21,8 +26,14 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Waits until nothing that was sent can be lost any more, within bounds. A socket that is closed while bytes lie in it
 /// unread resets the connection, and a reset drops what is still to be sent: the last part of a message, or the reason
 /// why this rank gave up. Hence all that comes is read, until all that went is acknowledged.
-pub(super) fn linger(links: &mut [Option<Link>], tag: &Tag, scratch: &mut [u8]) {
-    let deadline = Instant::now() + LINGER;
+pub(super) fn linger(
+    links: &mut [Option<Link>],
+    tag: &Tag,
+    scratch: &mut [u8],
+    failed: bool,
+    abort: &AbortHandle,
+) {
+    let deadline = Instant::now() + if failed { LINGER_FAILED } else { LINGER };
     loop {
         let mut pending = Vec::new();
         for link in links.iter_mut().flatten() {
@@ -35,10 +46,12 @@ pub(super) fn linger(links: &mut [Option<Link>], tag: &Tag, scratch: &mut [u8]) 
             }
         }
         let now = Instant::now();
-        if pending.is_empty() || now >= deadline {
+        if pending.is_empty() || now >= deadline || (!failed && abort.error().is_some()) {
             return;
         }
-        let mut fds: Vec<_> = pending.iter().map(|link| PollFd::new(&link.stream, PollFlags::IN)).collect();
+        // What belongs to a newer membership stays unread, and would wake this at once.
+        let read = pending.iter().filter(|link| link.listens());
+        let mut fds: Vec<_> = read.map(|link| PollFd::new(&link.stream, PollFlags::IN)).collect();
         if wait(&mut fds, deadline.min(now + LOOK)).is_err() {
             return;
         }

@@ -13,10 +13,15 @@ use crate::frame::notice::{self, Notice};
 use crate::frame::{Arrival, FrameKind, Header, Tag};
 use crate::runtime::transport::Sink;
 
-/// Bytes per frame. Long enough that a header and two system calls are nothing against it; short enough that what was
-/// begun can be ended when a rank fails, and that what is checksummed is still in the cache when the kernel copies it. A
-/// multiple of 64, so that no element is cut in two.
+/// Bytes per frame. Long enough that a header and two system calls are nothing against it (half as much cost an all-reduce
+/// of 1 MiB a twentieth of its time, twice as much gained nothing); short enough that what was begun can be ended when a
+/// rank fails, and that what is checksummed is still in the cache when the kernel copies it. A multiple of 64, so that no
+/// element is cut in two.
 pub(super) const SEGMENT_BYTES: usize = 512 << 10;
+
+/// Bytes of a message after which its sender is told that it is being taken, if its first segment does not end before.
+/// Shorter messages are over as soon.
+const ANNOUNCE_BYTES: usize = 256 << 10;
 
 /// Bytes read at a time on their way into a fold. They are folded while they are still in the second level of the
 /// cache; half as much costs more system calls than it saves, and four times as much falls out of the cache.
@@ -191,7 +196,7 @@ pub(super) struct Receiving<'a, 'b> {
     len: usize,
     done: usize,
     segment: u32,
-    /// Whether the peer is told that its message is being taken, when more than a segment of it is to come.
+    /// Whether the peer is still to be told that its message is being taken, if it is a long one.
     announces: bool,
 }
 
@@ -208,6 +213,15 @@ impl<'a, 'b> Receiving<'a, 'b> {
     /// Bytes not yet taken, to the segment.
     pub(super) const fn missing(&self) -> usize {
         self.len - self.done
+    }
+
+    /// Whether it is time to tell the peer that its message is being taken, now that `got` bytes of a segment are here, which
+    /// may be all of it. Once a message.
+    fn announces(&mut self, got: usize, segment_ends: bool) -> bool {
+        let taken = self.done + got;
+        let now = self.announces && taken < self.len && (segment_ends || taken >= ANNOUNCE_BYTES);
+        self.announces &= !now;
+        now
     }
 }
 
@@ -384,15 +398,16 @@ impl Link {
                         }
                     };
                     *got += read;
+                    let announces = receiving.announces(*got, *got == len);
                     if *got == len {
-                        let (intact, first) = (header.verify_crc(*crc), receiving.segment == 0);
+                        let intact = header.verify_crc(*crc);
                         self.body = Body::None;
                         intact.map_err(|e| Stop::Failed(self.corrupt(&e.to_string())))?;
                         receiving.done += len;
                         receiving.segment += 1;
-                        if first && receiving.announces && !receiving.is_done() {
-                            self.post(&[], &Header::plain(FrameKind::Taking, *tag, 0, 0), &[]);
-                        }
+                    }
+                    if announces {
+                        self.post(&[], &Header::plain(FrameKind::Taking, *tag, 0, 0), &[]);
                     }
                     return Ok(read > 0);
                 }

@@ -292,7 +292,9 @@ impl TcpTransport {
             },
             Some(_) => {}
             // Who cannot be told that its message is taken may have sent all of it before it closed.
-            None => drop(link.flush()),
+            None => {
+                let _ = link.flush();
+            }
         }
         let waiting = flow.receive.as_mut().filter(|receive| !receive.is_done());
         if reachable && link.listens() && waiting.is_some() {
@@ -433,7 +435,8 @@ impl Transport for TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        close::linger(&mut self.links, &self.last, bytes_of(&mut self.scratch));
+        let (scratch, failed) = (bytes_of(&mut self.scratch), self.failed.is_some());
+        close::linger(&mut self.links, &self.last, scratch, failed, &self.abort);
     }
 }
 

@@ -105,3 +105,22 @@ fn who_receives_a_long_message_and_sends_nothing_says_that_it_takes_it() {
         second.exchange(&answer, &[Outgoing { to: Rank(0), bytes: &[1] }], &mut []).unwrap();
     });
 }
+
+#[test]
+fn a_message_of_one_segment_is_announced_before_it_is_complete() {
+    let (mut puppet, mut transport) = Puppet::meet(5);
+    let payload = vec![1; link::SEGMENT_BYTES];
+    let header = Header::of(FrameKind::Data, reduce_tag(5, 1, 0), 0, &payload);
+    thread::scope(|scope| {
+        let mut stream = &puppet.stream;
+        scope.spawn(move || {
+            stream.write_all(&header.encode()).unwrap();
+            stream.write_all(&payload[..payload.len() - 1]).unwrap();
+        });
+        given_up(&receives(&mut transport, &call(PATIENT), &mut vec![0; link::SEGMENT_BYTES]));
+    });
+    let mut said = [0; Header::LEN];
+    puppet.stream.read_exact(&mut said).unwrap();
+    let said = Header::decode(&said).unwrap();
+    assert_eq!((said.kind, said.tag), (FrameKind::Taking, reduce_tag(5, 1, 0)));
+}
