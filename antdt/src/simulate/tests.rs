@@ -191,6 +191,16 @@ fn traces_and_tables_may_be_compressed() {
     io::Write::write_all(&mut file, csv.as_bytes()).unwrap();
     file.finish().unwrap();
     assert_eq!(whatif(&out.join("a.csv").display()), whatif(&out.join("a.csv.gz").display()));
+
+    // And where a scenario names it.
+    let [plain, packed] = ["a.csv", "a.csv.gz"].map(|name| {
+        let path = out.join(format!("{name}.toml"));
+        let slowdowns = format!("slowdowns = {{ file = \"{name}\" }}");
+        std::fs::write(&path, format!("[job]\nworkers = 2\n[compute]\nspeed = 1000\n{slowdowns}\n")).unwrap();
+        let sim = ask(&format!("sim --scenario {} --json", path.display())).unwrap().text;
+        (sim, whatif(&path.display()))
+    });
+    assert_eq!(plain, packed);
 }
 
 #[test]
