@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// Jobs that were run and simulated.
+    /// Jobs that were run and simulated, without the probes that the simulation takes its figures from.
     pub runs: usize,
     /// Median error of the completion time, percent of the real one.
     pub median_percent: f64,
     /// The error that one job in twenty exceeds.
     pub p95_percent: f64,
-    /// Actions of a policy that came more than two steps apart, or not at all.
+    /// Actions of a policy that came more than two steps apart, or not at all. At their own pace, two steps of each worker.
     pub actions_off: usize,
 }
 

@@ -24,7 +24,7 @@ pub mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use diff::{Difference, diff};
+pub use diff::{DiffError, Difference, diff};
 pub use facts::{ActionFact, Batch, EndFact, Facts, StartFact};
 pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
 pub use replay::{Parting, Replayed, ReplayedGroups};

@@ -2,16 +2,51 @@
 //!
 //! A scenario is TOML. What a job is stands under `[job]`, by the names and text forms of `antdt run`; `[compute]`,
 //! `[[straggler]]`, `[network]`, `[scheduler]`, `[[fault]]`, `[[rate]]` and `[chaos]` say what it meets, `[expect]` what
-//! must come of it. All but `[compute]` may be left out. The scenarios in the folder `scenarios` of this crate show every
-//! key in use.
+//! must come of it. All but `[compute]` may be left out. The scenarios in the folder `scenarios` of this crate show each
+//! table in use; these keys are in none of them:
+//!
+//! ```
+//! # use antdt_sim::Scenario;
+//! let text = r#"
+//! [job]
+//! epochs = 2               # times that all samples are trained on
+//! shard-len = 4096         # samples that a worker fetches at once
+//! control-tick = "5s"      # from one decision of the policy to the next
+//!
+//! [compute]
+//! speed = 1000.0
+//! fixed = "2ms"            # time of a batch whatever its size
+//!
+//! [[straggler]]
+//! worker = 1
+//! slow = 3.0
+//! from = "10s"
+//! to = "1m"                # then it is as fast as before
+//!
+//! [network]
+//! algorithm = "ring"       # of all-reduces, whatever is cheapest
+//! nic = "unlimited"        # messages to one process at one time do not wait for each other
+//!
+//! [[fault]]
+//! at = "20s"
+//! kind = "exit"            # the process ends by itself, also in [[rate]]
+//! node = "worker-2"
+//! code = 75
+//! "#;
+//! # Scenario::parse(text, |_| unreachable!("it names no file"))?;
+//! # Ok::<(), antdt_sim::scenario::ScenarioError>(())
+//! ```
+//!
+//! And `devices = { file = "gavel.json", model = "ResNet-18", of = ["v100", "k80"] }` takes the rates of one model from a table of
+//! many, such as Gavel's.
 //!
 //! With `[groups]` in place of `[job]` it is of workers that each train a model of their own and average it in groups, by the
 //! names of [`partial::Setup`](crate::partial::Setup). What they meet stands in the same tables: an average takes as long as
 //! `[network]` says, and faults of the master and the ledger (`pause-master`, `restart-ledger`) are faults of the generator of
-//! groups.
+//! groups. Not in use there are `bridges`, `attempts-max`, and `busy-max` of `[expect]`, as the setup and
+//! [`GroupExpectation`] have them.
 
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use antdt_controller::policy::UnknownPolicy;
@@ -24,6 +59,7 @@ use crate::Setup;
 use crate::model::Models;
 use crate::model::scheduler::SpotError;
 use crate::read;
+use crate::recording::{Open, open_plain};
 use crate::replay::ReplayError;
 
 mod expect;
@@ -96,7 +132,15 @@ impl Scenario {
     /// # Errors
     /// If a file cannot be read, or something in one of them cannot be; with the field and what would be accepted.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        Self::parse(&text(path)?, beside(path))
+        Self::read_with(path, open_plain)
+    }
+
+    /// [`read`](Self::read); the recordings are opened by `open`, so that they may be compressed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_with(path: &Path, open: Open) -> Result<Self, ScenarioError> {
+        Self::parse(&text(path)?, beside(path, open))
     }
 
     /// Reads a text. `files` gives the text of each recording that it names.
@@ -149,7 +193,15 @@ impl AnyScenario {
     /// # Errors
     /// As [`Scenario::read`].
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        Self::parse(&text(path)?, beside(path))
+        Self::read_with(path, open_plain)
+    }
+
+    /// [`read`](Self::read); the recordings are opened by `open`, so that they may be compressed.
+    ///
+    /// # Errors
+    /// As [`Scenario::read`].
+    pub fn read_with(path: &Path, open: Open) -> Result<Self, ScenarioError> {
+        Self::parse(&text(path)?, beside(path, open))
     }
 
     /// Reads a text. `files` gives the text of each recording that it names.
@@ -184,20 +236,16 @@ fn toml<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
 
 /// The text of a scenario.
 fn text(path: &Path) -> Result<String, ScenarioError> {
-    read_text(path).map_err(ScenarioError::Unreadable)
+    open_plain(path).and_then(read::text).map_err(ScenarioError::Unreadable)
 }
 
 /// The texts of the recordings that a scenario names.
-fn beside(path: &Path) -> impl FnMut(&Path) -> Result<String, ScenarioError> {
+fn beside(path: &Path, open: Open) -> impl FnMut(&Path) -> Result<String, ScenarioError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     move |file| {
         let path = folder.join(file);
-        read_text(&path).map_err(|error| ScenarioError::Read { path, error })
+        open(&path).and_then(read::text).map_err(|error| ScenarioError::Read { path, error })
     }
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    read::text(BufReader::new(File::open(path)?))
 }
 
 /// The lines of comment before anything else, an empty one between two paragraphs.

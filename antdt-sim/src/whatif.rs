@@ -129,7 +129,7 @@ impl WhatIf {
         Self::read_with(path, open_plain)
     }
 
-    /// [`read`](Self::read); a recording or a CSV is opened by `open`, so that it may be compressed.
+    /// [`read`](Self::read); a recording or a CSV, and what a scenario names, is opened by `open`, so that it may be compressed.
     ///
     /// # Errors
     /// As there.
@@ -137,7 +137,7 @@ impl WhatIf {
         let failed = |source| WhatIfError::Read { path: path.to_owned(), source };
         let empty = |what| WhatIfError::Empty { path: path.to_owned(), what };
         let (trace, setup) = if path.extension().is_some_and(|extension| extension == "toml") {
-            let scenario = Scenario::read(path)
+            let scenario = Scenario::read_with(path, open)
                 .map_err(|source| WhatIfError::Scenario { path: path.to_owned(), source })?;
             let setup = scenario.setup.clone();
             (Trace::Scenario(Box::new(scenario)), setup)

@@ -174,6 +174,52 @@ fn a_ring_costs_what_its_formula_says() {
     }
 }
 
+/// Messages take no time, and a large all-reduce what the network says.
+#[derive(Debug)]
+struct OnlyReduces(AlphaBeta);
+
+impl Network for OnlyReduces {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at)
+    }
+    fn collective(&mut self, at: JobTime, operation: Collective, world: u32, rng: &mut DetRng) -> Duration {
+        match operation {
+            Collective::AllReduce(bytes) if bytes > 1024 => self.0.collective(at, operation, world, rng),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// The same formula, all three terms of it: a step is the gradient and this, to a nanosecond.
+/// Source: as above.
+#[test]
+fn a_step_with_a_ring_takes_its_latency_its_bytes_and_its_folding() {
+    let link = CostModel { alpha: 2e-3, overhead: 0.0, bandwidth: 1e8, gamma: 3e-9, burst: usize::MAX };
+    let bytes = 8_u64 << 20;
+    for workers in [2_u32, 3, 4, 7, 8] {
+        let steps = 50_u32;
+        let pace = Pace { per_sample: Duration::from_millis(1), slow: 1 };
+        let done = |steps| {
+            let job = Setup { gradient_bytes: bytes, ..setup(SyncMode::AllReduce, workers, steps) };
+            let network = AlphaBeta::new(Hosts::default(), link, link, Choice::Ring).unwrap();
+            run(job, "none", pace, OnlyReduces(network)).completed
+        };
+        // Before the first step: the start, and the plan that comes when all have joined.
+        let took = done(u64::from(steps)).since(done(1));
+        let n = f64::from(workers);
+        #[allow(clippy::cast_precision_loss)]
+        let size = bytes as f64;
+        let (latency, sent, folded) = (
+            2.0 * (n - 1.0) * link.alpha,
+            2.0 * (n - 1.0) / n * size / link.bandwidth,
+            (n - 1.0) / n * size * link.gamma,
+        );
+        let step = pace.per_sample * 60 + Duration::from_secs_f64(latency + sent + folded);
+        let off = took.abs_diff(step * (steps - 1));
+        assert!(off <= Duration::from_nanos(1) * (steps - 1), "{workers}: {took:?}, {off:?} off");
+    }
+}
+
 /// Worker 1 is slow until it is started again.
 #[derive(Debug, Clone, Copy)]
 struct Cured {
@@ -237,13 +283,31 @@ impl Policy for RestartAt {
     }
 }
 
-/// A job that is `slow`er in one of `workers`, and its worker's restart, which takes `start`.
+/// Nothing takes time but to form a group.
+#[derive(Debug)]
+struct Forming(Duration);
+
+impl Network for Forming {
+    fn message(&mut self, at: JobTime, _: Site, _: Site, _: u64, _: &mut DetRng) -> Option<JobTime> {
+        Some(at)
+    }
+    fn collective(&mut self, _: JobTime, _: Collective, _: u32, _: &mut DetRng) -> Duration {
+        Duration::ZERO
+    }
+    fn form(&mut self, _: JobTime, _: u32, _: &mut DetRng) -> Duration {
+        self.0
+    }
+}
+
+/// A job that is `slow`er in one of `workers`, and its worker's restart, which takes `start`. All wait for a new group as long as
+/// it takes to `form`.
 #[derive(Debug, Clone, Copy)]
 struct Restart {
     sync: SyncMode,
     workers: u32,
     slow: u32,
     start: Duration,
+    form: Duration,
 }
 
 impl Restart {
@@ -253,7 +317,7 @@ impl Restart {
     const BEFORE: Duration = Duration::from_secs(4);
 
     fn run(self, samples: u64, restart: bool) -> Outcome {
-        let Self { sync, workers, slow, start } = self;
+        let Self { sync, workers, slow, start, form } = self;
         let job = Setup {
             samples,
             // Divided by the shares of any who may be there without a rest.
@@ -265,13 +329,13 @@ impl Restart {
             ..setup(sync, workers, 1)
         };
         let policy = RestartAt {
-            at: restart.then_some(JobTime::from_duration(start + Self::BEFORE)),
+            at: restart.then_some(JobTime::from_duration(start + form + Self::BEFORE)),
             slow,
             fitting: sync.is_synchronous(),
         };
         let models = Models {
             compute: Box::new(Cured { per_sample: Duration::from_millis(1), slow }),
-            network: Box::new(Instant(Duration::ZERO)),
+            network: Box::new(Forming(form)),
             scheduler: Box::new(scheduler::Constant(start)),
             faults: Box::new(Listed::new([])),
         };
@@ -308,7 +372,8 @@ impl Restart {
 #[test]
 fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
     for (workers, slow, start) in [(2, 2, 2), (4, 2, 2), (4, 5, 3), (8, 3, 1)] {
-        let case = Restart { sync: SyncMode::PsAsp, workers, slow, start: Duration::from_secs(start) };
+        let (sync, start, form) = (SyncMode::PsAsp, Duration::from_secs(start), Duration::ZERO);
+        let case = Restart { sync, workers, slow, start, form };
         let (others, before, after) = case.speeds();
         // It is away from its end until the new one computes: the news of its end, the order, the start.
         let away = case.start.as_secs_f64();
@@ -334,14 +399,18 @@ fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
 }
 
 /// In step, with batches that fit, it pays beyond `(v_n D + 2 R V) / (v_n - v_s)`, with `R` the time in which everybody waits for
-/// a new group. It is 0 here but for a heartbeat, which the tenth to either side covers.
+/// a new group: when the worker has gone, and when it is back, until when `D` lasts. The tenth to either side covers a
+/// heartbeat and the tick in which batches are made to fit.
 /// Source: as above.
 #[test]
 fn in_step_a_restart_breaks_even_where_the_formula_says() {
-    for (workers, slow, start) in [(3, 2, 5), (4, 3, 5), (4, 2, 8)] {
-        let case = Restart { sync: SyncMode::AllReduce, workers, slow, start: Duration::from_secs(start) };
-        let (_, before, after) = case.speeds();
-        let break_even = case.start.as_secs_f64() * after / (after - before);
+    for (workers, slow, start, form) in [(3, 2, 5, 0), (4, 3, 5, 0), (4, 2, 8, 0), (3, 2, 5, 1), (4, 3, 5, 2)]
+    {
+        let (start, form) = (Duration::from_secs(start), Duration::from_secs(form));
+        let case = Restart { sync: SyncMode::AllReduce, workers, slow, start, form };
+        let (others, before, after) = case.speeds();
+        let (away, wait) = ((start + form).as_secs_f64(), form.as_secs_f64());
+        let break_even = (after * away + 2.0 * wait * others) / (after - before);
         for (to_go, pays) in [(0.9, false), (1.1, true)] {
             let samples = case.samples(break_even * to_go);
             let (left, restarted) = (case.run(samples, false), case.run(samples, true));

@@ -50,21 +50,32 @@ pub struct Parting {
     pub right: Vec<String>,
 }
 
+/// Which of two traces cannot be read, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum DiffError {
+    /// The first one.
+    #[error("the first trace: {0}")]
+    Left(io::Error),
+    /// The second one.
+    #[error("the second trace: {0}")]
+    Right(io::Error),
+}
+
 /// Compares two traces, byte for byte: times and order count. `None` if they are the same. Headers that differ do not keep
-/// the entries from being compared, so that a real job can stand beside a simulated one. Reads no further than it must,
-/// and keeps a few lines in memory.
+/// the entries from being compared, so that a real job can stand beside a simulated one. A compressed trace that was cut
+/// off ends where it was, as one that is not compressed does. Reads no further than it must, and keeps a few lines in memory.
 ///
 /// # Errors
 /// If one of them cannot be read.
-pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> io::Result<Option<Difference>> {
+pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> Result<Option<Difference>, DiffError> {
     let mut before = VecDeque::with_capacity(CONTEXT + 1);
     let (mut left, mut right) = (Vec::new(), Vec::new());
     let mut header = Vec::new();
     for line in 1.. {
         left.clear();
         right.clear();
-        read::line(&mut a, &mut left)?;
-        read::line(&mut b, &mut right)?;
+        line_or_end(&mut a, &mut left).map_err(DiffError::Left)?;
+        line_or_end(&mut b, &mut right).map_err(DiffError::Right)?;
         if line == 1
             && let (Some(a), Some(b)) = (fields(&left), fields(&right))
         {
@@ -75,8 +86,8 @@ pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> io::Result<Option<Diffe
                 line,
                 column,
                 before: before.into(),
-                left: rest(&left, &mut a)?,
-                right: rest(&right, &mut b)?,
+                left: rest(&left, &mut a).map_err(DiffError::Left)?,
+                right: rest(&right, &mut b).map_err(DiffError::Right)?,
             };
             return Ok(Some(Difference { header, parting: Some(parting) }));
         }
@@ -128,9 +139,17 @@ fn rest(first: &[u8], reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     while !line.is_empty() && lines.len() <= CONTEXT {
         lines.push(text(&line));
         line.clear();
-        read::line(reader, &mut line)?;
+        line_or_end(reader, &mut line)?;
     }
     Ok(lines)
+}
+
+/// Appends the next line, or what there is of it where a compressed file was cut off.
+fn line_or_end(reader: &mut impl BufRead, into: &mut Vec<u8>) -> io::Result<()> {
+    match read::line(reader, into) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        read => read.map(drop),
+    }
 }
 
 fn text(line: &[u8]) -> String {

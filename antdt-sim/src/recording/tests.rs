@@ -427,3 +427,27 @@ fn the_first_difference_of_two_traces_is_shown_with_what_is_around_it() {
     assert_eq!((found.line, found.column, found.left.len()), (line as u64 + 1, 5, 1));
     assert_eq!(diff(&b""[..], &b""[..]).unwrap(), None);
 }
+
+#[test]
+fn a_compressed_trace_that_was_cut_off_ends_there_and_one_that_is_spoilt_is_named() {
+    use flate2::Compression;
+    use flate2::read::GzDecoder;
+    use flate2::write::GzEncoder;
+
+    let trace = trace();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&trace).unwrap();
+    let packed = packed.finish().unwrap();
+    let unpack = |bytes| BufReader::new(GzDecoder::new(bytes));
+    let torn = &packed[..packed.len() / 2];
+    let (left, right) = (diff(unpack(torn), &trace[..]), diff(&trace[..], unpack(torn)));
+    let (left, right) = (left.unwrap().unwrap().parting.unwrap(), right.unwrap().unwrap().parting.unwrap());
+    assert_eq!((left.line, left.column, &left.left), (right.line, right.column, &right.right));
+    assert!(left.line > 1 && left.left.len() <= 1, "{left:?}");
+    assert_eq!(diff(unpack(torn), unpack(torn)).unwrap(), None);
+
+    let mut spoilt = packed.clone();
+    spoilt[20..40].fill(0xff);
+    assert!(matches!(diff(unpack(&spoilt), &trace[..]), Err(DiffError::Left(_))));
+    assert!(matches!(diff(&trace[..], unpack(&spoilt)), Err(DiffError::Right(_))));
+}

@@ -356,6 +356,10 @@ impl ModelsSpec {
                 let plain = within("compute", compute::Constant::speed(speed))?;
                 Box::new(compute::Constant { fixed: spec.fixed.0, ..plain })
             }
+            (None, Some(_), Some(_)) if spec.fixed != Span::default() => {
+                let remedy = "left out: the table says how long a batch of each size takes";
+                return Err(InvalidValue::new("compute.fixed", "(beside devices)", remedy).into());
+            }
             (None, Some(times), Some(devices)) => {
                 Box::new(within("compute.devices", DeviceTable::new(times, &devices.of))?)
             }

@@ -49,6 +49,7 @@ fn file(path: &Path) -> Result<String, ScenarioError> {
     match path.to_str() {
         Some("slow.csv") => Ok("t_s,worker,slowdown\n0,0,2\n".to_owned()),
         Some("bad.csv") => Ok("t_s,worker,slowdown\n0,zero,2\n".to_owned()),
+        Some("devices.csv") => Ok("device,batch_size,steps_per_s\na,16,10\n".to_owned()),
         Some("market.csv") => Ok("0,add,a\n1000,add,a\n".to_owned()),
         Some("pending.csv") => Ok("pending_s\n5\n".to_owned()),
         _ => Err(ScenarioError::Read { path: path.to_owned(), error }),
@@ -379,6 +380,10 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (refused(""), "compute.speed = (nothing): must be a speed"),
         (with("devices = { file = \"none.csv\", of = [\"a\"] }"), "none.csv: "),
         (refused("[job]\n[compute]\nspeed = 0\n"), "compute.speed = 0: must be"),
+        (
+            refused("[compute]\nfixed = \"1ms\"\ndevices = { file = \"devices.csv\", of = [\"a\"] }"),
+            "compute.fixed = (beside devices): must be left out",
+        ),
         (with("noise = { kind = \"normal\", variation = 2.0 }"), "compute.noise.variation = 2"),
         (with("bursts = { gap = \"0s\", length = \"1s\", factor = 2.0 }"), "compute.bursts.gap = 0s"),
         (with("slowdowns = { file = \"bad.csv\" }"), "bad.csv: line 2: `zero`"),
@@ -411,4 +416,22 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
     ] {
         assert!(error.contains(expected), "`{error}` should say `{expected}`");
     }
+}
+
+#[test]
+fn a_table_that_a_scenario_names_may_be_compressed() {
+    fn unpacked(path: &Path) -> io::Result<Box<dyn io::BufRead>> {
+        Ok(Box::new(io::BufReader::new(flate2::read::GzDecoder::new(fs::File::open(path)?))))
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = fs::File::create(folder.path().join("slow.csv.gz")).unwrap();
+    let table = "t_s,worker,slowdown\n0,0,2\n";
+    let mut file = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+    io::Write::write_all(&mut file, table.as_bytes()).unwrap();
+    file.finish().unwrap();
+    let text = "[job]\n[compute]\nspeed = 1000\nslowdowns = { file = \"slow.csv.gz\" }\n";
+    let path = folder.path().join("packed.toml");
+    fs::write(&path, text).unwrap();
+    let plain = Scenario::parse(text, |_| Ok(table.to_owned())).unwrap();
+    assert_eq!(Scenario::read_with(&path, unpacked).unwrap(), plain);
 }

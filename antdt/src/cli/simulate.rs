@@ -154,7 +154,7 @@ pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static s
         .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
         .after_help(
             "FILE is a recording (antdt run --record FILE), a CSV of rows t_s,worker,slowdown, or a scenario (.toml). \
-             The first two may be compressed (.gz). Settings of the job replace those of the file.",
+             The first two may be compressed (.gz), and so may what a scenario names. Settings of the job replace those of the file.",
         )
         .arg(flag("trace", "FILE", "what the job meets").required(true))
         .arg(

@@ -1,6 +1,9 @@
 //! `antdt whatif` and `antdt sim`: jobs on a virtual clock.
 
-use antdt_sim::recording;
+use std::io;
+use std::path::Path;
+
+use antdt_sim::recording::{self, DiffError};
 
 use crate::cli::{CliError, Diff};
 
@@ -26,13 +29,14 @@ pub struct Answer {
 /// # Errors
 /// If one of the files cannot be read.
 pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
-    let open = |path: &std::path::Path| match antdt_rt::open_trace(path) {
-        Ok(file) => Ok(file),
-        Err(error) => Err(CliError::new(format!("{}: {error}; name two traces", path.display()))),
+    let refused = |path: &Path, error: &io::Error| {
+        CliError::new(format!("{}: {error}; name two traces", path.display()))
     };
-    let both = format!("{}, {}", diff.left.display(), diff.right.display());
-    let found = recording::diff(open(&diff.left)?, open(&diff.right)?)
-        .map_err(|error| CliError::new(format!("{both}: {error}")))?;
+    let open = |path: &Path| antdt_rt::open_trace(path).map_err(|error| refused(path, &error));
+    let found = recording::diff(open(&diff.left)?, open(&diff.right)?).map_err(|error| match error {
+        DiffError::Left(why) => refused(&diff.left, &why),
+        DiffError::Right(why) => refused(&diff.right, &why),
+    })?;
     Ok(match found {
         Some(difference) => Answer { text: format!("{difference}\n"), good: false },
         None => Answer { text: "the traces are the same, byte for byte\n".to_owned(), good: true },

@@ -36,7 +36,9 @@ struct Run<O> {
 /// If the scenario cannot be used, or the trace cannot be written.
 pub fn run(asked: &Sim) -> Result<Answer, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
-    match AnyScenario::read(&asked.scenario).map_err(|error| refused(asked, &error))? {
+    match AnyScenario::read_with(&asked.scenario, antdt_rt::open_trace)
+        .map_err(|error| refused(asked, &error))?
+    {
         AnyScenario::Job(scenario) => {
             let policy = asked.policy.as_ref().unwrap_or(&scenario.policy);
             let runs = each_seed(asked, |seed| once(asked, &scenario, seed))?;

@@ -165,14 +165,42 @@ fn traces_and_tables_may_be_compressed() {
     std::fs::write(out.join("torn.gz"), &bytes[..bytes.len() * 2 / 3]).unwrap();
     let torn = ask(&format!("whatif --trace {}", out.join("torn.gz").display())).unwrap().text;
     assert!(torn.contains("the recording ends before the job"), "{torn}");
+    // It is compared as far as it reaches, whichever of the two it is.
+    let torn = out.join("torn.gz");
+    let torn = torn.display();
+    for pair in [format!("{torn} {plain}"), format!("{plain} {torn}")] {
+        let parted = ask(&format!("sim diff {pair}")).unwrap();
+        assert!(!parted.good && parted.text.starts_with("the traces part at line"), "{}", parted.text);
+    }
+    assert_eq!(ask(&format!("sim diff {torn} {torn}")).unwrap().text, SAME);
+    // What is no compressed file any more is named, and only that.
+    let mut bytes = bytes;
+    bytes[20..40].fill(0xff);
+    let spoilt = out.join("spoilt.gz");
+    std::fs::write(&spoilt, bytes).unwrap();
+    let spoilt = spoilt.display();
+    for pair in [format!("{spoilt} {plain}"), format!("{plain} {spoilt}")] {
+        let error = ask(&format!("sim diff {pair}")).unwrap_err();
+        assert!(error.starts_with(&format!("{spoilt}: ")) && !error.contains("a.trace"), "{error}");
+    }
 
     let csv = "t_s,worker,slowdown\n0,0,1\n0,1,2\n10,0,1\n10,1,1\n20,0,1\n20,1,1\n";
     std::fs::write(out.join("a.csv"), csv).unwrap();
     let file = std::fs::File::create(out.join("a.csv.gz")).unwrap();
     let mut file = antdt_rt::PackedFile::new(file, antdt_rt::Packing::Gzip);
-    std::io::Write::write_all(&mut file, csv.as_bytes()).unwrap();
+    io::Write::write_all(&mut file, csv.as_bytes()).unwrap();
     file.finish().unwrap();
     assert_eq!(whatif(&out.join("a.csv").display()), whatif(&out.join("a.csv.gz").display()));
+
+    // And where a scenario names it.
+    let [plain, packed] = ["a.csv", "a.csv.gz"].map(|name| {
+        let path = out.join(format!("{name}.toml"));
+        let slowdowns = format!("slowdowns = {{ file = \"{name}\" }}");
+        std::fs::write(&path, format!("[job]\nworkers = 2\n[compute]\nspeed = 1000\n{slowdowns}\n")).unwrap();
+        let sim = ask(&format!("sim --scenario {} --json", path.display())).unwrap().text;
+        (sim, whatif(&path.display()))
+    });
+    assert_eq!(plain, packed);
 }
 
 #[test]
