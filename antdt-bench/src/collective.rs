@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::arguments::Peer;
 use crate::{Entry, Settings, meter};
 
 pub mod crew;
@@ -23,7 +24,6 @@ mod overlap;
 mod rank;
 mod series;
 
-pub use peers::Peer;
 pub use rank::run as rank;
 
 use bounds::{Duplex, Floor, Least, Took, Work};

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+pub mod arguments;
 pub mod entry;
 
 pub mod calibrate;
@@ -17,6 +18,7 @@ mod groups;
 mod meter;
 mod walk;
 
+use arguments::{Name, Peer};
 pub use entry::Entry;
 
 /// How a benchmark is to be run.
@@ -27,7 +29,7 @@ pub struct Settings {
     /// The program `antdt-bench`, whose processes are the ranks of `collective`.
     pub antdt_bench: PathBuf,
     /// What `collective` is measured beside.
-    pub peers: Vec<collective::Peer>,
+    pub peers: Vec<Peer>,
     /// Measures only what has one of these texts in its name, if any is given; `collective` knows this, and `shard` knows `recording`.
     pub only: Vec<String>,
     /// Whether to be done within three minutes.
@@ -36,14 +38,18 @@ pub struct Settings {
     pub report_dir: PathBuf,
 }
 
-/// One benchmark: its name, what it measures, how it is run.
-pub type Bench = (&'static str, &'static str, fn(&Settings) -> anyhow::Result<Vec<Entry>>);
+/// How a benchmark is run.
+pub type Bench = fn(&Settings) -> anyhow::Result<Vec<Entry>>;
 
-/// All benchmarks. A new one is added here.
-pub const BENCHES: [Bench; 5] = [
-    ("job", "whole jobs of four workers, with and without a straggler, against their oracles", job::run),
-    ("collective", "all-reduces beside gloo, Open MPI and the machine's bounds", collective::run),
-    ("shard", "the shard service: ledger, journal, and calls over gRPC", shard::run),
-    ("sim", "the simulator: events a second, large jobs, memory", sim::run),
-    ("calibrate", "real jobs beside their simulation: the gate of every simulated figure", calibrate::run),
-];
+impl Name {
+    /// What runs it.
+    pub const fn bench(self) -> Bench {
+        match self {
+            Self::Job => job::run,
+            Self::Collective => collective::run,
+            Self::Shard => shard::run,
+            Self::Sim => sim::run,
+            Self::Calibrate => calibrate::run,
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: builds what is measured and what measures it, then runs the latter.
 //!
-//! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here.
+//! The benchmarks themselves live in `antdt-bench`; a new one is added there and needs no change here. What it would refuse
+//! is refused before the build, by its own code.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +10,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Builds in release mode and hands the arguments over.
+#[path = "../../antdt-bench/src/arguments.rs"]
+#[expect(unreachable_pub, reason = "it is public where it belongs")]
+mod arguments;
+
+use arguments::{Arguments, list};
+
+/// Builds in release mode and hands the arguments over. Ends the process if they are wrong or ask for help, as the program
+/// would.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+    let words = std::iter::once("antdt-bench").chain(arguments.iter().copied());
+    if Arguments::checked(words).unwrap_or_else(|error| error.exit()).list {
+        print!("{}", list());
+        return Ok(());
+    }
     // Both at once: apart, each has features of its own in what they share, and all of that is built twice.
     let programs = ["build", "--release", "-p", "antdt", "-p", "antdt-bench", "--features", "antdt/cli"];
     let status = Command::new("cargo").args(programs).current_dir(root).status();

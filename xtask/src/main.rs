@@ -29,9 +29,8 @@ cargo xtask mutants [--crate NAME] [MUTANT]...
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
-cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); --quick, --json FILE,
-                                      --report-dir DIR, --peer NAME, --only TEXT; `cargo xtask bench --list` names
-                                      them";
+cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); `cargo xtask bench --help` names
+                                      them and the flags";
 
 fn main() -> ExitCode {
     let arguments: Result<Vec<String>, OsString> =

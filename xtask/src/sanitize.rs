@@ -20,8 +20,14 @@ const COMPILER: &str = "xtask/sanitized.sh";
 const WATCHED: &str = "AddressSanitizer Init done";
 
 /// The modules with `unsafe` in them, and what hands memory to them.
-const TESTS: [&str; 5] =
-    ["kernel::", "handover::", "runtime::region", "runtime::transport::", "runtime::communicator::pair"];
+const TESTS: [&str; 6] = [
+    "kernel::",
+    "handover::",
+    "runtime::region",
+    "runtime::transport::",
+    "runtime::communicator::pair",
+    "runtime::communicator::lending",
+];
 
 /// Where the sanitizer exists, of what the project runs on.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];

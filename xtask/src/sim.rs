@@ -1,20 +1,24 @@
 //! `cargo xtask sim`: random worlds under all invariants.
 //!
 //! The worlds and the program that runs them on all processors live in `antdt-sim`; it is built with optimisation here, but
-//! for `verify`.
+//! for `verify`. What it would refuse is refused before the build, by its own code.
 
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
 use crate::shell;
+
+#[path = "../../antdt-sim/src/bin/antdt-chaos/arguments.rs"]
+mod arguments;
 
 /// Seeds in `cargo xtask verify`.
 const SEEDS: &str = "5000";
 
-/// Hands the arguments over.
+/// Hands the arguments over, if they can be understood.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+    arguments::parse(arguments).map_err(Error::msg)?;
     let mut command = Command::new("cargo");
     command
         .args(["run", "--quiet", "--release", "-p", "antdt-sim", "--bin", "antdt-chaos", "--"])

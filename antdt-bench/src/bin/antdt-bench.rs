@@ -2,57 +2,21 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use antdt_bench::{BENCHES, Entry, Settings, collective, entry};
-use anyhow::{Context, Result, bail};
-use clap::Parser;
+use antdt_bench::arguments::{Arguments, list};
+use antdt_bench::{Entry, Settings, collective, entry};
+use anyhow::{Context, Result};
 
 /// As in the `antdt` command.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Benchmarks of AntDT; run by `cargo xtask bench`.
-#[derive(Debug, Parser)]
-struct Arguments {
-    /// Which benchmark.
-    #[arg(default_value = "job")]
-    name: String,
-    /// Be done within three minutes.
-    #[arg(long)]
-    quick: bool,
-    /// Also write the table as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Where reports and logs go [default: target/bench/NAME].
-    #[arg(long, value_name = "DIR")]
-    report_dir: Option<PathBuf>,
-    /// Name the benchmarks and exit.
-    #[arg(long)]
-    list: bool,
-    /// Measure beside another system, if it is installed (collective). May be given several times.
-    #[arg(long, value_name = "NAME")]
-    peer: Vec<collective::Peer>,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective) or `recording` (shard). May be
-    /// given several times.
-    #[arg(long, value_name = "TEXT")]
-    only: Vec<String>,
-    /// For `rank`: where its orders come from.
-    #[arg(long, hide = true)]
-    control: Option<SocketAddr>,
-    /// For `rank`: which one it is.
-    #[arg(long, hide = true, default_value_t = 0)]
-    rank: u32,
-    /// The program under test; given by `cargo xtask bench`.
-    #[arg(long, hide = true, default_value = "antdt")]
-    antdt: PathBuf,
-}
-
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    let arguments = Arguments::checked(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match run(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -69,22 +33,11 @@ fn run(arguments: Arguments) -> Result<bool> {
         return Ok(true);
     }
     if arguments.list {
-        for (name, about, _) in BENCHES {
-            println!("{name:<12} {about}");
-        }
+        print!("{}", list());
         return Ok(true);
     }
-    let Some((name, _, bench)) = BENCHES.into_iter().find(|(name, ..)| *name == arguments.name) else {
-        let names: Vec<&str> = BENCHES.iter().map(|(name, ..)| *name).collect();
-        bail!("there is no benchmark `{}`; there is: {}", arguments.name, names.join(", "));
-    };
-    if !arguments.peer.is_empty() && name != "collective" {
-        bail!("--peer is for `collective`; leave it out with `{name}`");
-    }
-    if !arguments.only.is_empty() && !["collective", "shard"].contains(&name) {
-        bail!("--only is for `collective` and `shard`; leave it out with `{name}`");
-    }
-    let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(name));
+    let name = arguments.name.to_string();
+    let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(&name));
     fs::create_dir_all(&report_dir).with_context(|| format!("cannot create {}", report_dir.display()))?;
     let began = Instant::now();
     let settings = Settings {
@@ -95,10 +48,10 @@ fn run(arguments: Arguments) -> Result<bool> {
         quick: arguments.quick,
         report_dir: report_dir.clone(),
     };
-    let entries = bench(&settings)?;
+    let entries = arguments.name.bench()(&settings)?;
     let table = entry::table(&entries);
     println!("\n{table}");
-    write_report(&report_dir.join("bench.md"), name, arguments.quick, &table)?;
+    write_report(&report_dir.join("bench.md"), &name, arguments.quick, &table)?;
     let json = format!("{}\n", serde_json::to_string_pretty(&entries)?);
     for file in arguments.json.iter().chain([&report_dir.join("bench.json")]) {
         fs::write(file, &json).with_context(|| format!("cannot write {}", file.display()))?;

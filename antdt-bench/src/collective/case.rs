@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::order::{Buffer, Medium};
-use super::peers::Peer;
 use super::series::{Column, Series};
 use crate::Entry;
+use crate::arguments::Peer;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

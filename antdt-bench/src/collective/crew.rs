@@ -64,12 +64,7 @@ impl Crew {
         let control = Control::new()?;
         let commands = (0..world).map(|rank| {
             let mut command = Command::new(program);
-            command.arg("rank").args([
-                "--control",
-                &control.address.to_string(),
-                "--rank",
-                &rank.to_string(),
-            ]);
+            command.args(["--control", &control.address.to_string(), "--rank", &rank.to_string()]);
             command
         });
         let mut crew = Self::start(format!("antdt {medium} {world}"), commands, &control, world, folder)?;

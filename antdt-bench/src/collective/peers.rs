@@ -1,41 +1,22 @@
 //! The systems that are measured beside ours, where they are installed.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 
 use super::crew::{Control, Crew};
 use super::order::Medium;
+use crate::arguments::Peer;
 use crate::run;
 
 const GLOO: &str = include_str!("gloo.py");
 const OPENMPI: &str = include_str!("openmpi.c");
 /// What finding out whether a peer is there may take. PyTorch needs seconds to be imported.
 const LOOK: Duration = Duration::from_secs(60);
-
-/// A system to measure beside ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Peer {
-    /// What PyTorch uses on CPUs.
-    Gloo,
-    /// What clusters use.
-    Openmpi,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gloo => "gloo",
-            Self::Openmpi => "Open MPI",
-        })
-    }
-}
 
 /// A peer that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::case::Path;
 use super::order::Medium;
-use super::peers::Peer;
+use crate::arguments::Peer;
 use crate::meter::{median, quantile};
 
 /// Who takes turns at reducing.

@@ -33,7 +33,10 @@ pub enum Choice {
     DoubleTree,
     /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest. What it
     /// moves is a [`DirectGather`] of as many blocks as there are ranks, so it costs `α + (n-2)o + (n-1)(S/B + Sγ)`: `n/2`
-    /// times the bytes of [`Direct`] for half of its rounds.
+    /// times the bytes of [`Direct`] for half of its rounds. Rejected: folding a block when it comes, which spares the memory
+    /// for all of them (they come in another order on each rank, and so would the bits of a sum); gathering by recursive
+    /// doubling (`log2 n` messages of a rank and not `n-1`, but as many rounds, and rounds are what short buffers pay for);
+    /// longer buffers (the blocks of all ranks would be memory that counts).
     Gather,
 }
 

@@ -17,19 +17,17 @@ use antdt_sim::chaos::{self, CaseError};
 use antdt_sim::recording::RecordingError;
 use antdt_sim::shrink::shrink;
 
+#[path = "antdt-chaos/arguments.rs"]
+mod arguments;
+
+use arguments::Order;
+
 /// Prints a line. Whoever reads no further, like `head`, has seen enough; that is no reason to fail.
 macro_rules! say {
     ($($text:tt)*) => {
         drop(writeln!(io::stdout(), $($text)*))
     };
 }
-
-const USAGE: &str = "\
-antdt-chaos --seeds N [--from SEED]   run the random worlds of N seeds under all invariants: of each a job, and workers that
-                                      average in groups
-antdt-chaos --seed SEED [--trace FILE]    run those of one, and make small what fails and tell its story; their recordings go
-                                          to FILE (job) and beside it (groups: x.jsonl, x.groups.jsonl) and are replayed
-antdt-chaos --for SECONDS [--from SEED]   run until then";
 
 fn main() -> ExitCode {
     let arguments: Result<Vec<String>, OsString> =
@@ -42,18 +40,10 @@ fn main() -> ExitCode {
         }
     };
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match &arguments[..] {
-        ["--seed", seed] => number("--seed", seed).and_then(|seed| one(seed, None)),
-        ["--seed", seed, "--trace", file] => number("--seed", seed).and_then(|seed| one(seed, Some(file))),
-        ["--seeds", count] => number("--seeds", count).map(|count| many(0, count, u64::MAX)),
-        ["--seeds", count, "--from", from] => {
-            number("--seeds", count).and_then(|count| Ok(many(number("--from", from)?, count, u64::MAX)))
-        }
-        ["--for", seconds] => number("--for", seconds).map(|seconds| many(0, u64::MAX, seconds)),
-        ["--for", seconds, "--from", from] => {
-            number("--for", seconds).and_then(|seconds| Ok(many(number("--from", from)?, u64::MAX, seconds)))
-        }
-        _ => Err(USAGE.to_owned()),
+    let done = match arguments::parse(&arguments) {
+        Ok(Order::One { seed, trace }) => one(seed, trace.map(Path::new)),
+        Ok(Order::Many { from, count, seconds }) => Ok(many(from, count, seconds)),
+        Err(why) => Err(why),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -65,17 +55,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn number(flag: &str, text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{flag} = {text}: must be a whole number\n{USAGE}"))
-}
-
 /// The cases of one seed. Returns whether all invariants hold in them.
-fn one(seed: u64, trace: Option<&str>) -> Result<bool, String> {
-    if let Some(trace) = trace.filter(|trace| trace.ends_with(".gz")) {
-        // Readers take what is called so for compressed.
-        return Err(format!("--trace = {trace}: it is not compressed; leave .gz out"));
-    }
-    let trace = trace.map(Path::new);
+fn one(seed: u64, trace: Option<&Path>) -> Result<bool, String> {
     let job = one_job(seed, trace)?;
     say!("");
     let groups = trace.map(beside);

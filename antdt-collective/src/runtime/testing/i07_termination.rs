@@ -8,8 +8,9 @@ use crate::error::CollectiveError;
 use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
 
-/// A member that dies, falls silent or gives up before any of its rounds, under any algorithm: all others fail, soon
-/// after the deadline at the latest, and name it. An abort handle ends the calls of all members, with its reason.
+/// A member that dies, falls silent or gives up before any of its rounds, in any collective, under any algorithm: all
+/// others fail, soon after the deadline at the latest, and name it. An abort handle ends the calls of all members, with
+/// its reason.
 ///
 /// # Panics
 /// If not.

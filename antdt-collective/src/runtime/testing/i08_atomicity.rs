@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use antdt_core::{Rank, Seed};
+use antdt_core::Rank;
 
 use super::barrier::Barrier;
+use super::call::{Call, operand, total};
 use super::count::CountTransport;
 use super::fault::{Fault, FaultTransport};
 use super::members::{Make, PATIENT, SHORT, at_once, on_all, some_at_once};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
-use crate::op::ReduceOp;
 use crate::outcome::Resolution;
 use crate::runtime::communicator::HOSTS_MIN_BYTES;
 use crate::runtime::transport::Transport;
@@ -20,7 +20,7 @@ use crate::schedule::Choice;
 /// What happens to whom, when.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Story {
-    pub(super) choice: Choice,
+    pub(super) call: Call,
     pub(super) world: u32,
     pub(super) odd: u32,
     pub(super) fault: Fault,
@@ -73,22 +73,33 @@ const FIXED: [Choice; 6] = [
     Choice::Gather,
 ];
 
-/// A fault before each round of each algorithm, at the first and the last member.
+/// A fault before each round of each algorithm and of each other collective, at the first and the last member.
 pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
     let mut stories = Vec::new();
     for choice in FIXED {
         for world in 2..=5 {
-            tell_of(&mut stories, make, (choice, FEW), world);
+            tell_of(&mut stories, make, (Call::AllReduce(choice), FEW), world);
+        }
+    }
+    for call in Call::OTHERS {
+        for world in 2..=4 {
+            tell_of(&mut stories, make, (call, FEW), world);
+        }
+        // Other algorithms, and messages in pieces. The first round is that of the lengths, where there are any.
+        for (odd, fault) in
+            [(0, Fault::Dies), (0, Fault::DiesWithin), (2, Fault::Dies), (2, Fault::DiesWithin)]
+        {
+            stories.push(Story { call, world: 3, odd, fault, after: 1, len: VERY_MANY });
         }
     }
     // The hosts first, where there are several with several members.
     for world in 3..=5 {
-        tell_of(&mut stories, make, (Choice::Auto, MANY), world);
+        tell_of(&mut stories, make, (Call::AllReduce(Choice::Auto), MANY), world);
     }
     for world in 2..=4 {
         for (fault, after) in [(Fault::Dies, 0), (Fault::DiesWithin, 0), (Fault::DiesWithin, 1)] {
-            let (choice, len) = (Choice::Ring, VERY_MANY);
-            stories.push(Story { choice, world, odd: world - 1, fault, after, len });
+            let (call, len) = (Call::AllReduce(Choice::Ring), VERY_MANY);
+            stories.push(Story { call, world, odd: world - 1, fault, after, len });
         }
     }
     stories
@@ -97,48 +108,34 @@ pub(super) fn stories<T: Transport>(make: &impl Make<T>) -> Vec<Story> {
 fn tell_of<T: Transport>(
     stories: &mut Vec<Story>,
     make: &impl Make<T>,
-    (choice, len): (Choice, usize),
+    (call, len): (Call, usize),
     world: u32,
 ) {
     for odd in [0, world - 1] {
-        let rounds = rounds_of(choice, len, make(world).0, odd);
+        let rounds = rounds_of(call, len, make(world).0, odd);
         for after in 0..rounds {
             for fault in Fault::ALL {
                 // Silence takes its time: only the beginning, the middle and the end.
                 if fault != Fault::FallsSilent || [0, rounds / 2, rounds - 1].contains(&after) {
-                    stories.push(Story { choice, world, odd, fault, after, len });
+                    stories.push(Story { call, world, odd, fault, after, len });
                 }
             }
         }
     }
 }
 
-fn rounds_of<T: Transport>(choice: Choice, len: usize, transports: Vec<T>, me: u32) -> u64 {
+fn rounds_of<T: Transport>(call: Call, len: usize, transports: Vec<T>, me: u32) -> u64 {
     let (transports, traffic): (Vec<_>, Vec<_>) = transports.into_iter().map(CountTransport::new).unzip();
     on_all(transports, PATIENT, |me, communicator| {
-        communicator.all_reduce_by(choice, &mut operand(me, len), ReduceOp::Sum).expect("all members reduce");
+        call.make(communicator, &mut operand(me, len)).expect("all members make it");
     });
     traffic[me as usize].exchanges()
-}
-
-/// What rank `rank` brings: integers, so that every algorithm comes to the same.
-pub(super) fn operand(rank: Rank, len: usize) -> Vec<i64> {
-    let mut rng = Seed(8).derive_number(u64::from(rank.0)).rng();
-    (0..len).map(|_| rng.below(1 << 40) as i64 - (1 << 39)).collect()
-}
-
-/// The sum over `ranks`.
-pub(super) fn total(ranks: impl Iterator<Item = u32>, len: usize) -> Vec<i64> {
-    ranks.fold(vec![0; len], |mut total, rank| {
-        total.iter_mut().zip(operand(Rank(rank), len)).for_each(|(into, value)| *into += value);
-        total
-    })
 }
 
 /// The outcome of a call, and the data afterwards.
 pub(super) type Outcome = (Result<(), CollectiveError>, Vec<i64>);
 
-/// Two all-reduces while the story happens; each member's outcomes. No member leaves before all have finished.
+/// Two calls while the story happens; each member's outcomes. No member leaves before all have finished.
 pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, timeout: Duration) -> Vec<[Outcome; 2]> {
     let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);
@@ -149,7 +146,7 @@ pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, timeout: Dur
         let mut communicator = ScheduledCommunicator::new(transport, config);
         let outcomes = [(); 2].map(|()| {
             let mut data = operand(rank, story.len);
-            let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
+            let result = story.call.make(&mut communicator, &mut data);
             (result, data)
         });
         done.wait();
@@ -157,9 +154,9 @@ pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, timeout: Dur
     })
 }
 
-/// A call that fails leaves the data of its member as they were; one that succeeds leaves the sum over all members,
-/// never a mixture. The survivors, among themselves, then get exactly the sum over the survivors. In unanimous calls the
-/// survivors moreover agree, once they have met again, that the call counts everywhere or nowhere.
+/// A call that fails leaves the data of its member as they were; one that succeeds leaves what all members
+/// make of theirs, never a mixture. The survivors, among themselves, then get exactly what the survivors make. In unanimous
+/// all-reduces the survivors moreover agree, once they have met again, that the call counts everywhere or nowhere.
 ///
 /// # Panics
 /// If not.
@@ -167,31 +164,38 @@ pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I8");
     tell_all(&stories(make), |story| {
         all_or_nothing(story, make);
-        everywhere_or_nowhere(story, make);
+        if matches!(story.call, Call::AllReduce(_)) {
+            everywhere_or_nowhere(story, make);
+        }
     });
 }
 
 fn all_or_nothing<T: Transport>(story: &Story, make: &impl Make<T>) {
     let calls = tell(story, make(story.world).0, story.timeout());
+    let all: Vec<u32> = (0..story.world).collect();
     for (rank, calls) in (0..).zip(&calls) {
         for (result, data) in calls {
             let expected = match result {
-                Ok(()) => total(0..story.world, story.len),
+                Ok(()) => story.call.outcome(rank as usize, &all, story.len),
                 Err(_) => operand(Rank(rank), story.len),
             };
             assert!(*data == expected, "rank {rank} after {result:?}: {story:?}");
         }
     }
     let survivors: Vec<u32> = story.survivors().collect();
-    let expected = total(story.survivors(), story.len);
     on_all(make(story.world - 1).0, PATIENT, |me, communicator| {
-        let (_, mut data) = calls[survivors[me.0 as usize] as usize][1].clone();
-        communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
-        assert_eq!(data, expected, "{story:?}");
+        let place = me.0 as usize;
+        let (_, mut data) = calls[survivors[place] as usize][1].clone();
+        story.call.make(communicator, &mut data).expect("only survivors are left");
+        assert_eq!(
+            data,
+            story.call.outcome(place, &survivors, story.len),
+            "rank {me} of the rest: {story:?}"
+        );
     });
 }
 
-// One unanimous call, in which the odd member may still take part in the votes; then the survivors meet again.
+// One unanimous all-reduce, in which the odd member may still take part in the votes; then the survivors meet again.
 fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
     let timeout = story.timeout();
     let config = CommunicatorConfig { timeout, unanimous: true, ..CommunicatorConfig::default() };
@@ -203,13 +207,12 @@ fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
         let transport = FaultTransport::new(transport, story.fault, after);
         let mut communicator = ScheduledCommunicator::new(transport, config);
         let mut data = operand(rank, story.len);
-        let result = communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum);
+        let result = story.call.make(&mut communicator, &mut data);
         if result.is_err() {
             assert!(data == operand(rank, story.len), "rank {rank} after {result:?}: {story:?}");
         } else if rank.0 != story.odd {
             // Whoever took it over finds out with the next call that the odd member is gone.
-            let later =
-                communicator.all_reduce_by(story.choice, &mut operand(rank, story.len), ReduceOp::Sum);
+            let later = story.call.make(&mut communicator, &mut operand(rank, story.len));
             assert!(later.is_err(), "rank {rank}: {story:?}");
         }
         done.wait();
@@ -226,7 +229,7 @@ fn everywhere_or_nowhere<T: Transport>(story: &Story, make: &impl Make<T>) {
         }
         let stands = data.clone();
         // Either way the next call works on what they now have in common.
-        communicator.all_reduce_by(story.choice, &mut data, ReduceOp::Sum).expect("only survivors are left");
+        story.call.make(&mut communicator, &mut data).expect("only survivors are left");
         (stands, data)
     });
     let whole = total(0..story.world, story.len);

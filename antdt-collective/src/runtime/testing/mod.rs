@@ -5,6 +5,7 @@
 //! made of.
 
 mod barrier;
+mod call;
 mod case;
 mod count;
 mod fault;

@@ -99,12 +99,20 @@ impl Wires {
     /// # Panics
     /// If loopback is not there.
     pub fn before(listeners: &[Listener], strike: Option<Strike>) -> Self {
-        let shared = Arc::new(Shared { strike, ..Shared::default() });
         let own: Vec<SocketAddr> = listeners.iter().map(Listener::local_address).collect();
-        let ranks = || (0_u32..).zip(&own);
+        Self::before_addresses(&own, strike)
+    }
+
+    /// As [`before`](Self::before), for listeners of other processes.
+    ///
+    /// # Panics
+    /// If loopback is not there.
+    pub fn before_addresses(own: &[SocketAddr], strike: Option<Strike>) -> Self {
+        let shared = Arc::new(Shared { strike, ..Shared::default() });
+        let ranks = || (0_u32..).zip(own);
         let pairs = ranks().flat_map(|(high, target)| (0..high).map(move |low| ((low, high), *target)));
         let proxies = pairs.map(|(pair, target)| Proxy::start(pair, target, &shared)).collect();
-        Self { proxies, own, shared }
+        Self { proxies, own: own.to_vec(), shared }
     }
 
     /// The members as rank `me` reaches them. The lower rank of two calls the higher one.

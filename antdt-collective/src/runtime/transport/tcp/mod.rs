@@ -16,8 +16,14 @@
 //! its way therefore fits in a cache anyway, it cost four ranks an eighth of their time, on the clock and on the cores; for
 //! receiving, no gain); waking up only for larger amounts (`SO_RCVLOWAT`: no gain, and the reason of a failing peer would not
 //! wake anybody); and sharing pages with the socket (`vmsplice`), which saves a copy: an exchange of 512 KiB took 0.6 to
-//! 0.7 ms, and the bytes could change until the peer has read them. `MSG_ZEROCOPY` copies on loopback all the same. Weighed
-//! and not built: several streams per peer, since one thread drives all.
+//! 0.7 ms, and the bytes could change until the peer has read them. Weighed and not built: several streams per peer, since one
+//! thread drives all.
+//!
+//! Nor is there a way to send between hosts without the kernel's copy. `MSG_ZEROCOPY` pins the pages that are sent, and each
+//! may be written to again only when the socket's queue of completions says so: a second thing to wait for in every round,
+//! with deadlines of its own. It pays above a size that depends on the network card and its driver (the kernel's documentation
+//! says about 10 KB; recalled), and on loopback it copies all the same, so that the size could not be measured here. What is
+//! sent is copied once, by the kernel, from where it lies.
 
 mod close;
 mod config;

@@ -1,0 +1,163 @@
+//! What the program is told: which benchmark, and how to run it.
+//!
+//! `cargo xtask` compiles this file once more, so that what is wrong is refused before minutes of building. Nothing here
+//! therefore uses the rest of the crate.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Parser, ValueEnum};
+
+/// A benchmark. A new one is added here, and where the crate says what runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    /// whole jobs of four workers, with and without a straggler, against their oracles
+    Job,
+    /// all-reduces beside gloo, Open MPI and the machine's bounds
+    Collective,
+    /// the shard service: ledger, journal, and calls over gRPC
+    Shard,
+    /// the simulator: events a second, large jobs, memory
+    Sim,
+    /// real jobs beside their simulation: the gate of every simulated figure
+    Calibrate,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("no benchmark is hidden");
+        f.write_str(value.get_name())
+    }
+}
+
+/// A system to measure beside ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Peer {
+    /// What PyTorch uses on CPUs.
+    Gloo,
+    /// What clusters use.
+    Openmpi,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gloo => "gloo",
+            Self::Openmpi => "Open MPI",
+        })
+    }
+}
+
+/// Benchmarks of AntDT; run by `cargo xtask bench`.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask bench")]
+pub struct Arguments {
+    /// Which benchmark.
+    #[arg(default_value = "job")]
+    pub name: Name,
+    /// Be done within three minutes.
+    #[arg(long)]
+    pub quick: bool,
+    /// Also write the table as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where reports and logs go [default: target/bench/NAME].
+    #[arg(long, value_name = "DIR")]
+    pub report_dir: Option<PathBuf>,
+    /// Name the benchmarks and exit.
+    #[arg(long)]
+    pub list: bool,
+    /// Measure beside another system, if it is installed (collective). May be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub peer: Vec<Peer>,
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective) or `recording` (shard). May be
+    /// given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Vec<String>,
+    /// For a rank of `collective`: where its orders come from.
+    #[arg(long, hide = true)]
+    pub control: Option<SocketAddr>,
+    /// For such a rank: which one it is.
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub rank: u32,
+    /// The program under test; given by `cargo xtask bench`.
+    #[arg(long, hide = true, default_value = "antdt")]
+    pub antdt: PathBuf,
+}
+
+impl Arguments {
+    /// What these words, of which the first is the program, ask for.
+    ///
+    /// # Errors
+    /// If there is no such benchmark or flag, or the flag is not for that benchmark.
+    pub fn checked<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, clap::Error> {
+        let arguments = Self::try_parse_from(words)?;
+        let name = arguments.name;
+        let refuse = |what: String| Err(clap::Error::raw(ErrorKind::ArgumentConflict, what + "\n"));
+        if !arguments.peer.is_empty() && name != Name::Collective {
+            return refuse(format!("--peer is for `collective`; leave it out with `{name}`"));
+        }
+        if !arguments.only.is_empty() && ![Name::Collective, Name::Shard].contains(&name) {
+            return refuse(format!("--only is for `collective` and `shard`; leave it out with `{name}`"));
+        }
+        Ok(arguments)
+    }
+}
+
+/// All benchmarks, a line each.
+pub fn list() -> String {
+    Name::value_variants().iter().filter_map(ValueEnum::to_possible_value).fold(
+        String::new(),
+        |mut list, value| {
+            let about = value.get_help().map(ToString::to_string).unwrap_or_default();
+            writeln!(list, "{:<12} {about}", value.get_name()).expect("a string takes any text");
+            list
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(words: &str) -> Result<Arguments, String> {
+        Arguments::checked(words.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_asked_for_is_understood() {
+        assert_eq!(checked("bench").unwrap().name, Name::Job);
+        let asked = checked("bench collective --peer gloo --peer openmpi --quick --only tcp").unwrap();
+        assert_eq!(
+            (asked.name, asked.peer, asked.quick),
+            (Name::Collective, vec![Peer::Gloo, Peer::Openmpi], true)
+        );
+    }
+
+    #[test]
+    fn a_name_or_a_flag_that_does_not_exist_or_fit_is_refused_with_what_there_is() {
+        for (words, said) in [
+            ("bench colective", "collective"),
+            ("bench shard --quik", "--quick"),
+            ("bench collective --peer mpich", "openmpi"),
+            ("bench sim --peer gloo", "--peer is for `collective`"),
+            ("bench job --only tcp", "--only is for `collective` and `shard`"),
+        ] {
+            let error = checked(words).unwrap_err();
+            assert!(error.contains(said), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_benchmark_is_listed_with_what_it_measures() {
+        let list = list();
+        assert_eq!(list.lines().count(), Name::value_variants().len());
+        assert!(list.lines().all(|line| line.split_whitespace().count() > 4), "{list}");
+    }
+}
