@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{End, Kind};
-use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
+use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
@@ -24,6 +24,8 @@ pub struct Facts {
     /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
     /// neighbours stand as one: what is known of a long job takes no more memory than that.
     pub batches: BTreeMap<NodeId, Vec<Batch>>,
+    /// What each node said of its hardware when it registered, in its last life.
+    pub devices: BTreeMap<NodeId, DeviceClass>,
     /// Orders to start a process, in order of time.
     pub starts: Vec<StartFact>,
     /// All-reduce: from the moment at which the master had told all members of the first group, until all were in it and
@@ -205,6 +207,7 @@ impl Recording {
                 dataset: self.dataset()?,
                 settings: self.header.settings.clone(),
                 batches: BTreeMap::new(),
+                devices: BTreeMap::new(),
                 starts: Vec::new(),
                 formed: None,
                 ends: Vec::new(),
@@ -291,6 +294,7 @@ impl Gathering {
         match event {
             HeadEvent::Register(registration) => {
                 let life = registration.info.holder;
+                self.facts.devices.insert(life.node, registration.info.device);
                 if life.node.role == Role::Worker {
                     let since = (self.facts.head.servers == 0).then_some(at);
                     self.begun.insert(life, since);

@@ -132,6 +132,22 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
     assert!(std::fs::read(&path).unwrap() == std::fs::read(&other).unwrap(), "same seed, same bytes");
 }
 
+#[test]
+fn recorded_workers_have_the_devices_that_they_had() {
+    let mixed = || WhatIf::read(&scenarios("mixed_devices.toml")).unwrap();
+    let setup = mixed().setup;
+    let (_folder, path, _) =
+        trace_of(&setup, |models| Models { compute: mixed().models().unwrap().compute, ..models });
+    let mut world = WhatIf::read(&path).unwrap();
+    // Those that were not recorded are like the median of those that were.
+    (world.setup.workers, world.setup.samples) = (6, 2 * setup.samples);
+    let compute = world.models().unwrap().compute;
+    let devices = [0, 1, 2, 3, 5].map(|index| compute.device(NodeId::worker(index)).0);
+    assert_eq!(devices, ["fast", "slow", "fast", "slow", "slow"]);
+    let run = world.run(Box::new(NonDedicated::default())).unwrap();
+    assert!(run.actions.iter().all(|action| action.kind != "KILL_RESTART"), "{:?}", run.actions);
+}
+
 /// What comes before the first step takes long: longer the later a worker's number, and longest on a server.
 #[derive(Debug)]
 struct Slow;
