@@ -213,7 +213,7 @@ impl WhatIf {
         }
     }
 
-    /// What really happened, if the world is a recorded job.
+    /// What happened in the recorded job, or in the simulated one whose trace was read, if the world is one.
     pub fn recorded(&self) -> Option<Run> {
         match &self.trace {
             Trace::Recording(facts) => Some(Run::recorded(facts)),
@@ -424,13 +424,40 @@ impl From<journal::Action> for Action {
     }
 }
 
+/// Where the figures of a run come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The recording of a real job: this is what happened.
+    Recording,
+    /// The trace of a job that was simulated before.
+    Trace,
+    /// This simulation.
+    Simulation,
+}
+
+impl Source {
+    /// `recording`, `trace` or `simulation`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recording => "recording",
+            Self::Trace => "trace",
+            Self::Simulation => "simulation",
+        }
+    }
+
+    /// Whether it really happened. All other figures are as good as the calibration says.
+    pub const fn is_real(self) -> bool {
+        matches!(self, Self::Recording)
+    }
+}
+
 /// How the job went once: under one policy, or really.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Name of the policy.
     pub policy: String,
-    /// Whether this is what really happened.
-    pub recorded: bool,
+    /// What it was read from, if it was not simulated now.
+    pub source: Source,
     /// Everything is committed, or why not.
     pub result: Result<(), String>,
     /// The job completion time; if it was not completed, when it ended.
@@ -451,7 +478,7 @@ impl Run {
     fn simulated(policy: &str, outcome: Outcome) -> Self {
         Self {
             policy: policy.to_owned(),
-            recorded: false,
+            source: Source::Simulation,
             completed: outcome.completed,
             samples: outcome.counts.acked,
             steps: outcome.steps,
@@ -475,7 +502,7 @@ impl Run {
         let series = |batches: &Vec<_>| journal::merged(batches.iter().map(point));
         Self {
             policy: facts.head.policy.clone(),
-            recorded: true,
+            source: if facts.simulated { Source::Trace } else { Source::Recording },
             result: facts.outcome.clone().unwrap_or_else(cut_off),
             completed: end,
             samples: facts.counts.acked,

@@ -11,10 +11,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{Recording, RecordingError};
+use crate::tracer::is_simulated;
 
 /// What is known of a recorded job. About 100 MB at most for the batches of all workers; everything else is small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
+    /// Whether the job was a simulated one, whose trace this is: then it is no more real than its models.
+    pub simulated: bool,
     /// Settings of the master's head: how gradients are combined, how many workers, the policy.
     pub head: HeadSettings,
     /// The data set, if the ledger handed out shards.
@@ -203,6 +206,7 @@ impl Recording {
     pub(super) fn facts_within(&self, batches_max: usize) -> Result<Facts, RecordingError> {
         let mut gathering = Gathering {
             facts: Facts {
+                simulated: is_simulated(&self.header),
                 head: self.head()?,
                 dataset: self.dataset()?,
                 settings: self.header.settings.clone(),

@@ -116,6 +116,7 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
     assert_eq!(world.policy(), Some("nd"));
     let recorded = world.recorded().unwrap();
     assert_eq!((recorded.completed, &recorded.result), (outcome.completed, &Ok(())));
+    assert_eq!(recorded.source, Source::Trace, "it has not really happened");
     // The accounts of the last tick.
     assert!((50_000..=60_000).contains(&recorded.samples), "{}", recorded.samples);
     let kinds = |actions: &[Action]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();

@@ -89,11 +89,12 @@ fn sim_runs_workers_that_average_in_groups_with_any_policy_and_writes_their_trac
     assert!(answer.good, "{}", answer.text);
     let expected = "policy inter-intra: 2 of 2 runs completed; completion time median 508.";
     assert!(answer.text.contains(expected), "{}", answer.text);
-    assert!(answer.text.contains("\ncalibration: "), "no simulated figure without it: {}", answer.text);
+    let calibration = antdt_sim::Calibration::NONE_OF_GROUPS;
+    assert!(answer.text.ends_with(&format!("\n{calibration}\n")), "the gate runs no groups: {}", answer.text);
     let busy = |policy: &str| {
         let answer = ask(&format!("sim --scenario {file} --policy {policy} --json")).unwrap();
         let figures: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
-        assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
+        assert_eq!(figures[0]["calibration"], calibration);
         figures[0]["busy_share"].as_f64().unwrap()
     };
     assert!(busy("random") < busy("buffer") && busy("buffer") < busy("division"));
@@ -160,6 +161,12 @@ fn traces_and_tables_may_be_compressed() {
     assert_eq!(ask(&format!("sim diff {plain} {packed}")).unwrap().text, SAME);
     let whatif = |trace: &dyn std::fmt::Display| ask(&format!("whatif --trace {trace} --json")).unwrap().text;
     assert_eq!(whatif(&plain), whatif(&packed));
+    // What was simulated is not called recorded, and has the calibration beside it.
+    let table = ask(&format!("whatif --trace {plain}")).unwrap().text;
+    assert!(table.contains("\nsimulated (nd) ") && !table.contains("recorded"), "{table}");
+    let figures: serde_json::Value = serde_json::from_str(&whatif(&plain)).unwrap();
+    assert_eq!((&figures[0]["source"], &figures[0]["recorded"]), (&"trace".into(), &false.into()));
+    assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
     // Where a process was killed, as much of the file was written.
     let bytes = std::fs::read(out.join("a.trace.gz")).unwrap();
     std::fs::write(out.join("torn.gz"), &bytes[..bytes.len() * 2 / 3]).unwrap();

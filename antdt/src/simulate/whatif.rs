@@ -3,7 +3,7 @@
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
-use antdt_sim::whatif::{Action, Run, WhatIfError};
+use antdt_sim::whatif::{Action, Run, Source, WhatIfError};
 use serde::Serialize;
 
 use super::{Answer, page};
@@ -76,6 +76,9 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
 #[derive(Serialize)]
 struct Figures<'a> {
     policy: &'a str,
+    /// A recording, the trace of a simulated job, or this simulation.
+    source: &'static str,
+    /// Whether it is what really happened.
     recorded: bool,
     /// How far simulated figures are from real ones.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,8 +114,9 @@ impl<'a> Figures<'a> {
         };
         Self {
             policy: &run.policy,
-            recorded: run.recorded,
-            calibration: (!run.recorded).then_some(calibration),
+            source: run.source.name(),
+            recorded: run.source.is_real(),
+            calibration: (!run.source.is_real()).then_some(calibration),
             completed: run.result.is_ok(),
             why_not: run.result.as_ref().err().map(String::as_str),
             job_completion_time_s: run.completed.as_secs_f64(),
@@ -127,7 +131,11 @@ impl<'a> Figures<'a> {
 
 /// What a run is called.
 pub(super) fn name(run: &Run) -> String {
-    if run.recorded { format!("recorded ({})", run.policy) } else { run.policy.clone() }
+    match run.source {
+        Source::Recording => format!("recorded ({})", run.policy),
+        Source::Trace => format!("simulated ({})", run.policy),
+        Source::Simulation => run.policy.clone(),
+    }
 }
 
 /// The table and, below it, what was done and why. Ends with a newline.
