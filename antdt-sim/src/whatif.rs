@@ -221,6 +221,21 @@ impl WhatIf {
         }
     }
 
+    /// One line that belongs beside a simulated run that goes on after the end of the recording it was made from: what was assumed
+    /// there. `None` if it does not, or the world is made from something else.
+    pub fn beyond(&self, run: &Run) -> Option<String> {
+        let Trace::Recording(facts) = &self.trace else { return None };
+        let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
+        let end = facts.completed.or_else(last)?;
+        (run.source == Source::Simulation && run.completed > end).then(|| {
+            let end_s = end.as_secs_f64();
+            format!(
+                "the recording reaches until {end_s:.1} s; after that each worker is assumed to be as fast as the median of \
+                 its recorded batches, and nothing to go wrong"
+            )
+        })
+    }
+
     /// What would have happened under this policy.
     ///
     /// # Errors
@@ -460,6 +475,8 @@ pub struct Run {
     pub source: Source,
     /// Everything is committed, or why not.
     pub result: Result<(), String>,
+    /// What it was read from ends before the job: how it went on is not known.
+    pub cut_off: bool,
     /// The job completion time; if it was not completed, when it ended.
     pub completed: JobTime,
     /// Samples committed.
@@ -484,6 +501,7 @@ impl Run {
             steps: outcome.steps,
             idle_share: outcome.idle_share(),
             result: outcome.result,
+            cut_off: false,
             actions: outcome.actions.into_iter().map(Action::from).collect(),
             series: outcome.series,
         }
@@ -504,8 +522,13 @@ impl Run {
             policy: facts.head.policy.clone(),
             source: if facts.simulated { Source::Trace } else { Source::Recording },
             result: facts.outcome.clone().unwrap_or_else(cut_off),
+            cut_off: facts.outcome.is_none(),
             completed: end,
-            samples: facts.counts.acked,
+            // What came after the last tick has been committed, if everything was.
+            samples: match facts.completed {
+                Some(_) => facts.counts.total.saturating_sub(facts.counts.quarantined),
+                None => facts.counts.acked,
+            },
             steps: facts.steps,
             idle_share: idle_share(facts, end),
             actions: (facts.actions.iter())
