@@ -32,6 +32,8 @@ pub struct NotCalibrated(pub Calibration);
 impl Calibration {
     /// Jobs that the gate asks for.
     pub const RUNS_MIN: usize = 20;
+    /// What stands in place of [`line`](Self::line) beside figures of workers that average in groups: the gate runs none.
+    pub const NONE_OF_GROUPS: &str = "not calibrated: no real job averages in groups yet";
     /// The largest median error, percent.
     pub const MEDIAN_MAX: f64 = 5.0;
     /// The largest error that one job in twenty may exceed, percent.
@@ -45,7 +47,7 @@ impl Calibration {
         serde_json::from_str(include_str!("../calibration.json")).expect("a test reads the file")
     }
 
-    /// One line that belongs beside every simulated figure of this version.
+    /// One line that belongs beside every figure of a simulated job of this version.
     ///
     /// # Errors
     /// If the gate was run and not passed: then no figure is to be shown.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime, NodeId};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 pub mod host;
 
@@ -32,11 +32,21 @@ pub trait Compute: Debug + Send {
     /// A server's holder asks how long its process is busy with one request that stands for `samples`: a pushed gradient
     /// of so many, or parameters for so many.
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration;
+
+    /// The hardware that the node says it has when it registers: only nodes of one class are compared. The same of all, unless
+    /// a model says otherwise; one that changes what another says leaves the hardware what it is.
+    fn device(&self, _node: NodeId) -> DeviceClass {
+        DeviceClass::default()
+    }
 }
 
 impl<C: Compute + ?Sized> Compute for Box<C> {
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
         (**self).time(at, holder, samples, rng)
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        (**self).device(node)
     }
 }
 

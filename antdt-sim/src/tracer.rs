@@ -25,6 +25,14 @@ use crate::{Happening, Observer, Setup, Violation, partial};
 /// The name of the generator of groups in a recording.
 pub(crate) const GENERATOR: &str = "generator";
 
+/// The name of this crate in the header of a trace, before its version.
+const RECORDER: &str = concat!(env!("CARGO_PKG_NAME"), " ");
+
+/// Whether a trace with this header was written by a [`Tracer`]: what is in it has not really happened.
+pub(crate) fn is_simulated(header: &Header) -> bool {
+    header.recorder.starts_with(RECORDER)
+}
+
 /// An observer that writes a trace.
 pub struct Tracer<W> {
     out: W,
@@ -129,7 +137,7 @@ impl<W: Write> Tracer<W> {
 }
 
 fn header(name: &str) -> Header {
-    Header::new(concat!("antdt-sim ", env!("CARGO_PKG_VERSION")), name)
+    Header::new(RECORDER.to_owned() + env!("CARGO_PKG_VERSION"), name)
 }
 
 impl<W: Write> Observer for Tracer<W> {

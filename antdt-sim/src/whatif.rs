@@ -213,12 +213,27 @@ impl WhatIf {
         }
     }
 
-    /// What really happened, if the world is a recorded job.
+    /// What happened in the recorded job, or in the simulated one whose trace was read, if the world is one.
     pub fn recorded(&self) -> Option<Run> {
         match &self.trace {
             Trace::Recording(facts) => Some(Run::recorded(facts)),
             Trace::Scenario(_) | Trace::Slowdowns(_) => None,
         }
+    }
+
+    /// One line that belongs beside a simulated run that goes on after the end of the recording it was made from: what was assumed
+    /// there. `None` if it does not, or the world is made from something else.
+    pub fn beyond(&self, run: &Run) -> Option<String> {
+        let Trace::Recording(facts) = &self.trace else { return None };
+        let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
+        let end = facts.completed.or_else(last)?;
+        (run.source == Source::Simulation && run.completed > end).then(|| {
+            let end_s = end.as_secs_f64();
+            format!(
+                "the recording reaches until {end_s:.1} s; after that each worker is assumed to be as fast as the median of \
+                 its recorded batches, and nothing to go wrong"
+            )
+        })
     }
 
     /// What would have happened under this policy.
@@ -424,15 +439,44 @@ impl From<journal::Action> for Action {
     }
 }
 
+/// Where the figures of a run come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The recording of a real job: this is what happened.
+    Recording,
+    /// The trace of a job that was simulated before.
+    Trace,
+    /// This simulation.
+    Simulation,
+}
+
+impl Source {
+    /// `recording`, `trace` or `simulation`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recording => "recording",
+            Self::Trace => "trace",
+            Self::Simulation => "simulation",
+        }
+    }
+
+    /// Whether it really happened. All other figures are as good as the calibration says.
+    pub const fn is_real(self) -> bool {
+        matches!(self, Self::Recording)
+    }
+}
+
 /// How the job went once: under one policy, or really.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Name of the policy.
     pub policy: String,
-    /// Whether this is what really happened.
-    pub recorded: bool,
+    /// What it was read from, if it was not simulated now.
+    pub source: Source,
     /// Everything is committed, or why not.
     pub result: Result<(), String>,
+    /// What it was read from ends before the job: how it went on is not known.
+    pub cut_off: bool,
     /// The job completion time; if it was not completed, when it ended.
     pub completed: JobTime,
     /// Samples committed.
@@ -451,12 +495,13 @@ impl Run {
     fn simulated(policy: &str, outcome: Outcome) -> Self {
         Self {
             policy: policy.to_owned(),
-            recorded: false,
+            source: Source::Simulation,
             completed: outcome.completed,
             samples: outcome.counts.acked,
             steps: outcome.steps,
             idle_share: outcome.idle_share(),
             result: outcome.result,
+            cut_off: false,
             actions: outcome.actions.into_iter().map(Action::from).collect(),
             series: outcome.series,
         }
@@ -475,10 +520,15 @@ impl Run {
         let series = |batches: &Vec<_>| journal::merged(batches.iter().map(point));
         Self {
             policy: facts.head.policy.clone(),
-            recorded: true,
+            source: if facts.simulated { Source::Trace } else { Source::Recording },
             result: facts.outcome.clone().unwrap_or_else(cut_off),
+            cut_off: facts.outcome.is_none(),
             completed: end,
-            samples: facts.counts.acked,
+            // What came after the last tick has been committed, if everything was.
+            samples: match facts.completed {
+                Some(_) => facts.counts.total.saturating_sub(facts.counts.quarantined),
+                None => facts.counts.acked,
+            },
             steps: facts.steps,
             idle_share: idle_share(facts, end),
             actions: (facts.actions.iter())

@@ -14,7 +14,7 @@ use std::time::Duration;
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::Policy;
 use antdt_core::{
-    BatchReport, Contribution, DetRng, DeviceClass, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
+    BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
     MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role, SyncMode,
 };
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
@@ -565,7 +565,7 @@ impl<O: Observer> World<O> {
         let info = NodeInfo {
             holder,
             host: format!("host-{host}"),
-            device: DeviceClass::default(),
+            device: self.models.compute.device(holder.node),
             batch_size_min: 1,
             batch_size_max: self.setup.global_batch_size,
         };

@@ -5,9 +5,13 @@
 use std::io::Read;
 use std::path::PathBuf;
 
+use antdt_controller::policy::NonDedicated;
 use antdt_core::JobTime;
+use antdt_sim::model::Models;
+use antdt_sim::model::compute::{DeviceTable, Normal};
 use antdt_sim::model::scheduler::Market;
 use antdt_sim::replay::{read_gavel, read_market, read_slowdowns};
+use antdt_sim::{Scenario, World};
 use flate2::read::GzDecoder;
 
 /// The text of a file, or a printed reason to skip.
@@ -81,4 +85,22 @@ fn measured_devices_differ_as_they_do() {
     let times = read_gavel(&motivation, "ResNet-50").unwrap();
     // As the file has it: 8.108 steps per second.
     assert!((times.seconds("p100", 16).unwrap() - 1.0 / 8.108_348_261_420_462).abs() < 1e-12);
+}
+
+#[test]
+fn a_measured_device_is_no_straggler_because_others_are_faster() {
+    let Some(text) = data("gavel_throughputs/simulation_throughputs.json.gz") else { return };
+    let times = read_gavel(&text, "ResNet-50").unwrap();
+    let devices = ["v100", "p100", "k80"];
+    let scenario = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/mixed_devices.toml"));
+    let scenario = Scenario::read(&scenario).unwrap();
+    let (mut setup, _, models) = scenario.build(scenario.setup.seed).unwrap();
+    (setup.workers, setup.global_batch_size) = (6, 6 * 64);
+    let compute = Normal::new(DeviceTable::new(&times, &devices).unwrap(), 0.03).unwrap();
+    let models = Models { compute: Box::new(compute), ..models };
+    let world = World::new(setup, Box::new(NonDedicated::default()), models).unwrap();
+    let (outcome, _) = world.run(JobTime::NEVER).map_err(|(violation, _)| violation).unwrap();
+    assert_eq!(outcome.result, Ok(()));
+    let kinds: Vec<&str> = outcome.actions.iter().map(|action| action.kind).collect();
+    assert!(kinds.contains(&"ADJUST_BS") && !kinds.contains(&"KILL_RESTART"), "{kinds:?}");
 }

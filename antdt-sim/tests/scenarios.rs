@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_controller::policy;
-use antdt_core::{JobTime, Seed};
+use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::invariant::{self, Checkers};
+use antdt_sim::model::compute::{Slow, Straggler, Who};
+use antdt_sim::model::{Hosts, Models};
 use antdt_sim::partial::{self, Formation};
 use antdt_sim::scenario::GroupScenario;
 use antdt_sim::{AnyScenario, Outcome, Scenario, World};
@@ -33,7 +36,13 @@ fn day() -> JobTime {
 
 // Under all invariants, as `antdt sim` runs it.
 fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
+    outcome_beside(scenario, seed, |models| models)
+}
+
+// When the job meets something else.
+fn outcome_beside(scenario: &Scenario, seed: u64, other: impl FnOnce(Models) -> Models) -> Outcome {
     let (setup, policy, models) = scenario.build(Seed(seed)).unwrap();
+    let models = other(models);
     let checkers = Checkers::new(invariant::all(&setup).unwrap());
     let world = World::watched(setup, policy::by_name(&policy).unwrap(), models, checkers).unwrap();
     let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
@@ -135,6 +144,27 @@ fn who_has_its_share_of_the_data_from_the_start_keeps_it() {
     let shared = outcome(&scenario, 0).completed.as_secs_f64();
     // A quarter of the samples at a quarter of the speed; and all at the speed of all.
     assert!((150.0..200.0).contains(&dealt) && (60.0..70.0).contains(&shared), "{dealt} {shared}");
+}
+
+#[test]
+fn among_mixed_devices_who_is_slower_than_its_own_kind_is_restarted() {
+    let straggler = |worker| Straggler {
+        who: Who::Node(NodeId::worker(worker)),
+        slow: 3.0,
+        from: JobTime(10_000_000_000),
+        to: JobTime::NEVER,
+        cured_by_restart: true,
+    };
+    // A fast one that has become as slow as the slow ones, and a slow one that is slower still.
+    for worker in [2, 3] {
+        let outcome = outcome_beside(&shipped("mixed_devices"), 0, |models| Models {
+            compute: Box::new(Slow::new(models.compute, Hosts::default(), [straggler(worker)]).unwrap()),
+            ..models
+        });
+        let restarts = outcome.actions.iter().filter(|action| action.kind == "KILL_RESTART");
+        let targets: BTreeSet<&str> = restarts.map(|action| action.target.as_str()).collect();
+        assert_eq!(targets, BTreeSet::from([format!("worker-{worker}").as_str()]));
+    }
 }
 
 #[test]

@@ -99,6 +99,7 @@ impl NodeEnv {
             info: NodeInfo {
                 holder: self.holder,
                 host: "localhost".to_owned(),
+                // All processes of a launcher share the host, and with it the hardware.
                 device: DeviceClass::default(),
                 batch_size_min: 1,
                 batch_size_max: self.spec.global_batch_size.max(1),

@@ -4,17 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{End, Kind};
-use antdt_core::{BatchReport, Counts, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
+use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{Recording, RecordingError};
+use crate::tracer::is_simulated;
 
 /// What is known of a recorded job. About 100 MB at most for the batches of all workers; everything else is small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
+    /// Whether the job was a simulated one, whose trace this is: then it is no more real than its models.
+    pub simulated: bool,
     /// Settings of the master's head: how gradients are combined, how many workers, the policy.
     pub head: HeadSettings,
     /// The data set, if the ledger handed out shards.
@@ -24,6 +27,8 @@ pub struct Facts {
     /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
     /// neighbours stand as one: what is known of a long job takes no more memory than that.
     pub batches: BTreeMap<NodeId, Vec<Batch>>,
+    /// What each node said of its hardware when it registered, in its last life.
+    pub devices: BTreeMap<NodeId, DeviceClass>,
     /// Orders to start a process, in order of time.
     pub starts: Vec<StartFact>,
     /// All-reduce: from the moment at which the master had told all members of the first group, until all were in it and
@@ -201,10 +206,12 @@ impl Recording {
     pub(super) fn facts_within(&self, batches_max: usize) -> Result<Facts, RecordingError> {
         let mut gathering = Gathering {
             facts: Facts {
+                simulated: is_simulated(&self.header),
                 head: self.head()?,
                 dataset: self.dataset()?,
                 settings: self.header.settings.clone(),
                 batches: BTreeMap::new(),
+                devices: BTreeMap::new(),
                 starts: Vec::new(),
                 formed: None,
                 ends: Vec::new(),
@@ -291,6 +298,7 @@ impl Gathering {
         match event {
             HeadEvent::Register(registration) => {
                 let life = registration.info.holder;
+                self.facts.devices.insert(life.node, registration.info.device);
                 if life.node.role == Role::Worker {
                     let since = (self.facts.head.servers == 0).then_some(at);
                     self.begun.insert(life, since);

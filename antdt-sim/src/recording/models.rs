@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{DetRng, Exit, Holder, JobTime, NodeId, Role};
+use antdt_core::{DetRng, DeviceClass, Exit, Holder, JobTime, NodeId, Role};
 
 use super::Facts;
 use crate::model::{Compute, Fault, Faults, Scheduler};
@@ -16,8 +16,11 @@ use crate::model::{Compute, Fault, Faults, Scheduler};
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedCompute {
     workers: BTreeMap<NodeId, Series>,
+    devices: BTreeMap<NodeId, DeviceClass>,
     /// Of a worker that was not recorded: the median of the medians.
     median: f64,
+    /// The hardware of such a worker: that of the one whose median it is.
+    device: DeviceClass,
 }
 
 /// Nanoseconds for a sample.
@@ -39,8 +42,13 @@ impl RecordedCompute {
                 workers.insert(*node, Series { batches, median });
             }
         }
-        let median = median(workers.values().map(|series| series.median))?;
-        Some(Self { workers, median })
+        let mut medians: Vec<(f64, NodeId)> =
+            workers.iter().map(|(node, series)| (series.median, *node)).collect();
+        medians.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (median, typical) = *medians.get(medians.len() / 2)?;
+        let devices = facts.devices.clone();
+        let device = devices.get(&typical).cloned().unwrap_or_default();
+        Some(Self { workers, devices, median, device })
     }
 
     /// Nanoseconds that the worker takes for a sample at a moment.
@@ -66,6 +74,13 @@ impl Compute for RecordedCompute {
         }
         let nanos = self.nanos_per_sample(at, holder.node) * samples as f64;
         Duration::from_nanos(nanos.round() as u64)
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        match node.role {
+            Role::Worker => self.devices.get(&node).unwrap_or(&self.device).clone(),
+            Role::Server => self.devices.get(&node).cloned().unwrap_or_default(),
+        }
     }
 }
 

@@ -296,6 +296,7 @@ fn facts() -> Facts {
 fn the_facts_are_what_happened() {
     let facts = facts();
     assert_eq!((facts.head.workers, facts.head.policy.as_str()), (2, "nd"));
+    assert!(!facts.simulated, "it was recorded by another program");
     assert_eq!(facts.dataset.as_ref().unwrap().seed, Seed(u64::MAX), "to the last bit");
     let ends: Vec<(u64, u64)> = facts.batches[&NodeId::worker(0)]
         .iter()

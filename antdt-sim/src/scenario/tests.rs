@@ -49,7 +49,7 @@ fn file(path: &Path) -> Result<String, ScenarioError> {
     match path.to_str() {
         Some("slow.csv") => Ok("t_s,worker,slowdown\n0,0,2\n".to_owned()),
         Some("bad.csv") => Ok("t_s,worker,slowdown\n0,zero,2\n".to_owned()),
-        Some("devices.csv") => Ok("device,batch_size,steps_per_s\na,16,10\n".to_owned()),
+        Some("devices.csv") => Ok("device,batch_size,steps_per_s\nfast,8,9\nslow,8,1\n".to_owned()),
         Some("market.csv") => Ok("0,add,a\n1000,add,a\n".to_owned()),
         Some("pending.csv") => Ok("pending_s\n5\n".to_owned()),
         _ => Err(ScenarioError::Read { path: path.to_owned(), error }),
@@ -98,6 +98,29 @@ fn every_shipped_scenario_builds_says_what_it_shows_and_what_must_come_of_it() {
             let life = Holder::new(NodeId::worker(worker), Incarnation(0));
             assert!(models.scheduler.start(JobTime::ZERO, life, &mut Seed(0).rng()).is_some(), "{name}");
         }
+    }
+}
+
+#[test]
+fn a_node_has_its_device_whatever_else_slows_it() {
+    for noise in ["normal", "log-normal"] {
+        let text = format!(
+            "
+            [job]
+            [compute]
+            devices = {{ file = \"devices.csv\", of = [\"fast\", \"slow\"] }}
+            noise = {{ kind = \"{noise}\", variation = 0.1 }}
+            bursts = {{ gap = \"1m\", length = \"1s\", factor = 2.0 }}
+            slowdowns = {{ file = \"slow.csv\" }}
+            [[straggler]]
+            worker = 1
+            slow = 2.0
+            "
+        );
+        let (_, _, models) = parse(&text).unwrap().build(Seed(0)).unwrap();
+        let devices = [NodeId::worker(0), NodeId::worker(1), NodeId::worker(2), NodeId::server(0)]
+            .map(|node| models.compute.device(node).0);
+        assert_eq!(devices, ["fast", "slow", "fast", "cpu"], "{noise}");
     }
 }
 
@@ -381,7 +404,7 @@ fn what_cannot_be_is_refused_by_its_field_and_with_the_remedy() {
         (with("devices = { file = \"none.csv\", of = [\"a\"] }"), "none.csv: "),
         (refused("[job]\n[compute]\nspeed = 0\n"), "compute.speed = 0: must be"),
         (
-            refused("[compute]\nfixed = \"1ms\"\ndevices = { file = \"devices.csv\", of = [\"a\"] }"),
+            refused("[compute]\nfixed = \"1ms\"\ndevices = { file = \"devices.csv\", of = [\"fast\"] }"),
             "compute.fixed = (beside devices): must be left out",
         ),
         (with("noise = { kind = \"normal\", variation = 2.0 }"), "compute.noise.variation = 2"),

@@ -116,8 +116,8 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
     assert_eq!(world.policy(), Some("nd"));
     let recorded = world.recorded().unwrap();
     assert_eq!((recorded.completed, &recorded.result), (outcome.completed, &Ok(())));
-    // The accounts of the last tick.
-    assert!((50_000..=60_000).contains(&recorded.samples), "{}", recorded.samples);
+    assert_eq!(recorded.source, Source::Trace, "it has not really happened");
+    assert_eq!((recorded.samples, recorded.cut_off), (60_000, false), "those after the last tick too");
     let kinds = |actions: &[Action]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();
     let simulated: Vec<Action> = outcome.actions.iter().cloned().map(Action::from).collect();
     assert_eq!(kinds(&recorded.actions), kinds(&simulated));
@@ -130,6 +130,49 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
 
     let (_other, other, _) = trace(&setup);
     assert!(std::fs::read(&path).unwrap() == std::fs::read(&other).unwrap(), "same seed, same bytes");
+}
+
+#[test]
+fn what_is_assumed_after_the_end_of_a_recording_is_said() {
+    let mut setup = WhatIf::read(&scenarios("straggler.toml")).unwrap().setup;
+    setup.samples = 60_000;
+    let (_folder, path, outcome) = trace(&setup);
+    let world = WhatIf::read(&path).unwrap();
+    let none = world.run(Box::new(Unmanaged)).unwrap();
+    assert!(none.completed > outcome.completed);
+    let line = format!("the recording reaches until {:.1} s; after", outcome.completed.as_secs_f64());
+    assert!(world.beyond(&none).unwrap().starts_with(&line), "{:?}", world.beyond(&none));
+    assert_eq!(world.beyond(&world.recorded().unwrap()), None);
+    let mut shorter = world.clone();
+    shorter.setup.samples /= 4;
+    let run = shorter.run(Box::new(Unmanaged)).unwrap();
+    assert_eq!(shorter.beyond(&run), None, "{:?}", run.completed);
+
+    // The first half of it.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let half = text.lines().take(text.lines().count() / 2).map(|line| format!("{line}\n"));
+    let (_other, path) = file("cut.trace", &half.collect::<String>());
+    let world = WhatIf::read(&path).unwrap();
+    let cut = world.recorded().unwrap();
+    assert!(cut.cut_off && cut.result.is_err() && cut.samples < 60_000, "{}", cut.samples);
+    let run = world.run(Box::new(NonDedicated::default())).unwrap();
+    assert!(world.beyond(&run).is_some() && cut.completed < run.completed);
+}
+
+#[test]
+fn recorded_workers_have_the_devices_that_they_had() {
+    let mixed = || WhatIf::read(&scenarios("mixed_devices.toml")).unwrap();
+    let setup = mixed().setup;
+    let (_folder, path, _) =
+        trace_of(&setup, |models| Models { compute: mixed().models().unwrap().compute, ..models });
+    let mut world = WhatIf::read(&path).unwrap();
+    // Those that were not recorded are like the median of those that were.
+    (world.setup.workers, world.setup.samples) = (6, 2 * setup.samples);
+    let compute = world.models().unwrap().compute;
+    let devices = [0, 1, 2, 3, 5].map(|index| compute.device(NodeId::worker(index)).0);
+    assert_eq!(devices, ["fast", "slow", "fast", "slow", "slow"]);
+    let run = world.run(Box::new(NonDedicated::default())).unwrap();
+    assert!(run.actions.iter().all(|action| action.kind != "KILL_RESTART"), "{:?}", run.actions);
 }
 
 /// What comes before the first step takes long: longer the later a worker's number, and longest on a server.

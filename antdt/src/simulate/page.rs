@@ -17,11 +17,12 @@ const MARKS_MAX: usize = 300;
 /// Rows in a table of actions at most.
 const ROWS_MAX: usize = 500;
 
-/// The page of these runs of one world, which `trace` names. `calibration` is
-/// [`Calibration::line`](antdt_sim::Calibration::line). Everything that is text is escaped.
+/// The page of these runs of one world, which `trace` names. `notes` are the lines that belong beside the figures:
+/// [`WhatIf::beyond`](antdt_sim::WhatIf::beyond) and [`Calibration::line`](antdt_sim::Calibration::line). Everything that is
+/// text is escaped.
 ///
 /// A policy of one's own has its page too: run it with [`antdt_sim::WhatIf`] and write the page of the runs.
-pub fn render(trace: &str, setup: &Setup, runs: &[Run], calibration: &str) -> String {
+pub fn render(trace: &str, setup: &Setup, runs: &[Run], notes: &[&str]) -> String {
     let end_s = runs.iter().map(|run| run.completed.as_secs_f64()).fold(0.0, f64::max);
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -29,8 +30,7 @@ pub fn render(trace: &str, setup: &Setup, runs: &[Run], calibration: &str) -> St
          <title>AntDT what if: {trace}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
          <header>\n<h1>What if: <span>{trace}</span></h1>\n\
          <p class=\"hint\">Simulated from seed {}: {}, {}, {} samples, {}, {} samples per step.</p>\n\
-         <p class=\"hint\">{calibration}.</p>\n\
-         </header>\n",
+         {notes}</header>\n",
         setup.seed.0,
         setup.sync.name(),
         counted(setup.workers.into(), "worker"),
@@ -38,6 +38,8 @@ pub fn render(trace: &str, setup: &Setup, runs: &[Run], calibration: &str) -> St
         counted(setup.epochs.into(), "epoch"),
         setup.global_batch_size,
         trace = escape(trace),
+        notes =
+            notes.iter().map(|note| format!("<p class=\"hint\">{}.</p>\n", escape(note))).collect::<String>(),
     );
     let best = runs
         .iter()
@@ -71,6 +73,7 @@ const AWAY: f64 = 0.02;
 fn verdict(run: &Run, best: f64) -> (&'static str, String) {
     let seconds = run.completed.as_secs_f64();
     match &run.result {
+        Err(why) if run.cut_off => ("note", format!("cut off after {seconds:.1} s: {}", escape(why))),
         Err(why) => ("bad", format!("failed after {seconds:.1} s: {}", escape(why))),
         Ok(()) if seconds <= best => ("good", format!("{seconds:.1} s, the fastest")),
         Ok(()) => {
@@ -185,6 +188,7 @@ fn summary(page: &mut String, runs: &[Run], best: f64, end_s: f64) {
             to_s: run.completed.as_secs_f64(),
             value: match &run.result {
                 Ok(()) => format!("{:.1} s", run.completed.as_secs_f64()),
+                Err(_) if run.cut_off => "cut off".to_owned(),
                 Err(_) => "failed".to_owned(),
             },
             marks: marks(run, end_s),

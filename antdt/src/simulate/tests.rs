@@ -66,7 +66,7 @@ fn whatif_prints_a_table_and_writes_figures_and_a_page() {
 #[test]
 fn names_in_the_page_are_escaped() {
     let setup = antdt_sim::Setup::default();
-    let page = page::render("<b>&.csv", &setup, &[], "calibration: none");
+    let page = page::render("<b>&.csv", &setup, &[], &["<b>&: none"]);
     assert!(page.contains("&lt;b&gt;&amp;.csv") && !page.contains("<b>&"), "{page}");
 }
 
@@ -89,11 +89,12 @@ fn sim_runs_workers_that_average_in_groups_with_any_policy_and_writes_their_trac
     assert!(answer.good, "{}", answer.text);
     let expected = "policy inter-intra: 2 of 2 runs completed; completion time median 508.";
     assert!(answer.text.contains(expected), "{}", answer.text);
-    assert!(answer.text.contains("\ncalibration: "), "no simulated figure without it: {}", answer.text);
+    let calibration = antdt_sim::Calibration::NONE_OF_GROUPS;
+    assert!(answer.text.ends_with(&format!("\n{calibration}\n")), "the gate runs no groups: {}", answer.text);
     let busy = |policy: &str| {
         let answer = ask(&format!("sim --scenario {file} --policy {policy} --json")).unwrap();
         let figures: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
-        assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
+        assert_eq!(figures[0]["calibration"], calibration);
         figures[0]["busy_share"].as_f64().unwrap()
     };
     assert!(busy("random") < busy("buffer") && busy("buffer") < busy("division"));
@@ -160,13 +161,27 @@ fn traces_and_tables_may_be_compressed() {
     assert_eq!(ask(&format!("sim diff {plain} {packed}")).unwrap().text, SAME);
     let whatif = |trace: &dyn std::fmt::Display| ask(&format!("whatif --trace {trace} --json")).unwrap().text;
     assert_eq!(whatif(&plain), whatif(&packed));
+    // What was simulated is not called recorded, and has the calibration beside it.
+    let table = ask(&format!("whatif --trace {plain}")).unwrap().text;
+    assert!(table.contains("\nsimulated (nd) ") && !table.contains("recorded ("), "{table}");
+    let figures: serde_json::Value = serde_json::from_str(&whatif(&plain)).unwrap();
+    assert_eq!((&figures[0]["source"], &figures[0]["recorded"]), (&"trace".into(), &false.into()));
+    assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
     // Where a process was killed, as much of the file was written.
     let bytes = std::fs::read(out.join("a.trace.gz")).unwrap();
     std::fs::write(out.join("torn.gz"), &bytes[..bytes.len() * 2 / 3]).unwrap();
-    let torn = ask(&format!("whatif --trace {}", out.join("torn.gz").display())).unwrap().text;
-    assert!(torn.contains("the recording ends before the job"), "{torn}");
+    let (torn, page) = (out.join("torn.gz"), out.join("torn.html"));
+    let text = ask(&format!("whatif --trace {} --html {}", torn.display(), page.display())).unwrap().text;
+    let page = std::fs::read_to_string(page).unwrap();
+    let beyond = "the recording reaches until ";
+    for text in [&text, &page] {
+        assert!(text.contains("cut off after ") && text.contains(beyond), "{text}");
+        assert!(text.contains("the recording ends before the job") && !text.contains("failed"), "{text}");
+    }
+    let figures: serde_json::Value = serde_json::from_str(&whatif(&torn.display())).unwrap();
+    assert_eq!((&figures[0]["cut_off"], &figures[0]["beyond_recording"]), (&true.into(), &().into()));
+    assert!(figures[1]["beyond_recording"].as_str().unwrap().starts_with(beyond), "{figures}");
     // It is compared as far as it reaches, whichever of the two it is.
-    let torn = out.join("torn.gz");
     let torn = torn.display();
     for pair in [format!("{torn} {plain}"), format!("{plain} {torn}")] {
         let parted = ask(&format!("sim diff {pair}")).unwrap();
@@ -259,7 +274,7 @@ fn policies_that_are_wrong_on_purpose_look_wrong() {
         let mut world = antdt_sim::WhatIf::read(Path::new(&shipped(name))).unwrap();
         world.setup.samples *= factor;
         let runs = [world.run(Box::new(Unmanaged)).unwrap(), world.run(wrong).unwrap()];
-        let page = page::render(name, &world.setup, &runs, "calibration: none");
+        let page = page::render(name, &world.setup, &runs, &["calibration: none"]);
         let bars = page.split("</svg>").next().unwrap().to_owned();
         (page, bars)
     };

@@ -3,7 +3,7 @@
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
-use antdt_sim::whatif::{Action, Run, WhatIfError};
+use antdt_sim::whatif::{Action, Run, Source, WhatIfError};
 use serde::Serialize;
 
 use super::{Answer, page};
@@ -48,9 +48,20 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
             CliError::new(format!("{flag} = {}: {error}; name another file", path.display()))
         })
     };
-    let mut text = table(&runs) + &format!("\n{calibration}\n");
+    // One world has one recording: the line is the same of all runs that have it.
+    let beyond: Vec<Option<String>> = runs.iter().map(|run| world.beyond(run)).collect();
+    let notes: Vec<&str> =
+        beyond.iter().flatten().take(1).chain([&calibration]).map(String::as_str).collect();
+    let mut text = table(&runs);
+    for note in &notes {
+        text += &format!("\n{note}\n");
+    }
     if let Some(path) = &asked.json {
-        let figures: Vec<Figures<'_>> = runs.iter().map(|run| Figures::of(run, &calibration)).collect();
+        let figures: Vec<Figures<'_>> = runs
+            .iter()
+            .zip(&beyond)
+            .map(|(run, beyond)| Figures::of(run, &calibration, beyond.as_deref()))
+            .collect();
         let json = serde_json::to_string_pretty(&figures)
             .map_err(|error| CliError::new(format!("--json = {}: {error}", path.display())))?;
         if path.as_os_str() == "-" {
@@ -60,11 +71,7 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
         }
     }
     if let Some(path) = &asked.html {
-        write(
-            "--html",
-            path,
-            page::render(&asked.trace.display().to_string(), &world.setup, &runs, &calibration),
-        )?;
+        write("--html", path, page::render(&asked.trace.display().to_string(), &world.setup, &runs, &notes))?;
         if asked.json.as_ref().is_none_or(|json| json.as_os_str() != "-") {
             text += &format!("\ncharts in {}\n", path.display());
         }
@@ -76,11 +83,19 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
 #[derive(Serialize)]
 struct Figures<'a> {
     policy: &'a str,
+    /// A recording, the trace of a simulated job, or this simulation.
+    source: &'static str,
+    /// Whether it is what really happened.
     recorded: bool,
     /// How far simulated figures are from real ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration: Option<&'a str>,
+    /// What was assumed after the end of the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beyond_recording: Option<&'a str>,
     completed: bool,
+    /// The recording ends before the job.
+    cut_off: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<&'a str>,
     job_completion_time_s: f64,
@@ -101,7 +116,7 @@ struct Done<'a> {
 }
 
 impl<'a> Figures<'a> {
-    fn of(run: &'a Run, calibration: &'a str) -> Self {
+    fn of(run: &'a Run, calibration: &'a str, beyond_recording: Option<&'a str>) -> Self {
         let done = |action: &'a Action| Done {
             time_s: action.at.as_secs_f64(),
             step: action.step,
@@ -111,9 +126,12 @@ impl<'a> Figures<'a> {
         };
         Self {
             policy: &run.policy,
-            recorded: run.recorded,
-            calibration: (!run.recorded).then_some(calibration),
+            source: run.source.name(),
+            recorded: run.source.is_real(),
+            calibration: (!run.source.is_real()).then_some(calibration),
+            beyond_recording,
             completed: run.result.is_ok(),
+            cut_off: run.cut_off,
             why_not: run.result.as_ref().err().map(String::as_str),
             job_completion_time_s: run.completed.as_secs_f64(),
             samples: run.samples,
@@ -127,7 +145,11 @@ impl<'a> Figures<'a> {
 
 /// What a run is called.
 pub(super) fn name(run: &Run) -> String {
-    if run.recorded { format!("recorded ({})", run.policy) } else { run.policy.clone() }
+    match run.source {
+        Source::Recording => format!("recorded ({})", run.policy),
+        Source::Trace => format!("simulated ({})", run.policy),
+        Source::Simulation => run.policy.clone(),
+    }
 }
 
 /// The table and, below it, what was done and why. Ends with a newline.
@@ -137,7 +159,11 @@ pub(super) fn table(runs: &[Run]) -> String {
         let seconds = run.completed.as_secs_f64();
         rows.push([
             name(run),
-            if run.result.is_ok() { format!("{seconds:.1} s") } else { "never".to_owned() },
+            match run.result {
+                Ok(()) => format!("{seconds:.1} s"),
+                Err(_) if run.cut_off => "cut off".to_owned(),
+                Err(_) => "never".to_owned(),
+            },
             format!("{:.0}", run.goodput()),
             format!("{:.1} %", 100.0 * run.idle_share),
             run.steps.to_string(),
@@ -149,7 +175,8 @@ pub(super) fn table(runs: &[Run]) -> String {
     for run in runs {
         if let Err(why) = &run.result {
             let after = run.completed.as_secs_f64();
-            out += &format!("\n{}: failed after {after:.1} s: {why}\n", name(run));
+            let ended = if run.cut_off { "cut off" } else { "failed" };
+            out += &format!("\n{}: {ended} after {after:.1} s: {why}\n", name(run));
         }
         if run.actions.is_empty() {
             continue;

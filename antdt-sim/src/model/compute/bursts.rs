@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime, NodeId, NodeMap};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, NodeMap};
 
 use crate::model::{Compute, at_least, scaled};
 
@@ -61,6 +61,10 @@ impl<C: Compute> Compute for Bursts<C> {
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
         let time = self.normally.time(at, holder, samples, rng);
         if self.slow(at, holder.node, rng) { scaled(time, self.factor) } else { time }
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        self.normally.device(node)
     }
 }
 

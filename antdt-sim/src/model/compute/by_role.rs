@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, JobTime, Role};
+use antdt_core::{DetRng, DeviceClass, Holder, JobTime, NodeId, Role};
 
 use crate::model::Compute;
 
@@ -22,12 +22,17 @@ impl<W: Compute, S: Compute> Compute for ByRole<W, S> {
             Role::Server => self.servers.time(at, holder, samples, rng),
         }
     }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        match node.role {
+            Role::Worker => self.workers.device(node),
+            Role::Server => self.servers.device(node),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::NodeId;
-
     use super::*;
     use crate::model::compute::Constant;
     use crate::model::compute::testing::{SECOND, time_of, worker};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime, Role};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Role};
 
 use crate::model::{Compute, seconds};
 
@@ -75,11 +75,17 @@ fn interpolate(times: &[(u32, f64)], samples: f64) -> f64 {
     }
 }
 
-/// Workers on devices of a table. Servers take no time; see [`ByRole`](super::ByRole).
+/// Workers on devices of a table, each of the class that is called like its device. Servers take no time; see
+/// [`ByRole`](super::ByRole).
 #[derive(Debug, Clone)]
 pub struct DeviceTable {
-    // By worker; the following workers begin anew.
-    workers: Vec<Vec<(u32, f64)>>,
+    workers: Vec<Device>,
+}
+
+#[derive(Debug, Clone)]
+struct Device {
+    class: DeviceClass,
+    times: Vec<(u32, f64)>,
 }
 
 impl DeviceTable {
@@ -94,21 +100,30 @@ impl DeviceTable {
         }
         let find = |device: &str| {
             let found = times.devices.get(device).cloned();
+            let found = found.map(|times| Device { class: DeviceClass(device.to_owned()), times });
             found.ok_or_else(|| InvalidValue::new("devices", device, format!("one of {}", known())))
         };
         let workers = devices.iter().map(|device| find(device.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self { workers })
+    }
+
+    fn of(&self, worker: NodeId) -> &Device {
+        &self.workers[worker.index as usize % self.workers.len()]
     }
 }
 
 impl Compute for DeviceTable {
     fn time(&mut self, _at: JobTime, holder: Holder, samples: u64, _rng: &mut DetRng) -> Duration {
         match holder.node.role {
-            Role::Worker => {
-                let times = &self.workers[holder.node.index as usize % self.workers.len()];
-                seconds(interpolate(times, samples as f64))
-            }
+            Role::Worker => seconds(interpolate(&self.of(holder.node).times, samples as f64)),
             Role::Server => Duration::ZERO,
+        }
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        match node.role {
+            Role::Worker => self.of(node).class.clone(),
+            Role::Server => DeviceClass::default(),
         }
     }
 }
@@ -155,6 +170,9 @@ mod tests {
         let mut table = DeviceTable::new(&times(), &["slow", "fast"]).unwrap();
         let mut of = |index| time_of(&mut table, worker(index, 0), 0, 16).as_millis();
         assert_eq!([of(0), of(1), of(2)], [1600, 100, 1600]);
+        let class = |node| table.device(node).0;
+        assert_eq!([0, 1, 2].map(|index| class(NodeId::worker(index))), ["slow", "fast", "slow"]);
+        assert_eq!(table.device(NodeId::server(0)), DeviceClass::default());
         let error = DeviceTable::new(&times(), &["quick"]).unwrap_err().to_string();
         assert_eq!(error, "devices = quick: must be one of fast, slow");
         assert!(DeviceTable::new(&times(), &[] as &[&str]).is_err());

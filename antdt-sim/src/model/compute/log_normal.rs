@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, at_least, scaled};
 
@@ -35,6 +35,10 @@ impl<C: Compute> Compute for LogNormal<C> {
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
         let factor = self.deviation.mul_add(rng.normal(), self.location).exp();
         scaled(self.mean.time(at, holder, samples, rng), factor)
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        self.mean.device(node)
     }
 }
 

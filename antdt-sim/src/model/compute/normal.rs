@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, scaled};
 
@@ -32,6 +32,10 @@ impl<C: Compute> Normal<C> {
 impl<C: Compute> Compute for Normal<C> {
     fn time(&mut self, at: JobTime, holder: Holder, samples: u64, rng: &mut DetRng) -> Duration {
         scaled(self.mean.time(at, holder, samples, rng), factor(self.variation, rng))
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        self.mean.device(node)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime, Role};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Role};
 
 use crate::model::{Compute, scaled};
 
@@ -107,6 +107,10 @@ impl<C: Compute> Compute for Series<C> {
             Role::Worker => scaled(time, self.slowdowns.at(holder.node.index, at)),
             Role::Server => time,
         }
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        self.normally.device(node)
     }
 }
 

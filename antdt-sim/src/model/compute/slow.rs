@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, InvalidValue, JobTime, NodeId};
+use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, Host, Hosts, Site, at_least, scaled};
 
@@ -90,6 +90,10 @@ impl<C: Compute> Compute for Slow<C> {
         let time = self.normally.time(at, holder, samples, rng);
         let factor = self.factor(at, holder);
         if factor > 1.0 { scaled(time, factor) } else { time }
+    }
+
+    fn device(&self, node: NodeId) -> DeviceClass {
+        self.normally.device(node)
     }
 }
 
