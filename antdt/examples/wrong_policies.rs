@@ -33,6 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for policy in policies {
         runs.push(world.run(policy)?);
     }
-    print!("{}", page::render(&trace, &world.setup, &runs, &calibration));
+    let beyond = runs.iter().find_map(|run| world.beyond(run));
+    let notes: Vec<&str> = beyond.iter().chain([&calibration]).map(String::as_str).collect();
+    print!("{}", page::render(&trace, &world.setup, &runs, &notes));
     Ok(())
 }
