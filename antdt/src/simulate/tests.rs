@@ -163,7 +163,7 @@ fn traces_and_tables_may_be_compressed() {
     assert_eq!(whatif(&plain), whatif(&packed));
     // What was simulated is not called recorded, and has the calibration beside it.
     let table = ask(&format!("whatif --trace {plain}")).unwrap().text;
-    assert!(table.contains("\nsimulated (nd) ") && !table.contains("recorded ("), "{table}");
+    assert!(table.contains("\nsimulated (none) ") && !table.contains("recorded ("), "{table}");
     let figures: serde_json::Value = serde_json::from_str(&whatif(&plain)).unwrap();
     assert_eq!((&figures[0]["source"], &figures[0]["recorded"]), (&"trace".into(), &false.into()));
     assert!(figures[0]["calibration"].as_str().unwrap().starts_with("calibration: "));
