@@ -143,7 +143,7 @@ fn what_is_assumed_after_the_end_of_a_recording_is_said() {
     let line = format!("the recording reaches until {:.1} s; after", outcome.completed.as_secs_f64());
     assert!(world.beyond(&none).unwrap().starts_with(&line), "{:?}", world.beyond(&none));
     assert_eq!(world.beyond(&world.recorded().unwrap()), None);
-    let mut shorter = world.clone();
+    let mut shorter = world;
     shorter.setup.samples /= 4;
     let run = shorter.run(Box::new(Unmanaged)).unwrap();
     assert_eq!(shorter.beyond(&run), None, "{:?}", run.completed);
