@@ -133,7 +133,7 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
 }
 
 /// Plants the lists in the files, and prepares every crate that has a part of one.
-fn plant_all(
+pub(super) fn plant_all(
     folders: &BTreeSet<String>,
     lists: &[List],
     files: &mut BTreeMap<PathBuf, Vec<u8>>,
@@ -148,16 +148,22 @@ fn plant_all(
         bail!("{}", misplaced.join("\n"));
     }
     files.extend(planted.into_iter().map(|(file, text)| (PathBuf::from(file), text.into_bytes())));
+    folders.iter().try_for_each(|folder| make_variable(Path::new(folder), files))?;
     crates.into_iter().try_for_each(|name| prepare(Path::new(name), files))
+}
+
+/// Leaves no function of a crate constant. The choice of a mutant is made while the program runs, so no function with
+/// one is, nor any that calls one, and callers lie in other crates too.
+fn make_variable(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    for (path, bytes) in files.iter_mut().filter(|(path, _)| path.starts_with(folder.join("src"))) {
+        let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
+        *bytes = text.replace("const fn ", "fn ").into_bytes();
+    }
+    Ok(())
 }
 
 /// Adds the module that chooses to a crate.
 fn prepare(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
-    for (path, bytes) in files.iter_mut().filter(|(path, _)| path.starts_with(folder.join("src"))) {
-        let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
-        // The choice is made while the program runs, so no function with one, or that calls one, is constant.
-        *bytes = text.replace("const fn ", "fn ").into_bytes();
-    }
     let lib = folder.join("src/lib.rs");
     let text = files.remove(&lib).with_context(|| format!("there is no {}", lib.display()))?;
     // What the lints say about the choices is of no use to anybody.

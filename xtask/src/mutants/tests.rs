@@ -1,3 +1,7 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::copy;
 use super::list::{List, crates, plant_all};
 use super::plant::{Planted, find, plant};
 
@@ -111,4 +115,23 @@ fn mutants_of_several_lists_in_one_file_have_numbers_of_their_own_and_may_not_cr
     assert_eq!(planted["a/src/lib.rs"], format!("{} + 2 + {}", choice(1, 1), choice(2, 3)));
     let (_, misplaced) = plant_all(&lists("1 + 2", "2 + 3"), text_of);
     assert_eq!(misplaced, ["a/src/lib.rs: the originals of m and m cross each other"]);
+}
+
+#[test]
+fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
+    let lists = [List::parse("a", LIST).unwrap()];
+    let mut files: BTreeMap<PathBuf, Vec<u8>> = [
+        ("a/src/lib.rs", "pub const fn one() -> u32 { 1 }"),
+        ("b/src/lib.rs", "pub const fn f() -> u32 { a::one() }"),
+        ("b/build.rs", "const fn f() {}"),
+    ]
+    .map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec()))
+    .into();
+    let folders = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+    copy::plant_all(&folders, &lists, &mut files).unwrap();
+    let text = |path: &str| String::from_utf8(files[&PathBuf::from(path)].clone()).unwrap();
+    let choice = "(if crate::planted::is(1) { 2 } else { 1 })";
+    assert!(text("a/src/lib.rs").contains(&format!("pub fn one() -> u32 {{ {choice} }}")));
+    assert_eq!(text("b/src/lib.rs"), "pub fn f() -> u32 { a::one() }");
+    assert_eq!(text("b/build.rs"), "const fn f() {}");
 }
