@@ -148,17 +148,22 @@ pub(super) fn plant_all(
         bail!("{}", misplaced.join("\n"));
     }
     files.extend(planted.into_iter().map(|(file, text)| (PathBuf::from(file), text.into_bytes())));
-    folders.iter().try_for_each(|folder| make_variable(Path::new(folder), files))?;
+    make_variable(folders, files)?;
     crates.into_iter().try_for_each(|name| prepare(Path::new(name), files))
 }
 
-/// Leaves no function of a crate constant. The choice of a mutant is made while the program runs, so no function with
-/// one is, nor any that calls one, and callers lie in other crates too.
-fn make_variable(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
-    for (path, bytes) in files.iter_mut().filter(|(path, _)| path.starts_with(folder.join("src"))) {
+/// The functions that cannot be constant with the mutants in them lose the word, in every crate.
+fn make_variable(folders: &BTreeSet<String>, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    let is_source =
+        |path: &Path| folders.iter().any(|folder| path.starts_with(Path::new(folder).join("src")));
+    let (mut paths, mut texts) = (Vec::new(), Vec::new());
+    for (path, bytes) in files.iter().filter(|(path, _)| is_source(path)) {
         let text = std::str::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))?;
-        *bytes = text.replace("const fn ", "fn ").into_bytes();
+        paths.push(path.clone());
+        texts.push(text.to_owned());
     }
+    plant::make_variable(&mut texts);
+    files.extend(paths.into_iter().zip(texts.into_iter().map(String::into_bytes)));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Defects into a source text, each beside what it replaces.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
@@ -98,6 +99,67 @@ fn render(text: &str, part: Range<usize>, planted: &[Planted<'_>]) -> String {
 /// The defect if it is switched on, else the original. What ends as a statement is one.
 fn choice(planted: &Planted<'_>, plain: &str, original: &str) -> String {
     let Planted { number, defect, .. } = planted;
-    let choice = format!("if crate::planted::is({number}) {{ {defect} }} else {{ {original} }}");
+    let choice = format!("if {CHOICE}{number}) {{ {defect} }} else {{ {original} }}");
     if plain.ends_with([';', '}']) { choice } else { format!("({choice})") }
+}
+
+/// What the choice between a defect and the original begins with.
+const CHOICE: &str = "crate::planted::is(";
+
+/// How a constant function begins.
+const CONSTANT: &str = "const fn ";
+
+/// Takes the word `const` from every function with a mutant in it, since the choice is made while the program runs, and
+/// from every one that calls such a function, whatever text it is in. Functions are known by their names alone: one too
+/// many does no harm unless a constant is made with it.
+pub(super) fn make_variable(texts: &mut [String]) {
+    let mut variable: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let mut found = false;
+        for text in texts.iter_mut() {
+            let mut at = 0;
+            while let Some(begin) = text[at..].find(CONSTANT).map(|offset| at + offset) {
+                let name = name_at(text, begin + CONSTANT.len()).to_owned();
+                at = begin + CONSTANT.len();
+                let body = body(&text[at..]);
+                if body.contains(CHOICE) || variable.iter().any(|name| calls(body, name)) {
+                    text.replace_range(begin..begin + "const ".len(), "");
+                    at = begin;
+                    variable.insert(name);
+                    found = true;
+                }
+            }
+        }
+        if !found {
+            return;
+        }
+    }
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn name_at(text: &str, at: usize) -> &str {
+    let rest = &text[at..];
+    &rest[..rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())]
+}
+
+// What is between the first brace and the one that closes it; all of it if none does.
+fn body(text: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => return &text[..at],
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    text
+}
+
+fn calls(body: &str, name: &str) -> bool {
+    body.match_indices(name)
+        .any(|(at, _)| !body[..at].ends_with(is_of_name) && body[at + name.len()..].starts_with('('))
 }

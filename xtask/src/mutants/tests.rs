@@ -120,10 +120,13 @@ fn mutants_of_several_lists_in_one_file_have_numbers_of_their_own_and_may_not_cr
 #[test]
 fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
     let lists = [List::parse("a", LIST).unwrap()];
+    let constant = "pub const fn two() -> u32 { 2 }\npub const TWO: u32 = two();";
     let mut files: BTreeMap<PathBuf, Vec<u8>> = [
-        ("a/src/lib.rs", "pub const fn one() -> u32 { 1 }"),
-        ("b/src/lib.rs", "pub const fn f() -> u32 { a::one() }"),
-        ("b/build.rs", "const fn f() {}"),
+        ("a/src/lib.rs", "pub const fn one() -> u32 { { two(); } 1 }"),
+        ("a/src/two.rs", constant),
+        ("b/src/f.rs", "impl A { pub const fn f(self) -> u32 { self.g() }\nconst fn k() {} }"),
+        ("b/src/g.rs", "pub(crate) const fn g() -> u32 { let none = 0; a::one() + none }"),
+        ("b/build.rs", "const fn h() { one() }"),
     ]
     .map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec()))
     .into();
@@ -131,7 +134,9 @@ fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
     copy::plant_all(&folders, &lists, &mut files).unwrap();
     let text = |path: &str| String::from_utf8(files[&PathBuf::from(path)].clone()).unwrap();
     let choice = "(if crate::planted::is(1) { 2 } else { 1 })";
-    assert!(text("a/src/lib.rs").contains(&format!("pub fn one() -> u32 {{ {choice} }}")));
-    assert_eq!(text("b/src/lib.rs"), "pub fn f() -> u32 { a::one() }");
-    assert_eq!(text("b/build.rs"), "const fn f() {}");
+    assert!(text("a/src/lib.rs").contains(&format!("pub fn one() -> u32 {{ {{ two(); }} {choice} }}")));
+    assert_eq!(text("a/src/two.rs"), constant);
+    assert_eq!(text("b/src/f.rs"), "impl A { pub fn f(self) -> u32 { self.g() }\nconst fn k() {} }");
+    assert_eq!(text("b/src/g.rs"), "pub(crate) fn g() -> u32 { let none = 0; a::one() + none }");
+    assert_eq!(text("b/build.rs"), "const fn h() { one() }");
 }
