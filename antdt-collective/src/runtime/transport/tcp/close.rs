@@ -10,56 +10,85 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use super::link::Link;
 use crate::frame::Tag;
 use crate::runtime::abort::AbortHandle;
+use crate::runtime::transport::Exchange;
 use crate::runtime::wait::wait;
 
-/// How long a transport that goes away waits until its peers' systems have what it sent. A peer that reads, or has room
-/// for it, takes far less, even where many ranks share a core.
+/// How long a transport that goes away waits at least until its peers' systems have what it sent. A peer that reads, or has
+/// room for it, takes far less, even where many ranks share a core.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The same after a failure: the peers have been told already, and one that is cut off would have the others wait before
-/// they form their next group.
+/// How long it waits after a failure: the peers have been told already, and one that is cut off would have the others wait
+/// before they form their next group.
 const LINGER_FAILED: Duration = Duration::from_millis(100);
 
 /// Between two looks at what is still unacknowledged.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Until when a transport waits that goes away.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Linger {
+    deadline: Instant,
+    // Longest without any of it getting on.
+    stall: Duration,
+}
+
+impl Linger {
+    /// After the last call in order. It may be over for this rank and not for the peers, who may take what was sent to them
+    /// as slowly as within the call.
+    pub(super) fn after(call: &Exchange) -> Self {
+        Self { deadline: call.deadline.max(Instant::now() + LINGER), stall: call.stall.max(LINGER) }
+    }
+
+    /// After a failure.
+    pub(super) fn failed() -> Self {
+        Self { deadline: Instant::now() + LINGER_FAILED, stall: LINGER_FAILED }
+    }
+}
+
 /// Waits until nothing that was sent can be lost any more, within bounds. A socket that is closed while bytes lie in it
-/// unread resets the connection, and a reset drops what is still to be sent: the last part of a message, or the reason
-/// why this rank gave up. Hence all that comes is read, until all that went is acknowledged.
+/// unread resets the connection, and so does one that is closed when bytes come, and a reset drops what is still to be sent:
+/// the last part of a message, or the reason why this rank gave up. Hence all that comes is read, until all that went is
+/// acknowledged.
 pub(super) fn linger(
     links: &mut [Option<Link>],
     tag: &Tag,
     scratch: &mut [u8],
-    failed: bool,
-    abort: &AbortHandle,
+    within: Linger,
+    abort: Option<&AbortHandle>,
 ) {
-    let deadline = Instant::now() + if failed { LINGER_FAILED } else { LINGER };
+    let (mut least, mut moved) = (i64::MAX, Instant::now());
     loop {
-        let mut pending = Vec::new();
+        let (mut pending, mut unacked) = (Vec::new(), 0);
         for link in links.iter_mut().flatten() {
             (link.readable, link.writable) = (true, true);
             // A peer that is gone needs nothing.
             let reachable = link.flush().is_ok();
             link.drain(tag, scratch);
-            if reachable && !link.closed && (link.has_mail() || unacknowledged(&link.stream) > 0) {
+            let still = unacknowledged(&link.stream);
+            if reachable && !link.closed && (link.has_mail() || still > 0) {
+                unacked += i64::from(still);
                 pending.push(&*link);
             }
         }
         let now = Instant::now();
-        if pending.is_empty() || now >= deadline || (!failed && abort.error().is_some()) {
+        if unacked < least {
+            (least, moved) = (unacked, now);
+        }
+        let until = within.deadline.min(moved + within.stall);
+        if pending.is_empty() || now >= until || abort.is_some_and(|abort| abort.error().is_some()) {
             return;
         }
         // What belongs to a newer membership stays unread, and would wake this at once.
         let read = pending.iter().filter(|link| link.listens());
         let mut fds: Vec<_> = read.map(|link| PollFd::new(&link.stream, PollFlags::IN)).collect();
-        if wait(&mut fds, deadline.min(now + LOOK)).is_err() {
+        if wait(&mut fds, until.min(now + LOOK)).is_err() {
             return;
         }
     }
 }
 
 // Bytes that the peer's system has not acknowledged; none if the socket cannot tell.
-fn unacknowledged(stream: &TcpStream) -> i32 {
+pub(super) fn unacknowledged(stream: &TcpStream) -> i32 {
     const SIOCOUTQ: Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int, as `Getter` is told.
     let queued = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) };

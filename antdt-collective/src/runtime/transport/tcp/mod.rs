@@ -34,7 +34,7 @@ mod verdict;
 
 use std::time::{Duration, Instant};
 
-use antdt_core::Rank;
+use antdt_core::{MembershipVersion, Rank};
 use rustix::event::{PollFd, PollFlags};
 
 pub use config::{Checksum, TcpConfig};
@@ -46,6 +46,7 @@ use crate::frame::Tag;
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::{io_error, wait};
+use close::Linger;
 use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
 pub(in crate::runtime::transport) use verdict::Ended;
 
@@ -58,7 +59,8 @@ pub struct TcpTransport {
     config: TcpConfig,
     abort: AbortHandle,
     failed: Option<CollectiveError>,
-    last: Tag,
+    // The call and the round that began last.
+    last: Exchange,
     // What passes through on its way into a fold, or nowhere; 8-byte aligned.
     scratch: Vec<u64>,
 }
@@ -133,7 +135,7 @@ impl TcpTransport {
             config,
             abort: abort.clone(),
             failed: None,
-            last: hello::connect_tag(group.membership()),
+            last: connected(group.membership()),
             scratch,
         })
     }
@@ -175,7 +177,7 @@ impl TcpTransport {
             config: self.config,
             abort: abort.clone(),
             failed: None,
-            last: hello::connect_tag(group.membership()),
+            last: connected(group.membership()),
             scratch,
         })
     }
@@ -209,7 +211,7 @@ impl TcpTransport {
 
     /// A round with these messages begins.
     pub(in crate::runtime::transport) fn begin(&mut self, call: &Exchange, flows: &[Flow<'_, '_>]) {
-        self.last = call.tag;
+        self.last = *call;
         for flow in flows {
             self.link(flow.rank).begin_round();
         }
@@ -410,6 +412,12 @@ impl TcpTransport {
     }
 }
 
+// Before the first call.
+fn connected(membership: MembershipVersion) -> Exchange {
+    let now = Instant::now();
+    Exchange { tag: hello::connect_tag(membership), started: now, deadline: now, stall: Duration::ZERO }
+}
+
 fn bytes_of(scratch: &mut [u64]) -> &mut [u8] {
     bytemuck::cast_slice_mut(scratch)
 }
@@ -433,16 +441,19 @@ impl Transport for TcpTransport {
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
-        let (tag, now) = (self.last, Instant::now());
-        let call = Exchange { tag, started: now, deadline: now, stall: Duration::ZERO };
+        let now = Instant::now();
+        let call = Exchange { started: now, deadline: now, stall: Duration::ZERO, ..self.last };
         self.conclude(&call, Ended::Failed(error), &[])
     }
 }
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        let (scratch, failed) = (bytes_of(&mut self.scratch), self.failed.is_some());
-        close::linger(&mut self.links, &self.last, scratch, failed, &self.abort);
+        let (within, abort) = match self.failed {
+            None => (Linger::after(&self.last), Some(&self.abort)),
+            Some(_) => (Linger::failed(), None),
+        };
+        close::linger(&mut self.links, &self.last.tag, bytes_of(&mut self.scratch), within, abort);
     }
 }
 

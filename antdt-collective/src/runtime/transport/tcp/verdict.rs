@@ -72,7 +72,7 @@ impl TcpTransport {
     }
 
     fn judge(&mut self, call: &Exchange, ended: Ended, flows: &[Flow<'_, '_>]) -> CollectiveError {
-        let here = self.last;
+        let here = self.last.tag;
         let hearing =
             (call.deadline.saturating_duration_since(call.started) / 2).clamp(HEARING[0], HEARING[1]);
         let (accusation, at, waited) = match ended {
@@ -145,7 +145,7 @@ impl TcpTransport {
 
     // Tells all peers what is certain.
     fn tell(&mut self, error: CollectiveError, flows: &[Flow<'_, '_>]) -> CollectiveError {
-        self.post(&error, self.last, flows, false);
+        self.post(&error, self.last.tag, flows, false);
         self.hear(FAREWELL, Self::has_told);
         error
     }
@@ -232,7 +232,7 @@ impl TcpTransport {
     fn listen(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.readable = true;
-            link.drain(&self.last, bytes_of(&mut self.scratch));
+            link.drain(&self.last.tag, bytes_of(&mut self.scratch));
         }
     }
 

@@ -1,6 +1,8 @@
 //! Members that give up and close at once.
 
 use super::*;
+use crate::runtime::testing::SHORT;
+use crate::runtime::transport::tcp::close;
 use crate::runtime::transport::{Fold, Sink};
 
 /// Aborts the sender as soon as something of its message is there.
@@ -75,4 +77,89 @@ fn what_a_peer_sent_before_it_closed_is_received_although_it_cannot_be_answered(
     }
     let error = receive(&mut transport, ROUNDS).unwrap_err();
     assert!(matches!(error, CollectiveError::PeerClosed { .. }), "{error}");
+}
+
+#[test]
+fn what_was_sent_reaches_a_peer_that_takes_it_late_although_its_sender_leaves_at_once() {
+    const LEN: usize = 4 << 20;
+    // Longer than a transport waits that has made no call.
+    const LATE: Duration = Duration::from_millis(1500);
+    let (mut transports, _aborts) = tcp_members(2);
+    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    let bytes = vec![1; LEN];
+    let started = Instant::now();
+    let call = |round| Exchange {
+        tag: reduce_tag(1, 1, round),
+        started,
+        deadline: started + PATIENT,
+        stall: PATIENT,
+    };
+    let mut receive = |round| {
+        let mut place = vec![0; LEN];
+        let receives = &mut [Incoming { from: Rank(0), sink: Sink::Place(&mut place) }];
+        second.exchange(&call(round), &[], receives).map(|()| place)
+    };
+    thread::scope(|scope| {
+        let bytes = &bytes;
+        scope.spawn(move || {
+            for round in 0..2 {
+                first.exchange(&call(round), &[Outgoing { to: Rank(1), bytes }], &mut []).unwrap();
+            }
+            drop(first);
+        });
+        assert!(receive(0).unwrap() == *bytes);
+        thread::sleep(LATE);
+        assert!(receive(1).unwrap() == *bytes);
+    });
+}
+
+/// Takes its time with every piece of its message.
+struct Slow {
+    len: usize,
+    pause: Duration,
+}
+
+impl Fold for Slow {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    fn fold(&mut self, _at: usize, _bytes: &[u8]) {
+        thread::sleep(self.pause);
+    }
+}
+
+#[test]
+fn what_was_sent_reaches_a_peer_that_takes_it_slowly_although_its_sender_leaves_at_once() {
+    const LEN: usize = 4 << 20;
+    let (mut transports, _aborts) = tcp_members(2);
+    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    let started = Instant::now();
+    let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall: PATIENT };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let bytes = vec![1; LEN];
+            first.exchange(&call, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
+            // Shorter than the peer takes for what is in the sockets now, but no pause of its is as long.
+            first.last.stall = Duration::ZERO;
+            drop(first);
+        });
+        let mut slow = Slow { len: LEN, pause: Duration::from_millis(100) };
+        let receives = &mut [Incoming { from: Rank(0), sink: Sink::Fold(&mut slow) }];
+        second.exchange(&call, &[], receives).unwrap();
+    });
+}
+
+#[test]
+fn who_leaves_does_not_wait_for_a_peer_that_takes_nothing() {
+    let (mut transports, _aborts) = tcp_members(2);
+    let (_second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    let started = Instant::now();
+    let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall: SHORT };
+    let bytes = vec![1; 1 << 20];
+    first.exchange(&call, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
+    assert!(close::unacknowledged(&first.link(Rank(1)).stream) > 0, "it fits into the sockets");
+    // A test that takes as long does not end.
+    first.last.deadline += Duration::from_secs(3600);
+    drop(first);
 }
