@@ -25,23 +25,38 @@ const LINGER_FAILED: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Until when a transport waits that goes away.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Linger {
     deadline: Instant,
     // Longest without any of it getting on.
     stall: Duration,
+    // Fewest bytes that were still unacknowledged, and since when they were so few.
+    least: i64,
+    moved: Instant,
 }
 
 impl Linger {
     /// After the last call in order. It may be over for this rank and not for the peers, who may take what was sent to them
     /// as slowly as within the call.
-    pub(super) fn after(call: &Exchange) -> Self {
-        Self { deadline: call.deadline.max(Instant::now() + LINGER), stall: call.stall.max(LINGER) }
+    pub(super) fn after(call: &Exchange, now: Instant) -> Self {
+        Self::of(call.deadline.max(now + LINGER), call.stall.max(LINGER), now)
     }
 
     /// After a failure.
-    pub(super) fn failed() -> Self {
-        Self { deadline: Instant::now() + LINGER_FAILED, stall: LINGER_FAILED }
+    pub(super) fn failed(now: Instant) -> Self {
+        Self::of(now + LINGER_FAILED, LINGER_FAILED, now)
+    }
+
+    const fn of(deadline: Instant, stall: Duration, now: Instant) -> Self {
+        Self { deadline, stall, least: i64::MAX, moved: now }
+    }
+
+    /// Until when, now that so many bytes are unacknowledged.
+    pub(super) fn until(&mut self, now: Instant, unacknowledged: i64) -> Instant {
+        if unacknowledged < self.least {
+            (self.least, self.moved) = (unacknowledged, now);
+        }
+        self.deadline.min(self.moved + self.stall)
     }
 }
 
@@ -53,10 +68,9 @@ pub(super) fn linger(
     links: &mut [Option<Link>],
     tag: &Tag,
     scratch: &mut [u8],
-    within: Linger,
+    mut within: Linger,
     abort: Option<&AbortHandle>,
 ) {
-    let (mut least, mut moved) = (i64::MAX, Instant::now());
     loop {
         let (mut pending, mut unacked) = (Vec::new(), 0);
         for link in links.iter_mut().flatten() {
@@ -71,10 +85,7 @@ pub(super) fn linger(
             }
         }
         let now = Instant::now();
-        if unacked < least {
-            (least, moved) = (unacked, now);
-        }
-        let until = within.deadline.min(moved + within.stall);
+        let until = within.until(now, unacked);
         if pending.is_empty() || now >= until || abort.is_some_and(|abort| abort.error().is_some()) {
             return;
         }

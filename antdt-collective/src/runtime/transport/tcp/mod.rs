@@ -449,9 +449,10 @@ impl Transport for TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
+        let now = Instant::now();
         let (within, abort) = match self.failed {
-            None => (Linger::after(&self.last), Some(&self.abort)),
-            Some(_) => (Linger::failed(), None),
+            None => (Linger::after(&self.last, now), Some(&self.abort)),
+            Some(_) => (Linger::failed(now), None),
         };
         close::linger(&mut self.links, &self.last.tag, bytes_of(&mut self.scratch), within, abort);
     }

@@ -79,86 +79,56 @@ fn what_a_peer_sent_before_it_closed_is_received_although_it_cannot_be_answered(
     assert!(matches!(error, CollectiveError::PeerClosed { .. }), "{error}");
 }
 
+/// A peer with more bytes on their way to it than its system takes unasked, and the transport that has sent them in order.
+fn sent(bytes: &[u8], stall: Duration) -> (TcpTransport, TcpTransport, Exchange) {
+    let (mut transports, _aborts) = tcp_members(2);
+    let (second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
+    let started = Instant::now();
+    let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall };
+    first.exchange(&call, &[Outgoing { to: Rank(1), bytes }], &mut []).unwrap();
+    assert!(close::unacknowledged(&first.link(Rank(1)).stream) > 0, "its system has taken it all");
+    (first, second, call)
+}
+
 #[test]
 fn what_was_sent_reaches_a_peer_that_takes_it_late_although_its_sender_leaves_at_once() {
-    const LEN: usize = 4 << 20;
-    // Longer than a transport waits that has made no call.
-    const LATE: Duration = Duration::from_millis(1500);
-    let (mut transports, _aborts) = tcp_members(2);
-    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
-    let bytes = vec![1; LEN];
-    let started = Instant::now();
-    let call = |round| Exchange {
-        tag: reduce_tag(1, 1, round),
-        started,
-        deadline: started + PATIENT,
-        stall: PATIENT,
-    };
-    let mut receive = |round| {
+    const LEN: usize = 1 << 20;
+    let (first, mut second, call) = sent(&[1; LEN], PATIENT);
+    thread::scope(|scope| {
+        scope.spawn(move || drop(first));
+        // Longer than a transport waits whose last call is long over.
+        thread::sleep(Duration::from_millis(1500));
         let mut place = vec![0; LEN];
         let receives = &mut [Incoming { from: Rank(0), sink: Sink::Place(&mut place) }];
-        second.exchange(&call(round), &[], receives).map(|()| place)
-    };
-    thread::scope(|scope| {
-        let bytes = &bytes;
-        scope.spawn(move || {
-            for round in 0..2 {
-                first.exchange(&call(round), &[Outgoing { to: Rank(1), bytes }], &mut []).unwrap();
-            }
-            drop(first);
-        });
-        assert!(receive(0).unwrap() == *bytes);
-        thread::sleep(LATE);
-        assert!(receive(1).unwrap() == *bytes);
+        second.exchange(&call, &[], receives).unwrap();
+        assert_eq!(place, [1; LEN]);
     });
-}
-
-/// Takes its time with every piece of its message.
-struct Slow {
-    len: usize,
-    pause: Duration,
-}
-
-impl Fold for Slow {
-    fn len_bytes(&self) -> usize {
-        self.len
-    }
-
-    fn fold(&mut self, _at: usize, _bytes: &[u8]) {
-        thread::sleep(self.pause);
-    }
 }
 
 #[test]
-fn what_was_sent_reaches_a_peer_that_takes_it_slowly_although_its_sender_leaves_at_once() {
-    const LEN: usize = 4 << 20;
-    let (mut transports, _aborts) = tcp_members(2);
-    let (mut second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
-    let started = Instant::now();
-    let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall: PATIENT };
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let bytes = vec![1; LEN];
-            first.exchange(&call, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
-            // Shorter than the peer takes for what is in the sockets now, but no pause of its is as long.
-            first.last.stall = Duration::ZERO;
-            drop(first);
-        });
-        let mut slow = Slow { len: LEN, pause: Duration::from_millis(100) };
-        let receives = &mut [Incoming { from: Rank(0), sink: Sink::Fold(&mut slow) }];
-        second.exchange(&call, &[], receives).unwrap();
-    });
+fn a_peer_may_take_what_was_sent_as_slowly_as_within_the_last_call() {
+    let (now, second) = (Instant::now(), Duration::from_secs(1));
+    let (deadline, stall) = (now + 10 * second, 3 * second);
+    let call = Exchange { tag: reduce_tag(1, 1, 0), started: now, deadline, stall };
+    let mut linger = Linger::after(&call, now);
+    assert_eq!(linger.until(now, 100), now + stall);
+    assert_eq!(linger.until(now + 2 * second, 100), now + stall);
+    assert_eq!(linger.until(now + 2 * second, 60), now + 2 * second + stall);
+    // What comes back on the way counts for nothing.
+    assert_eq!(linger.until(now + 4 * second, 80), now + 2 * second + stall);
+    assert_eq!(linger.until(now + 8 * second, 59), deadline);
+    // A moment at least, however long the last call is over and however short its patience was.
+    let late = deadline + 100 * second;
+    assert_eq!(Linger::after(&call, late).until(late, 1), late + second);
+    let call = Exchange { stall: Duration::ZERO, ..call };
+    assert_eq!(Linger::after(&call, now).until(now, 1), now + second);
+    let failed = Linger::failed(now).until(now, 1);
+    assert!(failed > now && failed < now + second);
 }
 
 #[test]
 fn who_leaves_does_not_wait_for_a_peer_that_takes_nothing() {
-    let (mut transports, _aborts) = tcp_members(2);
-    let (_second, mut first) = (transports.pop().unwrap(), transports.pop().unwrap());
-    let started = Instant::now();
-    let call = Exchange { tag: reduce_tag(1, 1, 0), started, deadline: started + PATIENT, stall: SHORT };
-    let bytes = vec![1; 1 << 20];
-    first.exchange(&call, &[Outgoing { to: Rank(1), bytes: &bytes }], &mut []).unwrap();
-    assert!(close::unacknowledged(&first.link(Rank(1)).stream) > 0, "it fits into the sockets");
+    let (mut first, _second, _) = sent(&[1; 1 << 20], SHORT);
     // A test that takes as long does not end.
     first.last.deadline += Duration::from_secs(3600);
     drop(first);
