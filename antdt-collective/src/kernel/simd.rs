@@ -1,9 +1,10 @@
 //! The same loops for processors with AVX2 or AVX-512, found out at run time.
 //!
-//! All types but `f16` are the loops of [`scalar`], built once more for wider registers: no operation is reordered, so
-//! the results have the same bits. `f16` is converted by the processor, eight or sixteen at a time; the compiler does not
-//! find that by itself. AVX-512 serves the half types, and stores past the caches, of which each is a whole line then; for
-//! the other types AVX2 waits for memory already.
+//! All types but the half ones are the loops of [`scalar`], built once more for wider registers: no operation is
+//! reordered, so the results have the same bits. `f16` is converted by the processor, eight or sixteen at a time, and of
+//! `bf16` the even and the odd elements of a register are widened where they lie; the compiler does not find either by
+//! itself. AVX-512 serves the half types, and stores past the caches, of which each is a whole line then; for the other
+//! types AVX2 waits for memory already.
 #![allow(
     unsafe_code,
     reason = "calls of functions for processors that have them; unaligned loads and stores, stores past the caches"
@@ -11,14 +12,17 @@
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::{
-    __m256i, __m512i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
-    _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256,
-    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm256_stream_si256,
-    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_loadu_si512,
-    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_stream_si512,
+    __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
+    _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_storeu_si128, _mm256_add_ps, _mm256_blendv_ps,
+    _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
+    _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256, _mm256_stream_si256, _mm512_add_epi32, _mm512_add_ps,
+    _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps,
+    _mm512_cvtps_ph, _mm512_loadu_si512, _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps,
+    _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_storeu_si512, _mm512_stream_si512,
 };
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::scalar;
 use crate::element::{Element, ElementType};
@@ -52,8 +56,16 @@ pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -
             }
         }
     } else if E::TYPE == ElementType::Bf16 && has_avx512() {
+        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
         // SAFETY: the processor has these parts of AVX-512, as was just found out.
-        unsafe { reduce_widest(op, into, incoming) }
+        unsafe {
+            match op {
+                ReduceOp::Sum | ReduceOp::Mean => reduce_bf16_widest::<SUM>(into, incoming),
+                ReduceOp::Min => reduce_bf16_widest::<MIN>(into, incoming),
+                ReduceOp::Max => reduce_bf16_widest::<MAX>(into, incoming),
+                ReduceOp::Prod => reduce_bf16_widest::<PROD>(into, incoming),
+            }
+        }
     } else {
         // SAFETY: the processor has AVX2, as was just found out.
         unsafe { reduce_wide(op, into, incoming) }
@@ -130,11 +142,6 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn reduce_widest<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
-    scalar::reduce(op, into, incoming);
 }
 
 #[target_feature(enable = "avx2")]
@@ -280,6 +287,32 @@ fn reduce_f16<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
     scalar::reduce(op, into_rest, incoming_rest);
 }
 
+/// How many bytes ahead of itself a loop over half types asks for its operands: it does more with a line than a loop over
+/// single precision, and so has fewer lines on their way by itself. 64 MiB are then folded in two thirds (`bf16`) to four
+/// fifths of the time; half as far ahead gains a third of that, four times as far as much as this.
+const AHEAD: usize = 2 << 10;
+
+#[inline(always)]
+fn ask_ahead<T>(of: *const T) {
+    // SAFETY: a hint, whatever is there; every x86-64 processor has SSE.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(of.cast::<i8>().wrapping_add(AHEAD)) };
+}
+
+// One operation on sixteen elements, and which of the results are NaN. A NaN in an operand makes a sum or a product NaN, and
+// so may infinities; minimum and maximum would lose it. For two zeros these take the second operand, as the scalar ones do.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+fn combine_widest<const OP: u8>(a: __m512, b: __m512) -> (__m512, __mmask16) {
+    match OP {
+        SUM | PROD => {
+            let combined = if OP == SUM { _mm512_add_ps(a, b) } else { _mm512_mul_ps(a, b) };
+            (combined, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(combined, combined))
+        }
+        MIN => (_mm512_min_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
+        _ => (_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
+    }
+}
+
 // As `reduce_f16`, sixteen at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn reduce_f16_widest<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
@@ -289,17 +322,11 @@ fn reduce_f16_widest<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
     let nan = _mm512_set1_ps(f32::NAN);
     for (into, incoming) in into.iter_mut().zip(incoming) {
         let (place, other) = (into.as_mut_ptr().cast::<__m256i>(), incoming.as_ptr().cast::<__m256i>());
+        ask_ahead(place);
+        ask_ahead(other);
         // SAFETY: both arrays are 32 readable bytes; these loads need no alignment.
         let (a, b) = unsafe { (_mm256_loadu_si256(place), _mm256_loadu_si256(other)) };
-        let (a, b) = (_mm512_cvtph_ps(a), _mm512_cvtph_ps(b));
-        let (combined, unordered) = match OP {
-            SUM | PROD => {
-                let combined = if OP == SUM { _mm512_add_ps(a, b) } else { _mm512_mul_ps(a, b) };
-                (combined, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(combined, combined))
-            }
-            MIN => (_mm512_min_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
-            _ => (_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, b)),
-        };
+        let (combined, unordered) = combine_widest::<OP>(_mm512_cvtph_ps(a), _mm512_cvtph_ps(b));
         let clean = _mm512_mask_mov_ps(combined, unordered, nan);
         let narrow = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(clean);
         // SAFETY: the array is 32 writable bytes; this store needs no alignment.
@@ -307,6 +334,44 @@ fn reduce_f16_widest<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
     }
     let op = ReduceOp::from_code(OP).expect("one of the four constants above");
     scalar::reduce(op, into_rest, incoming_rest);
+}
+
+// Thirty-two at a time. A `bf16` is the upper half of an `f32`: the odd elements are widened by dropping the lower half of
+// 32 bits, the even ones by moving them up.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn reduce_bf16_widest<const OP: u8>(into: &mut [bf16], incoming: &[bf16]) {
+    const ODD: u32 = 0xaaaa_aaaa;
+    let len = into.len().min(incoming.len());
+    let (into, into_rest) = into[..len].as_chunks_mut::<32>();
+    let (incoming, incoming_rest) = incoming[..len].as_chunks::<32>();
+    let upper = _mm512_set1_epi32(!0xffff);
+    let even = |x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
+    let odd = |x| _mm512_castsi512_ps(_mm512_and_si512(x, upper));
+    for (into, incoming) in into.iter_mut().zip(incoming) {
+        let (place, other) = (into.as_mut_ptr().cast::<__m512i>(), incoming.as_ptr().cast::<__m512i>());
+        ask_ahead(place);
+        ask_ahead(other);
+        // SAFETY: both arrays are 64 readable bytes; these loads need no alignment.
+        let (a, b) = unsafe { (_mm512_loadu_si512(place), _mm512_loadu_si512(other)) };
+        let evens = round_bf16(combine_widest::<OP>(even(a), even(b)));
+        let odds = round_bf16(combine_widest::<OP>(odd(a), odd(b)));
+        let narrow = _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(evens), odds);
+        // SAFETY: the array is 64 writable bytes; this store needs no alignment.
+        unsafe { _mm512_storeu_si512(place, narrow) };
+    }
+    let op = ReduceOp::from_code(OP).expect("one of the four constants above");
+    scalar::reduce(op, into_rest, incoming_rest);
+}
+
+// The upper halves of sixteen results, rounded; what is in the lower ones is of no use.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+fn round_bf16((combined, unordered): (__m512, __mmask16)) -> __m512i {
+    let bits = _mm512_castps_si512(combined);
+    // Half a unit of what stays, less one where what stays is even: ties round to even.
+    let stays_odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(stays_odd, _mm512_set1_epi32(0x7fff)));
+    _mm512_mask_mov_epi32(rounded, unordered, _mm512_set1_epi32(i32::from(bf16::NAN.to_bits()) << 16))
 }
 
 #[cfg(test)]
