@@ -33,39 +33,26 @@ pub(super) fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) -
     if !is_x86_feature_detected!("avx2") {
         return false;
     }
+    macro_rules! by_op {
+        ($fold:ident) => {{
+            let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
+            match op {
+                ReduceOp::Sum | ReduceOp::Mean => $fold::<SUM>(into, incoming),
+                ReduceOp::Min => $fold::<MIN>(into, incoming),
+                ReduceOp::Max => $fold::<MAX>(into, incoming),
+                ReduceOp::Prod => $fold::<PROD>(into, incoming),
+            }
+        }};
+    }
     if E::TYPE == ElementType::F16 && has_avx512() {
-        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
         // SAFETY: the processor has these parts of AVX-512, as was just found out.
-        unsafe {
-            match op {
-                ReduceOp::Sum | ReduceOp::Mean => reduce_f16_widest::<SUM>(into, incoming),
-                ReduceOp::Min => reduce_f16_widest::<MIN>(into, incoming),
-                ReduceOp::Max => reduce_f16_widest::<MAX>(into, incoming),
-                ReduceOp::Prod => reduce_f16_widest::<PROD>(into, incoming),
-            }
-        }
+        unsafe { by_op!(reduce_f16_widest) }
     } else if E::TYPE == ElementType::F16 && is_x86_feature_detected!("f16c") {
-        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
         // SAFETY: the processor has AVX2 and F16C, as was just found out.
-        unsafe {
-            match op {
-                ReduceOp::Sum | ReduceOp::Mean => reduce_f16::<SUM>(into, incoming),
-                ReduceOp::Min => reduce_f16::<MIN>(into, incoming),
-                ReduceOp::Max => reduce_f16::<MAX>(into, incoming),
-                ReduceOp::Prod => reduce_f16::<PROD>(into, incoming),
-            }
-        }
+        unsafe { by_op!(reduce_f16) }
     } else if E::TYPE == ElementType::Bf16 && has_avx512() {
-        let (into, incoming) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(incoming));
         // SAFETY: the processor has these parts of AVX-512, as was just found out.
-        unsafe {
-            match op {
-                ReduceOp::Sum | ReduceOp::Mean => reduce_bf16_widest::<SUM>(into, incoming),
-                ReduceOp::Min => reduce_bf16_widest::<MIN>(into, incoming),
-                ReduceOp::Max => reduce_bf16_widest::<MAX>(into, incoming),
-                ReduceOp::Prod => reduce_bf16_widest::<PROD>(into, incoming),
-            }
-        }
+        unsafe { by_op!(reduce_bf16_widest) }
     } else {
         // SAFETY: the processor has AVX2, as was just found out.
         unsafe { reduce_wide(op, into, incoming) }
@@ -289,7 +276,7 @@ fn reduce_f16<const OP: u8>(into: &mut [f16], incoming: &[f16]) {
 
 /// How many bytes ahead of itself a loop over half types asks for its operands: it does more with a line than a loop over
 /// single precision, and so has fewer lines on their way by itself. 64 MiB are then folded in two thirds (`bf16`) to four
-/// fifths of the time; half as far ahead gains a third of that, four times as far as much as this.
+/// fifths of the time; half as far ahead gains half to two thirds of that, twice and four times as far no more than this.
 const AHEAD: usize = 2 << 10;
 
 #[inline(always)]

@@ -56,7 +56,7 @@ impl Linger {
         if unacknowledged < self.least {
             (self.least, self.moved) = (unacknowledged, now);
         }
-        self.deadline.min(self.moved + self.stall)
+        self.moved.checked_add(self.stall).map_or(self.deadline, |end| end.min(self.deadline))
     }
 }
 

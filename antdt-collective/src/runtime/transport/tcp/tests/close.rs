@@ -1,7 +1,7 @@
 //! Members that give up and close at once.
 
 use super::*;
-use crate::runtime::testing::SHORT;
+use crate::runtime::testing::{SHORT, Watchdog};
 use crate::runtime::transport::tcp::close;
 use crate::runtime::transport::{Fold, Sink};
 
@@ -122,6 +122,9 @@ fn a_peer_may_take_what_was_sent_as_slowly_as_within_the_last_call() {
     assert_eq!(Linger::after(&call, late).until(late, 1), late + second);
     let call = Exchange { stall: Duration::ZERO, ..call };
     assert_eq!(Linger::after(&call, now).until(now, 1), now + second);
+    // A limit without meaning is none.
+    let call = Exchange { stall: Duration::MAX, ..call };
+    assert_eq!(Linger::after(&call, now).until(now, 1), deadline);
     let failed = Linger::failed(now).until(now, 1);
     assert!(failed > now && failed < now + second);
 }
@@ -129,7 +132,7 @@ fn a_peer_may_take_what_was_sent_as_slowly_as_within_the_last_call() {
 #[test]
 fn who_leaves_does_not_wait_for_a_peer_that_takes_nothing() {
     let (mut first, _second, _) = sent(&[1; 1 << 20], SHORT);
-    // A test that takes as long does not end.
+    let _watchdog = Watchdog::over("who leaves");
     first.last.deadline += Duration::from_secs(3600);
     drop(first);
 }
