@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use antdt_collective::partial::{
+use antdt_core::{DetRng, Holder, Incarnation, JobTime, Machine, NodeId, Seed};
+use antdt_groups::{
     Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Outcome, Random,
 };
-use antdt_core::{DetRng, Holder, Incarnation, JobTime, Machine, NodeId, Seed};
 use anyhow::Result;
 
 use crate::Entry;

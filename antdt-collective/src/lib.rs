@@ -17,8 +17,6 @@ pub mod patience;
 
 pub mod ps;
 
-pub mod partial;
-
 pub mod bucket;
 pub mod compress;
 pub mod sparse;

@@ -1,9 +1,9 @@
 //! What happens in a simulated job, as the checkers and the trace see it.
 
 use antdt_agent::AgentSession;
-use antdt_collective::partial::member::MemberEffect;
-use antdt_collective::partial::{GeneratorEffect, GeneratorError, GeneratorEvent, GroupGenerator, Taken};
 use antdt_core::{Holder, JobTime};
+use antdt_groups::member::MemberEffect;
+use antdt_groups::{GeneratorEffect, GeneratorError, GeneratorEvent, GroupGenerator, Taken};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::{Answer, Event, Record};
 

@@ -1,8 +1,8 @@
 //! Training with partial all-reduce on a virtual clock: workers, each with a model of its own, that average with a few others
 //! at a time.
 //!
-//! What decides is production's own: a [`GroupGenerator`](antdt_collective::partial::GroupGenerator), and in each worker a
-//! [`GroupMember`](antdt_collective::partial::GroupMember). What is simulated is what they meet: how long a step takes, how
+//! What decides is production's own: a [`GroupGenerator`](antdt_groups::GroupGenerator), and in each worker a
+//! [`GroupMember`](antdt_groups::GroupMember). What is simulated is what they meet: how long a step takes, how
 //! messages travel, what an average costs by the formulas of `antdt-collective`, and who dies in it; and a monitor that gives
 //! up whoever is silent and starts another life of its node.
 //!

@@ -16,7 +16,7 @@ mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("antdt-controller", SERVICE),
     ("antdt-agent", SERVICE),
     ("antdt-collective", SERVICE),
+    ("antdt-groups", &["antdt-core"]),
     ("antdt-job", &["antdt-core", "antdt-agent", "antdt-monitor", "antdt-controller", "antdt-collective"]),
     (
         "antdt-sim",
@@ -35,6 +36,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "antdt-monitor",
             "antdt-controller",
             "antdt-collective",
+            "antdt-groups",
             "antdt-job",
         ],
     ),
@@ -66,6 +68,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "antdt-rt",
             "antdt-shard",
             "antdt-collective",
+            "antdt-groups",
             "antdt-agent",
             "antdt-monitor",
             "antdt-controller",

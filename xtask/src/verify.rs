@@ -10,13 +10,14 @@ use anyhow::{Result, bail};
 use crate::{codegen, mutants, sanitize, shell, sim, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 8] = [
+pub(crate) const PURE: [&str; 9] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
     "antdt-controller",
     "antdt-agent",
     "antdt-collective",
+    "antdt-groups",
     "antdt-job",
     "antdt-sim",
 ];

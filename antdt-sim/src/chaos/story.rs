@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use antdt_collective::partial::GeneratorEffect;
-use antdt_collective::partial::member::MemberEffect;
 use antdt_core::{FetchOutcome, Holder, JobTime, LeaseId};
+use antdt_groups::GeneratorEffect;
+use antdt_groups::member::MemberEffect;
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 use antdt_shard::ledger::{Answer, Event};
 

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_collective::partial::member::MemberEffect;
-use antdt_collective::partial::message::Outcome;
-use antdt_collective::partial::{GeneratorEffect, GeneratorEvent, GroupKey, Verdict};
 use antdt_core::{Holder, JobTime};
+use antdt_groups::member::MemberEffect;
+use antdt_groups::message::Outcome;
+use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupKey, Verdict};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -79,8 +79,8 @@ impl Invariant for GroupCountsForAll {
 mod tests {
     use std::sync::Arc;
 
-    use antdt_collective::partial::{Go, GroupKind, Taken};
     use antdt_core::MembershipVersion;
+    use antdt_groups::{Go, GroupKind, Taken};
 
     use super::super::testing::{History, holder};
     use super::*;

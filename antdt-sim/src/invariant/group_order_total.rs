@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_collective::partial::member::MemberEffect;
-use antdt_collective::partial::{GeneratorEvent, GroupGenerator, GroupKey};
 use antdt_core::{Holder, JobTime, NodeId};
+use antdt_groups::member::MemberEffect;
+use antdt_groups::{GeneratorEvent, GroupGenerator, GroupKey};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -69,8 +69,8 @@ impl Invariant for GroupOrderTotal {
 mod tests {
     use std::sync::Arc;
 
-    use antdt_collective::partial::{Go, GroupKind};
     use antdt_core::MembershipVersion;
+    use antdt_groups::{Go, GroupKind};
 
     use super::super::testing::{History, holder};
     use super::*;

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_collective::partial::{GeneratorEffect, GeneratorEvent, GroupGenerator, GroupKey};
 use antdt_core::{Holder, JobTime, NodeId};
+use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupGenerator, GroupKey};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -78,8 +78,8 @@ impl Invariant for GroupsDisjoint {
 mod tests {
     use std::sync::Arc;
 
-    use antdt_collective::partial::{Go, GroupKind};
     use antdt_core::MembershipVersion;
+    use antdt_groups::{Go, GroupKind};
 
     use super::super::testing::{History, holder};
     use super::*;

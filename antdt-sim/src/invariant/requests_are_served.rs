@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use antdt_collective::partial::{GeneratorEffect, GeneratorEvent, GroupKey, Taken};
 use antdt_core::{Holder, JobTime};
+use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupKey, Taken};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 
 use super::Invariant;
@@ -143,8 +143,8 @@ impl Invariant for RequestsAreServed {
 mod tests {
     use std::sync::Arc;
 
-    use antdt_collective::partial::{Go, GroupKind};
     use antdt_core::{MembershipVersion, PlanVersion, Readiness, Standing, StepCommit};
+    use antdt_groups::{Go, GroupKind};
 
     use super::super::testing::{History, holder, joined, plan};
     use super::*;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use antdt_collective::partial::{GeneratorError, GeneratorEvent, Taken};
 use antdt_core::{AckOutcome, Holder, Incarnation, JobTime, NodeId};
+use antdt_groups::{GeneratorError, GeneratorEvent, Taken};
 use antdt_job::{HeadAnswer, HeadEffect, HeadEvent};
 use antdt_shard::ledger::{Answer, Event};
 

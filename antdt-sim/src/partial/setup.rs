@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use antdt_collective::partial::{
-    Division, GeneratorConfig, GroupGenerator, GroupPolicy, InterIntra, ProgressFilter, Random,
-};
 use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::text::{format_duration, nearest};
 use antdt_core::{InvalidValue, Seed};
+use antdt_groups::{
+    Division, GeneratorConfig, GroupGenerator, GroupPolicy, InterIntra, ProgressFilter, Random,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::setup::NODES_MAX;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_collective::partial::member::{MemberEffect, MemberEvent};
-use antdt_collective::partial::message::Outcome as Part;
-use antdt_collective::partial::{
-    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupGenerator, GroupKey, GroupMember, Taken,
-};
 use antdt_collective::schedule::CostModel;
 use antdt_collective::schedule::select::cost_all_reduce;
 use antdt_core::{DetRng, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId};
+use antdt_groups::member::{MemberEffect, MemberEvent};
+use antdt_groups::message::Outcome as Part;
+use antdt_groups::{
+    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupGenerator, GroupKey, GroupMember, Taken,
+};
 
 use super::Setup;
 use crate::Violation;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use antdt_collective::partial::GroupGenerator;
 use antdt_controller::{Policy, policy};
 use antdt_core::trace::{Entry, Kind};
 use antdt_core::{Generation, JobTime, Machine};
+use antdt_groups::GroupGenerator;
 use antdt_job::Head;
 use antdt_shard::ledger::Effect;
 use antdt_shard::{Recovery, ShardLedger};

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_collective::partial::member::MemberEffect;
-use antdt_collective::partial::{GeneratorEffect, GroupKind};
+use antdt_groups::member::MemberEffect;
+use antdt_groups::{GeneratorEffect, GroupKind};
 
 use super::*;
 use crate::Recording;
@@ -79,8 +79,8 @@ impl Observer for Counted {
             Happening::GroupEffect(GeneratorEffect::Abort { .. }) => "aborted",
             Happening::Member(_, MemberEffect::Apply(_)) => "applied",
             Happening::Member(_, MemberEffect::Fenced(_)) => "fenced",
-            Happening::Group(_, Ok(antdt_collective::partial::Taken::Again)) => "said again",
-            Happening::Group(_, Ok(antdt_collective::partial::Taken::Old)) => "old",
+            Happening::Group(_, Ok(antdt_groups::Taken::Again)) => "said again",
+            Happening::Group(_, Ok(antdt_groups::Taken::Old)) => "old",
             Happening::Fault(Fault::Crash(_)) => "crash",
             Happening::Fault(Fault::Pause(..)) => "pause",
             Happening::Fault(Fault::Cut(..)) => "cut",

@@ -3,8 +3,8 @@
 use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked};
-use crate::partial::draft::{Candidate, Draft};
-use crate::partial::message::GroupKind;
+use crate::draft::{Candidate, Draft};
+use crate::message::GroupKind;
 
 /// The initiator and whoever is drawn, busy or not. The baseline: nearly all groups conflict.
 ///

@@ -1,3 +1,7 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # How groups are formed
+//!
 //! Partial all-reduce: instead of all workers, a few average their models at a time, and who is slow delays only them.
 //!
 //! Every worker trains a model of its own. After a step it averages the **parameters** (not gradients) with a small
@@ -44,6 +48,8 @@
 //! Source: Ripples (arXiv 1909.08029) and Prague (ASPLOS 2020) for groups, buffer, division and filter, from recollection of
 //! the abstracts and of the public part of the implementation (the static schedule); messages, failures and bridges are our
 //! design.
+
+#![forbid(unsafe_code)]
 
 pub mod message;
 

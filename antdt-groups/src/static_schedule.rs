@@ -8,7 +8,7 @@ use antdt_core::{InvalidValue, Rank};
 /// other hosts, and the rest of the host in pairs; which worker is the head changes from one even step to the next. So
 /// each network card carries one flow, every second step. All members of a group are in the same step, and take their steps
 /// in order: no two can wait for each other. But everybody waits for everybody within two steps, so one slow worker slows
-/// all; that is what the [`GroupGenerator`](super::GroupGenerator) is for.
+/// all; that is what the [`GroupGenerator`](crate::GroupGenerator) is for.
 ///
 /// Of models that agree inside hosts, each two steps leave `(1 - 1/L)²` of the variance with `L` workers a host, however many
 /// hosts there are.

@@ -11,8 +11,8 @@ use std::fmt::Debug;
 
 use antdt_core::InvalidValue;
 
-use super::draft::{Candidate, Draft};
-use super::message::GroupKind;
+use crate::draft::{Candidate, Draft};
+use crate::message::GroupKind;
 
 mod division;
 mod inter_intra;

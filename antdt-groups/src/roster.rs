@@ -4,41 +4,41 @@ use std::collections::{BTreeSet, VecDeque};
 
 use antdt_core::{Holder, Incarnation, NodeId, NodeMap, Role};
 
-use super::message::{GeneratorError, GroupKey, Verdict};
+use crate::message::{GeneratorError, GroupKey, Verdict};
 
 /// A worker's place in the roster. Places of those who left are used again.
-pub(super) type Slot = u32;
+pub(crate) type Slot = u32;
 
 /// A worker that takes part.
 #[derive(Debug, Clone)]
-pub(super) struct Worker {
-    pub(super) holder: Holder,
-    pub(super) host: u32,
+pub(crate) struct Worker {
+    pub(crate) holder: Holder,
+    pub(crate) host: u32,
     /// Requests it made, and what it began with.
-    pub(super) progress: u64,
+    pub(crate) progress: u64,
     /// Its groups, oldest first, by their places among all that are not over.
-    pub(super) buffer: VecDeque<usize>,
+    pub(crate) buffer: VecDeque<usize>,
     /// Its newest request.
-    pub(super) sequence: u64,
+    pub(crate) sequence: u64,
     /// Whether it waits for the answer.
-    pub(super) open: bool,
+    pub(crate) open: bool,
     /// Place in the order of the group that answers it.
-    pub(super) target: u64,
+    pub(crate) target: u64,
     /// Whether the newest request was answered without a commit.
-    pub(super) skipped: bool,
+    pub(crate) skipped: bool,
     /// Whether it counts among those who have arrived at the first group of its buffer.
-    pub(super) arrived: bool,
+    pub(crate) arrived: bool,
     /// Whether it has reported its part in that group.
-    pub(super) reported: bool,
+    pub(crate) reported: bool,
     /// What became of the groups that it ran for its newest request; it may not have heard of all.
-    pub(super) verdicts: Vec<(GroupKey, Verdict)>,
+    pub(crate) verdicts: Vec<(GroupKey, Verdict)>,
     /// Its position among those who take part.
     position: usize,
 }
 
 /// All workers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Roster {
+pub(crate) struct Roster {
     workers: Vec<Worker>,
     /// Slots of those who left.
     free: Vec<Slot>,
@@ -54,7 +54,7 @@ pub(super) struct Roster {
 
 impl Roster {
     /// The worker of this life.
-    pub(super) fn slot_of(&self, holder: Holder) -> Result<Slot, GeneratorError> {
+    pub(crate) fn slot_of(&self, holder: Holder) -> Result<Slot, GeneratorError> {
         if holder.node.role != Role::Worker {
             return Err(GeneratorError::NoWorker { holder });
         }
@@ -67,42 +67,42 @@ impl Roster {
     }
 
     /// Whether this life is over, or a newer one takes part.
-    pub(super) fn is_over(&self, holder: Holder) -> bool {
+    pub(crate) fn is_over(&self, holder: Holder) -> bool {
         let newer = |life: &Holder| life.incarnation > holder.incarnation;
         self.fenced.get(holder.node).is_some_and(|through| *through >= holder.incarnation)
             || self.life_of(holder.node).as_ref().is_some_and(newer)
     }
 
     /// The life of this node that takes part.
-    pub(super) fn life_of(&self, node: NodeId) -> Option<Holder> {
+    pub(crate) fn life_of(&self, node: NodeId) -> Option<Holder> {
         self.slots.get(node).map(|slot| self[*slot].holder)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.present.len()
     }
 
     /// Slots there ever were, those of workers that left included.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.workers.len()
     }
 
     /// The slots of all who take part, in no order.
-    pub(super) fn present(&self) -> &[Slot] {
+    pub(crate) fn present(&self) -> &[Slot] {
         &self.present
     }
 
-    pub(super) fn holds(&self, slot: Slot, holder: Holder) -> bool {
+    pub(crate) fn holds(&self, slot: Slot, holder: Holder) -> bool {
         self.slots.get(holder.node) == Some(&slot) && self[slot].holder == holder
     }
 
     /// Those whose buffers are empty and who have made at least this progress, by progress.
-    pub(super) fn idle(&self, least: u64) -> impl Iterator<Item = Slot> {
+    pub(crate) fn idle(&self, least: u64) -> impl Iterator<Item = Slot> {
         self.idle.range((least, 0)..).map(|(_, slot)| *slot)
     }
 
     /// The middle one of all progresses, the higher one of two. O(n).
-    pub(super) fn progress_median(&self) -> u64 {
+    pub(crate) fn progress_median(&self) -> u64 {
         if self.progress_max == 0 || self.present.is_empty() {
             return 0;
         }
@@ -112,7 +112,7 @@ impl Roster {
     }
 
     /// A worker joins, with the median progress: it is not behind anybody who was there before.
-    pub(super) fn join(&mut self, holder: Holder, host: u32) -> Slot {
+    pub(crate) fn join(&mut self, holder: Holder, host: u32) -> Slot {
         let worker = Worker {
             holder,
             host,
@@ -145,7 +145,7 @@ impl Roster {
     }
 
     /// A worker with an empty buffer goes, for ever: its life is over.
-    pub(super) fn leave(&mut self, slot: Slot) {
+    pub(crate) fn leave(&mut self, slot: Slot) {
         let (holder, progress, position) = (self[slot].holder, self[slot].progress, self[slot].position);
         self.idle.remove(&(progress, slot));
         self.slots.remove(holder.node);
@@ -158,13 +158,13 @@ impl Roster {
     }
 
     /// This life and all older ones of its node are over.
-    pub(super) fn fence(&mut self, holder: Holder) {
+    pub(crate) fn fence(&mut self, holder: Holder) {
         let through = self.fenced.get(holder.node).copied().unwrap_or_default();
         self.fenced.insert(holder.node, through.max(holder.incarnation));
     }
 
     /// A worker makes a request.
-    pub(super) fn ask(&mut self, slot: Slot, sequence: u64) {
+    pub(crate) fn ask(&mut self, slot: Slot, sequence: u64) {
         let worker = &mut self[slot];
         worker.sequence = sequence;
         (worker.open, worker.skipped) = (true, false);
@@ -180,7 +180,7 @@ impl Roster {
     }
 
     /// Puts a group into the buffer of a worker.
-    pub(super) fn append(&mut self, slot: Slot, group: usize) {
+    pub(crate) fn append(&mut self, slot: Slot, group: usize) {
         let worker = &mut self[slot];
         let (progress, was_idle) = (worker.progress, worker.buffer.is_empty());
         worker.buffer.push_back(group);
@@ -190,7 +190,7 @@ impl Roster {
     }
 
     /// Takes a group out of the buffer of a worker.
-    pub(super) fn withdraw(&mut self, slot: Slot, group: usize) {
+    pub(crate) fn withdraw(&mut self, slot: Slot, group: usize) {
         let worker = &mut self[slot];
         let Some(at) = worker.buffer.iter().position(|place| *place == group) else { return };
         worker.buffer.remove(at);

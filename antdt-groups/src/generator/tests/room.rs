@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::partial::member::{GroupMember, MemberEffect, MemberEvent};
+use crate::member::{GroupMember, MemberEffect, MemberEvent};
 
 /// What can be told the generator.
 #[derive(Debug, Clone, Copy)]

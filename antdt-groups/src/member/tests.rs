@@ -1,7 +1,7 @@
 use antdt_core::{Incarnation, MembershipVersion, NodeId};
 
 use super::*;
-use crate::partial::message::GroupKind;
+use crate::message::GroupKind;
 
 const SOON: Duration = Duration::from_nanos(10);
 

@@ -1,7 +1,7 @@
 use antdt_core::Incarnation;
 
 use super::*;
-use crate::partial::policy::{Division, InterIntra, Random};
+use crate::policy::{Division, InterIntra, Random};
 
 mod room;
 mod small;

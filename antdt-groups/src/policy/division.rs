@@ -3,8 +3,8 @@
 use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked, cut};
-use crate::partial::draft::Draft;
-use crate::partial::message::GroupKind;
+use crate::draft::Draft;
+use crate::message::GroupKind;
 
 /// Divides all workers that are in no group and not too far behind into disjoint random groups: no two of them conflict.
 /// Who is idle may still compute; the others of its group wait for the rest of that step at most.

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use antdt_collective::partial::{
+use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId};
+use antdt_groups::{
     Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Outcome, Random,
 };
-use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Workers that ask as soon as they are answered, in turns, and whose averages take no time.
@@ -56,7 +56,7 @@ fn generator(c: &mut Criterion) {
         Box::new(Random::new(4).expect("4 is a size")),
     ];
     for policy in policies {
-        let mut group = c.benchmark_group(format!("partial/{}", policy.name()));
+        let mut group = c.benchmark_group(format!("groups/{}", policy.name()));
         for workers in [16_u32, 1_024, 16_384] {
             let mut all = Loop::new(workers, policy.clone());
             group.throughput(Throughput::Elements(workers.into()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use antdt_core::{Holder, InvalidValue, JobTime, Machine};
 
-use super::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, Outcome, Taken};
+use crate::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, Outcome, Taken};
 
 /// What can happen to a [`GroupMember`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ enum Phase {
     Over,
 }
 
-/// A worker's side of the conversation with the [`GroupGenerator`](super::GroupGenerator): it repeats what is not
+/// A worker's side of the conversation with the [`GroupGenerator`](crate::GroupGenerator): it repeats what is not
 /// answered, ignores what is old, and takes an average over when it is committed and not before.
 #[derive(Debug, Clone)]
 #[doc(alias = "GroupSource")]

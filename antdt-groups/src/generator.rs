@@ -12,11 +12,11 @@
 //! worker that waits has arrived at the first group of its buffer; when all members have, all their locks are taken and the
 //! group runs. A group that is run again after a failure keeps its place at the front of the survivors' buffers.
 //!
-//! Messages may be lost, repeated and reordered. A [`GroupMember`](super::GroupMember) repeats what is not answered, and
+//! Messages may be lost, repeated and reordered. A [`GroupMember`](crate::GroupMember) repeats what is not answered, and
 //! the generator then says again what it has said: go, skip, or what became of a group. For that it keeps the verdicts of
 //! the groups that served each worker's newest request, and nothing older.
 //!
-//! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see [`partial`](super).
+//! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see the [crate](crate).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use std::time::Duration;
 
 use antdt_core::{DetRng, Holder, InvalidValue, JobTime, Machine, MembershipVersion, NodeId, Role, Seed};
 
-use super::connectivity::Connectivity;
-use super::draft::Draft;
-use super::filter::ProgressFilter;
-use super::lock::LockVector;
-use super::message::{
+use crate::connectivity::Connectivity;
+use crate::draft::Draft;
+use crate::filter::ProgressFilter;
+use crate::lock::LockVector;
+use crate::message::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, GroupKind, Outcome, Taken, Verdict,
 };
-use super::policy::GroupPolicy;
-use super::roster::{Roster, Slot};
+use crate::policy::GroupPolicy;
+use crate::roster::{Roster, Slot};
 
 /// Settings of a [`GroupGenerator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ struct Group {
 /// - a group is committed if all of its members have reported its average, and aborted otherwise, for all of them;
 /// - a request is answered if members report or are given up: no set of workers waits for each other.
 ///
-/// See the [module](super) for the cost.
+/// See the [crate](crate) for the cost.
 #[derive(Debug, Clone)]
 #[doc(alias = "GG")]
 pub struct GroupGenerator {

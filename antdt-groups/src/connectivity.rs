@@ -1,6 +1,6 @@
 //! Whether everybody's progress reaches everybody.
 
-use super::roster::{Roster, Slot};
+use crate::roster::{Roster, Slot};
 
 /// The components that the committed groups of a window make of the workers.
 ///
@@ -10,7 +10,7 @@ use super::roster::{Roster, Slot};
 /// Source: the "update isolation" of partial reduce (SIGMOD 2021, its abstract); the window is ours: n workers in random
 /// groups of g are connected after about `n ln n / g` of them.
 #[derive(Debug, Clone)]
-pub(super) struct Connectivity {
+pub(crate) struct Connectivity {
     group_size: usize,
     /// Groups of the window so far.
     seen: usize,
@@ -21,7 +21,7 @@ pub(super) struct Connectivity {
 }
 
 impl Connectivity {
-    pub(super) fn new(group_size: u32) -> Self {
+    pub(crate) fn new(group_size: u32) -> Self {
         Self { group_size: (group_size as usize).max(2), seen: 0, parents: Vec::new(), split: None }
     }
 
@@ -39,7 +39,7 @@ impl Connectivity {
     }
 
     /// A group was committed.
-    pub(super) fn committed(&mut self, members: &[Slot], roster: &Roster) {
+    pub(crate) fn committed(&mut self, members: &[Slot], roster: &Roster) {
         for pair in members.windows(2) {
             let (a, b) = (self.find(pair[0]), self.find(pair[1]));
             self.parents[a.max(b) as usize] = a.min(b);
@@ -59,7 +59,7 @@ impl Connectivity {
 
     /// One worker of each component if the last window found several, once. Rather one that is idle, and of those who
     /// are not, rather one with few groups before it, and who is far.
-    pub(super) fn bridge(&mut self, roster: &Roster) -> Option<Vec<Slot>> {
+    pub(crate) fn bridge(&mut self, roster: &Roster) -> Option<Vec<Slot>> {
         let components = self.split.take()?;
         // Who joined since is connected with nobody.
         let component = |slot: Slot| components.get(slot as usize).copied().unwrap_or(slot);

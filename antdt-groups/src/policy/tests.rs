@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use antdt_core::{Holder, Incarnation, JobTime, NodeId, Seed};
 
 use super::*;
-use crate::partial::generator::{GeneratorConfig, GroupGenerator};
-use crate::partial::message::GroupKey;
+use crate::generator::{GeneratorConfig, GroupGenerator};
+use crate::message::GroupKey;
 
 fn holder(index: u32) -> Holder {
     Holder::new(NodeId::worker(index), Incarnation(0))

@@ -2,9 +2,9 @@
 
 use antdt_core::{DetRng, Holder};
 
-use super::filter::ProgressFilter;
-use super::message::GroupKind;
-use super::roster::{Roster, Slot};
+use crate::filter::ProgressFilter;
+use crate::message::GroupKind;
+use crate::roster::{Roster, Slot};
 
 /// A worker that may be drafted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(super) const fn new(
+    pub(crate) const fn new(
         roster: &'a Roster,
         filter: ProgressFilter,
         initiator: Slot,
@@ -47,7 +47,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The groups, in the order in which they were formed, their members in order of nodes.
-    pub(super) fn finish(self) -> Vec<(GroupKind, Vec<Slot>)> {
+    pub(crate) fn finish(self) -> Vec<(GroupKind, Vec<Slot>)> {
         self.groups
     }
 

@@ -3,8 +3,8 @@
 use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked, cut};
-use crate::partial::draft::Draft;
-use crate::partial::message::GroupKind;
+use crate::draft::Draft;
+use crate::message::GroupKind;
 
 /// Divides all idle workers in two phases. In the first, one worker of each host averages with those of the other hosts,
 /// one flow for each network card, while the others average with some of their own host; in the second, each host
