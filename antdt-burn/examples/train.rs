@@ -13,8 +13,8 @@ use antdt_agent::{Evaluation, Gradient, Trainer};
 use antdt_burn::{
     ClickTrainer, Clicks, DataSource, WorkloadSpec, global_batch_size_default, optimizer_default,
 };
-use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_core::{Permutation, SampleRange, Seed};
+use antdt_model::{Replica, SparseGradient};
 
 /// Samples evaluated at once.
 const EVAL_BATCH: u64 = 256;

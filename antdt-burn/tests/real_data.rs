@@ -10,8 +10,8 @@ use antdt_burn::{
     ClickTrainer, Clicks, DataSource, EvalRows, ModelKind, WorkloadSpec, count_rows,
     global_batch_size_default, optimizer_default,
 };
-use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_core::{Permutation, SampleRange, Seed};
+use antdt_model::{Replica, SparseGradient};
 
 /// The folder of a data set, or a printed reason to skip.
 fn data(name: &str) -> Option<DataSource> {

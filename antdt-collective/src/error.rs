@@ -91,6 +91,12 @@ pub enum CollectiveError {
 }
 
 impl CollectiveError {
+    /// The system's refusal of `what` this process was doing.
+    pub fn io(what: &str, e: &io::Error) -> Self {
+        // The kind alone would hide what the system said in words.
+        Self::Io { what: format!("{what}: {e}"), kind: e.kind() }
+    }
+
     /// The member on whose account the call failed, if it is known: the late, dead or disagreeing one.
     pub const fn culprit(&self) -> Option<Holder> {
         match self {

@@ -15,11 +15,8 @@ pub mod weighted;
 pub mod outcome;
 pub mod patience;
 
-pub mod ps;
-
 pub mod bucket;
 pub mod compress;
-pub mod sparse;
 
 pub mod frame;
 
@@ -38,12 +35,10 @@ pub use group::{Group, JobToken, Member};
 pub use lanes::{Lanes, Verdict};
 pub use op::ReduceOp;
 pub use outcome::Resolution;
-pub use sparse::TableShape;
 pub use weighted::WeightedMean;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
     AbortHandle, Buffer, Communicator, CommunicatorConfig, Compressor, History, Listener, MemTransport,
-    MixedTransport, PsClient, PsServer, Reducer, ScheduledCommunicator, TcpTransport, Transport,
-    all_reduce_sparse,
+    MixedTransport, Reducer, ScheduledCommunicator, TcpTransport, Transport,
 };

@@ -21,5 +21,6 @@ pub use antdt_agent as agent;
 pub use antdt_collective as collective;
 pub use antdt_controller as controller;
 pub use antdt_core as core;
+pub use antdt_model as model;
 pub use antdt_monitor as monitor;
 pub use antdt_shard as shard;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use antdt::report::{Outcome, Report};
 use antdt_agent::{Batcher, Evaluation, Gradient, Trainer};
 use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
-use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_core::{FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, SampleRange, Seed};
+use antdt_model::{Replica, SparseGradient};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger};
 use antdt_sim::recording::{Recording, RecordingError};
 

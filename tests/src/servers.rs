@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use antdt_agent::Batch;
-use antdt_collective::ps::{
-    Partition, PartitionConfig, Push, SparseGradient, Staleness, StepCommit as Token,
-};
 use antdt_controller::StepCoordinator;
 use antdt_core::{
     DetRng, Generation, Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout, PlanVersion,
     Readiness, Seed, StepCommit,
 };
+use antdt_model::{Partition, PartitionConfig, Push, SparseGradient, Staleness, StepCommit as Token};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
 use crate::feeder::Feeder;

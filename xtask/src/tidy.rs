@@ -16,7 +16,7 @@ mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
@@ -26,6 +26,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("antdt-agent", SERVICE),
     ("antdt-collective", SERVICE),
     ("antdt-groups", &["antdt-core"]),
+    ("antdt-model", &["antdt-core", "antdt-collective?"]),
     ("antdt-job", &["antdt-core", "antdt-agent", "antdt-monitor", "antdt-controller", "antdt-collective"]),
     (
         "antdt-sim",
@@ -53,6 +54,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "antdt-controller",
             "antdt-agent",
             "antdt-collective",
+            "antdt-model",
             "antdt-job",
             "antdt-sim?",
             "antdt-burn?",

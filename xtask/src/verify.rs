@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::{codegen, mutants, sanitize, shell, sim, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 9] = [
+pub(crate) const PURE: [&str; 10] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
@@ -18,6 +18,7 @@ pub(crate) const PURE: [&str; 9] = [
     "antdt-agent",
     "antdt-collective",
     "antdt-groups",
+    "antdt-model",
     "antdt-job",
     "antdt-sim",
 ];

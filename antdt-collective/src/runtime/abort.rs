@@ -1,11 +1,23 @@
 //! How a blocked call is ended from another thread.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
+use super::wait::wait;
 use crate::error::CollectiveError;
+
+/// Which operation on a descriptor a caller waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// A read, or an accept, does not block.
+    Read,
+    /// A write does not block.
+    Write,
+}
 
 /// Something that sleeps on other means than a descriptor.
 pub(crate) trait Wake: Send + Sync {
@@ -33,7 +45,7 @@ impl AbortHandle {
     /// If this process has no descriptor left.
     pub fn new() -> Result<Self, CollectiveError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| super::wait::io_error("making an abort handle", &e.into()))?;
+            .map_err(|e| CollectiveError::io("making an abort handle", &e.into()))?;
         Ok(Self { inner: Arc::new(Inner { event, reason: OnceLock::new(), sleepers: Mutex::default() }) })
     }
 
@@ -54,6 +66,38 @@ impl AbortHandle {
     /// Why it was aborted; `None` if it was not.
     pub fn reason(&self) -> Option<&str> {
         self.inner.reason.get().map(String::as_str)
+    }
+
+    /// Waits until a descriptor is ready, this handle is used, or the deadline passes. Returns early when a signal
+    /// comes, so the caller looks at the clock, the handle and the descriptor, and calls again.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn wait_for(
+        &self,
+        descriptor: &impl AsFd,
+        readiness: Readiness,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        let events = match readiness {
+            Readiness::Read => PollFlags::IN,
+            Readiness::Write => PollFlags::OUT,
+        };
+        wait(
+            &mut [
+                PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN),
+                PollFd::new(descriptor, events),
+            ],
+            deadline,
+        )
+    }
+
+    /// Waits until this handle is used or the deadline passes. Returns early when a signal comes.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn wait_until(&self, deadline: Instant) -> io::Result<()> {
+        wait(&mut [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)], deadline)
     }
 
     /// The error of a call that was aborted; `None` if it was not.

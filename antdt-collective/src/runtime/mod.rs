@@ -1,4 +1,4 @@
-//! Sockets, threads and clocks: transports, the communicator that runs schedules over them, and the parameter server.
+//! Sockets, threads and clocks: transports, and the communicator that runs schedules over them.
 //!
 //! Everything here blocks the calling thread, with a deadline and an [`AbortHandle`]; no asynchronous runtime is
 //! involved, since the caller is the training thread, which has nothing else to do meanwhile.
@@ -13,9 +13,6 @@ pub mod communicator;
 
 pub mod compressed;
 pub mod reducer;
-pub mod sparse;
-
-pub mod ps;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -25,10 +22,8 @@ mod wait;
 pub use abort::AbortHandle;
 pub use communicator::{Buffer, Communicator, CommunicatorConfig, History, JoinError, ScheduledCommunicator};
 pub use compressed::Compressor;
-pub use ps::{PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats};
 pub use reducer::{Handle, Reducer, ReducerError};
 pub use region::Region;
-pub use sparse::all_reduce_sparse;
 pub use transport::{
     Exchange, Fold, Incoming, Listener, Loan, MemTransport, Merge, MixedTransport, Outgoing, Piece, Sink,
     TcpTransport, Transport,

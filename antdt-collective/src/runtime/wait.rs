@@ -5,8 +5,6 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, Timespec, poll};
 
-use crate::error::CollectiveError;
-
 /// Waits until a descriptor is ready or the deadline has passed; returns early when a signal came. The caller looks at
 /// the clock and the results.
 pub(crate) fn wait(descriptors: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
@@ -16,9 +14,4 @@ pub(crate) fn wait(descriptors: &mut [PollFd<'_>], deadline: Instant) -> io::Res
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }
-}
-
-pub(crate) fn io_error(what: &str, e: &io::Error) -> CollectiveError {
-    // The kind alone would hide what the system said in words.
-    CollectiveError::Io { what: format!("{what}: {e}"), kind: e.kind() }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use antdt_agent::{Meter, Part, Reported, SessionState};
 use antdt_collective::JobToken;
-use antdt_collective::ps::{PartitionConfig, Staleness};
-use antdt_collective::runtime::{PsServer, PsServerConfig};
 use antdt_core::{Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed, SyncMode};
+use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness};
 
 use crate::node::NodeEnv;
 use crate::worker::WorkerError;

@@ -3,9 +3,8 @@
 use antdt_agent::TrainError;
 use antdt_agent::runtime::AgentError;
 use antdt_collective::CollectiveError;
-use antdt_collective::runtime::PsError;
-use antdt_collective::runtime::ps::PsServerError;
 use antdt_core::{Exit, InvalidValue};
+use antdt_model::runtime::{PsError, PsServerError};
 use antdt_shard::SourceError;
 
 /// Why a node of a job failed.

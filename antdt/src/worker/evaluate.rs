@@ -1,8 +1,8 @@
 //! How good the model is at the end.
 
 use antdt_agent::{Evaluation, TrainError, Trainer};
-use antdt_collective::ps::Replica;
 use antdt_core::SampleRange;
+use antdt_model::Replica;
 
 use super::error::WorkerError;
 use super::push::Servers;

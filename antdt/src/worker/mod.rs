@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
 use antdt_collective::JobToken;
-use antdt_collective::runtime::{Listener, PsClient, PsClientConfig};
+use antdt_collective::runtime::Listener;
 use antdt_core::{MembershipVersion, OptimizerSpec, Seed, SyncMode};
+use antdt_model::{PsClient, PsClientConfig};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
 use crate::node::NodeEnv;

@@ -2,11 +2,10 @@
 
 use antdt_agent::TrainError;
 use antdt_agent::runtime::Agent;
-use antdt_collective::ps::StepCommit as ServerCommit;
-use antdt_collective::runtime::PsClient;
 use antdt_core::port::ShardSource;
 use antdt_core::{Iteration, Seed, StepCommit, SyncMode};
 use antdt_job::{Call, Reply};
+use antdt_model::{PsClient, StepCommit as ServerCommit};
 
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};

@@ -6,7 +6,6 @@ use std::time::Duration;
 use antdt_agent::runtime::Agent;
 use antdt_agent::{Batch, TrainError};
 use antdt_collective::lanes::Lanes;
-use antdt_collective::ps::{Replica, SparseGradient};
 use antdt_collective::runtime::{
     Communicator, CommunicatorConfig, History, Listener, MixedTransport, ScheduledCommunicator,
 };
@@ -16,6 +15,7 @@ use antdt_core::port::ShardSource;
 use antdt_core::{Acks, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult, SyncMode};
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Reply};
+use antdt_model::{Replica, SparseGradient};
 
 use super::blob::Blob;
 use super::compute::Compute;

@@ -20,7 +20,7 @@ use crate::frame::{Operation, Tag};
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::region::Region;
-use crate::runtime::wait::{io_error, wait};
+use crate::runtime::wait::wait;
 use crate::schedule::CostModel;
 
 /// How long to sleep on the connections while messages in memory are awaited as well. As long as a wake-up takes; who
@@ -359,7 +359,7 @@ fn swap(
 ) -> Result<(), Ended> {
     let group = tcp.group().clone();
     let me = group.me();
-    let failed = |e: std::io::Error| Ended::Failed(io_error("handing over memory", &e));
+    let failed = |e: std::io::Error| Ended::Failed(CollectiveError::io("handing over memory", &e));
     let ranks = (0..).map(Rank).zip(cards).filter(|(rank, _)| *rank != me);
     let shared = ranks.filter(|(_, card)| card.host.is_shared_with(&counter.card().host));
     let mut unsent: Vec<(Rank, &Card)> = shared.collect();

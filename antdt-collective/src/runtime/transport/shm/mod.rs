@@ -41,7 +41,6 @@ use crate::frame::{Arrival, FrameError};
 use crate::group::Group;
 use crate::runtime::abort::{AbortHandle, Wake};
 use crate::runtime::region::Region;
-use crate::runtime::wait::io_error;
 use arena::{Arena, Regions};
 use idle::Patience;
 use link::{LENT_PIECE, Link, Receiving, Sending};
@@ -294,8 +293,8 @@ pub(super) struct Local {
 impl Local {
     /// Without links.
     pub(super) fn new(group: &Group, abort: &AbortHandle) -> Result<Self, CollectiveError> {
-        let arena =
-            Arena::create(group.world() as usize).map_err(|e| io_error("making shared memory", &e))?;
+        let arena = Arena::create(group.world() as usize)
+            .map_err(|e| CollectiveError::io("making shared memory", &e))?;
         let arena = Arc::new(arena);
         let sleeper: Arc<dyn Wake> = arena.clone();
         abort.wakes(Arc::downgrade(&sleeper));
@@ -312,7 +311,7 @@ impl Local {
     /// Links with a peer that handed over its memory.
     pub(super) fn link(&mut self, group: &Group, rank: Rank, file: OwnedFd) -> Result<(), CollectiveError> {
         let peer = group.holder(rank);
-        let failed = |e: io::Error| io_error(&format!("mapping memory of {peer}"), &e);
+        let failed = |e: io::Error| CollectiveError::io(&format!("mapping memory of {peer}"), &e);
         let theirs = Arena::open(file, group.world() as usize).map_err(failed)?;
         let link = Link::new((group.me(), &self.arena), (rank, theirs), peer).map_err(failed)?;
         self.links[rank.0 as usize] = Some(link);
@@ -328,7 +327,9 @@ impl Local {
     /// Memory that the linked peers can read where it lies.
     pub(super) fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
         let region = self.regions.make(len_bytes);
-        region.map(Region::shared).map_err(|e| io_error(&format!("allocating {len_bytes} shared bytes"), &e))
+        region
+            .map(Region::shared)
+            .map_err(|e| CollectiveError::io(&format!("allocating {len_bytes} shared bytes"), &e))
     }
 
     /// Whether these bytes lie there.

@@ -19,7 +19,6 @@ use rustix::net::{
 };
 
 use crate::error::CollectiveError;
-use crate::runtime::wait::io_error;
 
 const SECRET_LEN: usize = 16;
 const NAME_LEN: usize = 22;
@@ -89,7 +88,7 @@ pub(in crate::runtime::transport) struct Counter {
 
 impl Counter {
     pub(in crate::runtime::transport) fn open(host: Host) -> Result<Self, CollectiveError> {
-        let failed = |e: io::Error| io_error("making a local socket", &e);
+        let failed = |e: io::Error| CollectiveError::io("making a local socket", &e);
         let mut random = [0_u8; SECRET_LEN + 8];
         let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         if filled.map_err(|e| failed(e.into()))? != random.len() {

@@ -18,7 +18,7 @@ use super::link::Link;
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
-use crate::runtime::wait::{io_error, wait};
+use crate::runtime::wait::wait;
 
 /// Connections of memberships that this process has not reached yet, and callers that have not said who they are.
 /// Each costs a descriptor; the oldest goes when another comes.
@@ -89,7 +89,7 @@ impl Listener {
     /// # Errors
     /// If the address is in use or not this host's.
     pub fn bind(address: SocketAddr, job: JobToken) -> Result<Self, CollectiveError> {
-        let failed = |e: io::Error| io_error(&format!("listening at {address}"), &e);
+        let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
         let socket = TcpListener::bind(address).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
@@ -207,7 +207,7 @@ impl Meeting<'_> {
 
     fn dial(&mut self, rank: Rank) -> Result<(), CollectiveError> {
         let address = self.group.members()[rank.0 as usize].address;
-        let failed = |e: io::Error| io_error(&format!("connecting to {address}"), &e);
+        let failed = |e: io::Error| CollectiveError::io(&format!("connecting to {address}"), &e);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         match socket.connect(&address.into()) {
@@ -317,7 +317,7 @@ impl Meeting<'_> {
                 // The caller hung up before it was heard.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
-                Err(e) => return Err(io_error("accepting a connection", &e)),
+                Err(e) => return Err(CollectiveError::io("accepting a connection", &e)),
             }
         }
     }
@@ -390,7 +390,7 @@ impl Meeting<'_> {
         let ranks = || (0_u32..).map(Rank).zip(&self.met);
         let connected = || ranks().filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
         fds.extend(connected().map(|(_, link)| PollFd::new(&link.stream, PollFlags::RDHUP)));
-        wait(&mut fds, self.deadline).map_err(|e| io_error("waiting for connections", &e))?;
+        wait(&mut fds, self.deadline).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
         // A member that hung up has given up on this group, or died: nobody need wait for the rest.
         let gone = fds[connected_from..]
             .iter()

@@ -45,7 +45,7 @@ use crate::error::CollectiveError;
 use crate::frame::Tag;
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
-use crate::runtime::wait::{io_error, wait};
+use crate::runtime::wait::wait;
 use close::Linger;
 use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
 pub(in crate::runtime::transport) use verdict::Ended;
@@ -388,7 +388,7 @@ impl TcpTransport {
                 polled.push((rank, flow.is_some_and(|flow| flow.missing_in() > 0)));
             }
         }
-        wait(&mut fds, until).map_err(|e| Ended::Failed(io_error("waiting for peers", &e)))?;
+        wait(&mut fds, until).map_err(|e| Ended::Failed(CollectiveError::io("waiting for peers", &e)))?;
         let ready: Vec<PollFlags> = fds[1..].iter().map(PollFd::revents).collect();
         for ((rank, busy), ready) in polled.into_iter().zip(ready) {
             let Some(link) = &mut self.links[rank.0 as usize] else { continue };

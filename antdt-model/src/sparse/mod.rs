@@ -13,10 +13,10 @@
 //!
 //! Source: our design; the owners are those of the parameter server, [`PartitionMap`].
 
+use antdt_collective::compress::PayloadError;
 use antdt_core::InvalidValue;
 
-use crate::compress::PayloadError;
-use crate::ps::{PartitionMap, SparseGradient};
+use crate::{PartitionMap, SparseGradient};
 
 /// Shape of a table whose gradient is exchanged. The same on all members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,14 +4,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
+use antdt_collective::{AbortHandle, JobToken};
 use antdt_core::{Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout, Seed, TableSpec};
 
 use super::server::PsServerError;
 use super::*;
-use crate::group::JobToken;
-use crate::ps::wire::{MessageHeader, PsHello, Refusal, Request};
-use crate::ps::{InitOutcome, PartitionConfig, PushOutcome, Replica, SparseGradient, Staleness, StepCommit};
-use crate::runtime::abort::AbortHandle;
+use crate::wire::{MessageHeader, PsHello, Refusal, Request};
+use crate::{InitOutcome, PartitionConfig, PushOutcome, Replica, SparseGradient, Staleness, StepCommit};
 
 const ADAGRAD: OptimizerSpec = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
 const DENSE: usize = 11;

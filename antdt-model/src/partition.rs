@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use antdt_core::InvalidValue;
 
-use crate::schedule::split_even;
-
 /// Spreads the parameters over servers: the flat vector in contiguous pieces of equal length, rows by their number.
 ///
 /// Rejected: placing whole tensors by hash; one big layer or one hot range of rows would then sit on one server.
@@ -42,7 +40,12 @@ impl PartitionMap {
     /// # Panics
     /// If there is no such server.
     pub fn dense(&self, server: u32) -> Range<usize> {
-        split_even(self.dense_len, self.servers as usize)[server as usize].range()
+        assert!(server < self.servers, "server {server} of {}", self.servers);
+        let (server, servers) = (server as usize, self.servers as usize);
+        // The first pieces are one longer where the division leaves a rest.
+        let (len, longer) = (self.dense_len / servers, self.dense_len % servers);
+        let start = server * len + server.min(longer);
+        start..start + len + usize::from(server < longer)
     }
 
     /// The server that holds a row.
@@ -73,6 +76,8 @@ mod tests {
                 let map = PartitionMap::new(servers, len).unwrap();
                 let covered: Vec<usize> = (0..servers).flat_map(|server| map.dense(server)).collect();
                 assert_eq!(covered, (0..len).collect::<Vec<_>>());
+                let lens = || (0..servers).map(|server| map.dense(server).len());
+                assert!(lens().max().unwrap() - lens().min().unwrap() <= 1, "{len} over {servers}");
             }
         }
         assert!(PartitionMap::new(0, 1).is_err());

@@ -4,11 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags};
+use antdt_collective::AbortHandle;
+use antdt_collective::runtime::abort::Readiness;
 
-use crate::ps::wire::{MessageHeader, WireError};
-use crate::runtime::abort::AbortHandle;
-use crate::runtime::wait::wait;
+use crate::wire::{MessageHeader, WireError};
 
 /// Why a message did not go or come.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ impl MessageStream {
             match (&self.stream).write(&message[sent..]) {
                 Ok(0) => return Err(StreamError::Closed),
                 Ok(written) => sent += written,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT, deadline)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(Readiness::Write, deadline)?,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed_or(e)),
             }
@@ -66,7 +65,7 @@ impl MessageStream {
             match self.stream.peek(&mut byte) {
                 Ok(0) => return Err(StreamError::Closed),
                 Ok(_) => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN, deadline)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(Readiness::Read, deadline)?,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed_or(e)),
             }
@@ -98,7 +97,7 @@ impl MessageStream {
             match (&self.stream).read(&mut into[filled..]) {
                 Ok(0) => return Err(StreamError::Closed),
                 Ok(read) => filled += read,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN, deadline)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(Readiness::Read, deadline)?,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed_or(e)),
             }
@@ -106,18 +105,14 @@ impl MessageStream {
         Ok(())
     }
 
-    fn wait(&self, events: PollFlags, deadline: Instant) -> Result<(), StreamError> {
+    fn wait(&self, readiness: Readiness, deadline: Instant) -> Result<(), StreamError> {
         if self.abort.reason().is_some() {
             return Err(StreamError::Aborted);
         }
         if Instant::now() >= deadline {
             return Err(StreamError::Late);
         }
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN),
-            PollFd::new(&self.stream, events),
-        ];
-        wait(&mut fds, deadline).map_err(StreamError::Io)
+        self.abort.wait_for(&self.stream, readiness, deadline).map_err(StreamError::Io)
     }
 }
 

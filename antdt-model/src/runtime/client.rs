@@ -3,15 +3,12 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use antdt_collective::{AbortHandle, CollectiveError, JobToken};
 use antdt_core::{Holder, InvalidValue, Iteration, ParamLayout};
 
 use super::stream::{MessageStream, StreamError};
-use crate::error::CollectiveError;
-use crate::group::JobToken;
-use crate::ps::wire::{PsHello, Refusal, Reply, Request, WireError};
-use crate::ps::{InitOutcome, PartitionMap, PushOutcome, StepCommit};
-use crate::runtime::abort::AbortHandle;
-use crate::runtime::wait::io_error;
+use crate::wire::{PsHello, Refusal, Reply, Request, WireError};
+use crate::{InitOutcome, PartitionMap, PushOutcome, StepCommit};
 
 /// A call to the servers failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -133,10 +130,13 @@ impl PsClient {
             let stream = TcpStream::connect_timeout(address, left).map_err(|e| match e.kind() {
                 std::io::ErrorKind::TimedOut => PsError::Timeout { server, waited: config.timeout },
                 std::io::ErrorKind::ConnectionRefused => PsError::Closed { server },
-                _ => PsError::Io(io_error(&format!("connecting to server {server} at {address}"), &e)),
+                _ => PsError::Io(CollectiveError::io(
+                    &format!("connecting to server {server} at {address}"),
+                    &e,
+                )),
             })?;
             let stream = MessageStream::new(stream, abort.clone());
-            servers.push(stream.map_err(|e| PsError::Io(io_error("preparing a connection", &e)))?);
+            servers.push(stream.map_err(|e| PsError::Io(CollectiveError::io("preparing a connection", &e)))?);
         }
         let messages = vec![Vec::new(); servers.len()];
         let mut client = Self { config, map, servers, abort: abort.clone(), broken: false, messages };
@@ -280,7 +280,9 @@ impl PsClient {
                 PsError::Aborted { reason: abort.reason().unwrap_or_default().to_owned() }
             }
             StreamError::Wire(error) => PsError::Protocol { server, what: error.to_string() },
-            StreamError::Io(e) => PsError::Io(io_error(&format!("talking to server {server}"), &e)),
+            StreamError::Io(e) => {
+                PsError::Io(CollectiveError::io(&format!("talking to server {server}"), &e))
+            }
         };
         if let Some(reason) = abort.reason() {
             return Err(PsError::Aborted { reason: reason.to_owned() });

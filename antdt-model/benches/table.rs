@@ -1,7 +1,7 @@
 //! A batch's worth of rows read from and written to a table of a million rows of 16.
 
-use antdt_collective::ps::{SparseGradient, SparseTable};
 use antdt_core::{OptimizerSpec, Seed, TableSpec};
+use antdt_model::{SparseGradient, SparseTable};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const LOOKUPS: usize = 13_000;

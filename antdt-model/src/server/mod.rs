@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, OptimizerSpec, ParamLayout, Seed};
 
-use super::gradient::{SparseGradient, mean_scale};
-use super::optimizer::DenseParams;
-use super::partition::PartitionMap;
-use super::table::{SparseTable, TableError, no_rows};
+use crate::gradient::{SparseGradient, mean_scale};
+use crate::optimizer::DenseParams;
+use crate::partition::PartitionMap;
+use crate::table::{SparseTable, TableError, no_rows};
 
 /// When a push takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,9 +2,9 @@
 
 use antdt_core::{InvalidValue, OptimizerSpec, ParamLayout, Seed};
 
-use super::gradient::{SparseGradient, mean_scale};
-use super::optimizer::{DenseParams, state_per_value};
-use super::table::{SparseTable, TableError, no_rows};
+use crate::gradient::{SparseGradient, mean_scale};
+use crate::optimizer::{DenseParams, state_per_value};
+use crate::table::{SparseTable, TableError, no_rows};
 
 /// Bytes that are not a model for this job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use antdt_collective::runtime::testing::{mem_members, on_all};
 use proptest::prelude::*;
 
 use super::*;
-use crate::runtime::testing::{mem_members, on_all};
 
 const PATIENT: Duration = Duration::from_secs(60);
 

@@ -3,11 +3,11 @@
 //! Decoders check every length against what has come before they reserve memory, so that a damaged or foreign message
 //! costs an error and nothing else.
 
+use antdt_collective::JobToken;
 use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Role};
 
-use super::gradient::SparseGradient;
-use super::server::{InitOutcome, Push, PushOutcome, StepCommit};
-use crate::group::JobToken;
+use crate::gradient::SparseGradient;
+use crate::server::{InitOutcome, Push, PushOutcome, StepCommit};
 
 /// Bytes that are not a message of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

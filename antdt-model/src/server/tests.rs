@@ -1,7 +1,7 @@
 use antdt_core::TableSpec;
 
 use super::*;
-use crate::ps::Replica;
+use crate::Replica;
 
 const ADAGRAD: OptimizerSpec = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
 const DENSE: usize = 7;

@@ -1,7 +1,5 @@
-//! Parameters and what changes them, wherever they live: in a worker's replica or on servers. All pure.
-//!
-//! The same optimizer and the same table serve both, so that a job gives the same model, to rounding, whether its
-//! gradients meet in a ring or on servers.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 pub mod optimizer;
 pub mod table;
@@ -11,7 +9,15 @@ pub mod replica;
 
 pub mod partition;
 pub mod server;
+
+#[cfg(feature = "runtime")]
 pub mod wire;
+
+#[cfg(feature = "runtime")]
+pub mod sparse;
+
+#[cfg(feature = "runtime")]
+pub mod runtime;
 
 pub use gradient::{SparseGradient, mean_scale};
 pub use optimizer::DenseParams;
@@ -22,3 +28,10 @@ pub use server::{
     PushOutcome, Staleness, StepCommit,
 };
 pub use table::{SparseTable, TableError};
+
+#[cfg(feature = "runtime")]
+pub use runtime::{
+    PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats, all_reduce_sparse,
+};
+#[cfg(feature = "runtime")]
+pub use sparse::TableShape;

@@ -2,22 +2,18 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use antdt_collective::runtime::abort::Readiness;
+use antdt_collective::{AbortHandle, CollectiveError, JobToken};
 use antdt_core::{Holder, InvalidValue};
-use rustix::event::{PollFd, PollFlags};
 
 use super::stream::{MessageStream, StreamError};
-use crate::error::CollectiveError;
-use crate::group::JobToken;
-use crate::ps::wire::{PsHello, Refusal, Reply, Request};
-use crate::ps::{CommitError, Partition, PartitionConfig, PullError, PushError};
-use crate::runtime::abort::AbortHandle;
-use crate::runtime::wait::{io_error, wait};
+use crate::wire::{PsHello, Refusal, Reply, Request};
+use crate::{CommitError, Partition, PartitionConfig, PullError, PushError};
 
 /// How a server serves.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,7 +113,7 @@ impl PsServer {
     /// If the configuration makes no sense, the address is in use or not this host's, or no thread can be started.
     pub fn bind(address: SocketAddr, config: PsServerConfig) -> Result<Self, PsServerError> {
         let partition = Partition::new(&config.partition)?;
-        let failed = |e: io::Error| io_error(&format!("listening at {address}"), &e);
+        let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
@@ -132,7 +128,7 @@ impl PsServer {
         let acceptor = std::thread::Builder::new()
             .name("ps-accept".to_owned())
             .spawn(move || accept(&for_thread, &listener))
-            .map_err(|e| io_error("starting the server's thread", &e))?;
+            .map_err(|e| CollectiveError::io("starting the server's thread", &e))?;
         Ok(Self { shared, address: local, acceptor: Some(acceptor) })
     }
 
@@ -196,12 +192,9 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let mut fds = [
-                    PollFd::from_borrowed_fd(shared.shutdown.descriptor(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-                ];
                 // Wakes now and then to let go of threads that have ended.
-                if let Err(error) = wait(&mut fds, Instant::now() + Duration::from_secs(10)) {
+                let deadline = Instant::now() + Duration::from_secs(10);
+                if let Err(error) = shared.shutdown.wait_for(listener, Readiness::Read, deadline) {
                     tracing::error!(%error, "waiting for connections");
                     break;
                 }
@@ -210,8 +203,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             Err(error) => {
                 // Out of descriptors, most likely: wait for some to come back.
                 tracing::error!(%error, "accepting a connection");
-                let mut fds = [PollFd::from_borrowed_fd(shared.shutdown.descriptor(), PollFlags::IN)];
-                if wait(&mut fds, Instant::now() + Duration::from_millis(100)).is_err() {
+                if shared.shutdown.wait_until(Instant::now() + Duration::from_millis(100)).is_err() {
                     break;
                 }
             }

@@ -1,15 +1,13 @@
 //! All-reduce of a table's gradient by the rows that were touched.
 
+use antdt_collective::compress::PayloadError;
+use antdt_collective::{CollectiveError, Communicator, ReduceOp};
 use antdt_core::Rank;
 
-use super::Communicator;
-use crate::compress::PayloadError;
-use crate::error::CollectiveError;
-use crate::op::ReduceOp;
-use crate::ps::{PartitionMap, SparseGradient};
 use crate::sparse::{
     Route, TableShape, cheaper, decode, encode, from_dense, split, sum_duplicates, to_dense,
 };
+use crate::{PartitionMap, SparseGradient};
 
 /// The sum over all members of the gradients of the rows that each touched: every row that any member touched,
 /// ascending, once. All members get the same bits. By the route that is [`cheaper`]; rows that two members touched may

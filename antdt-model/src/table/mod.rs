@@ -10,7 +10,7 @@
 
 use antdt_core::{InvalidValue, OptimizerSpec, Seed, TableSpec};
 
-use super::optimizer::{state_per_value, update};
+use crate::optimizer::{state_per_value, update};
 
 /// Rows that cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
