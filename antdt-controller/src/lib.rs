@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod membership;
 
 pub mod launcher;
+pub mod placement;
 pub mod relaunch;
 pub mod restart;
 
@@ -24,8 +25,12 @@ pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_e
 pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use coordinator::{ReadyError, StepCoordinator};
 pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
-pub use launcher::{LaunchError, LaunchRequest, Launcher, LauncherEvent, OutputLine, OutputStream};
+pub use launcher::{
+    EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
+    NodeSpec, Outlets, OutputLine, OutputStream,
+};
 pub use membership::{Arrival, Formation, Membership};
+pub use placement::{HostRanks, Placement};
 pub use policy::{Decision, Policy, ProposedAction, Seat, UnknownPolicy};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};

@@ -1,4 +1,4 @@
-//! A conformance suite for policies: run [`check_policy`] over yours.
+//! Conformance suites: run [`check_policy`] over a policy of yours, and `check_launcher` over a launcher.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,9 @@ use antdt_core::{
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::policy::{Decision, Policy, Seat};
 use crate::validate::validate;
+
+#[cfg(feature = "runtime")]
+pub use crate::runtime::launcher::suite::{LauncherViolation, check_launcher};
 
 /// A property that a policy does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command as Process, ExitCode};
 
 use antdt_agent::Trainer;
 use antdt_burn::{ClickTrainer, ModelKind, WorkloadSpec, optimizer_default};
+use antdt_controller::runtime::launcher::{self, Bond};
 use antdt_core::{Exit, InvalidValue, OptimizerSpec, ParamLayout, Seed, TableSpec};
 use antdt_rt::CancellationToken;
 
@@ -58,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), torn),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
+        Command::Exec(program) => return exec(&program),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -268,8 +271,15 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     let programs = match &spec.program {
         Some(program) => {
             let (name, args) = program.split_first().expect("validated: a program has a name");
-            let args = args.iter().map(OsString::from).collect();
-            Programs { worker: (name.into(), args), server: own("server"), env, foreign: true }
+            if let Err(error) = which::which(name) {
+                return Err(anyhow::anyhow!(
+                    "`{name}` cannot be started: {error}; check its path and permissions"
+                ));
+            }
+            // Through this program, which binds it to the master: a program that is not ours cannot do so itself.
+            let words = ["exec", "--", name].into_iter().map(OsString::from);
+            let args = words.chain(args.iter().map(OsString::from)).collect();
+            Programs { worker: (exe.clone(), args), server: own("server"), env, foreign: true }
         }
         None => Programs { worker: own("worker"), server: own("server"), env, foreign: false },
     };
@@ -277,7 +287,7 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     let report = runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let report = master::run(spec, samples, &programs, stop).await;
+        let report = master::run(spec, samples, &programs, master::local(), stop).await;
         signals.abort();
         report
     })?;
@@ -334,16 +344,10 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
     }
 }
 
-/// Runs a node of a job, and leaves when the master's end of standard input closes: no node outlives its master. Who
-/// has no master, started by hand, may have no standard input either, and is told what it lacks before anything ends it.
+/// Runs a node of a job. It ends with the process that launched it, or when its master no longer answers.
 fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
     let result = NodeEnv::from_process().and_then(|env| {
-        std::thread::spawn(|| {
-            let mut buffer = [0; 64];
-            let mut stdin = std::io::stdin().lock();
-            while stdin.read(&mut buffer).is_ok_and(|len| len > 0) {}
-            std::process::exit(Exit::CODE_RETRY);
-        });
+        bind_to_launcher()?;
         init_logging(&env.spec).map_err(WorkerError::Environment)?;
         run(&env)
     });
@@ -354,6 +358,31 @@ fn node(run: fn(&NodeEnv) -> Result<(), WorkerError>) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
     }
+}
+
+/// Binds this process to the process that launched it.
+fn bind_to_launcher() -> Result<(), WorkerError> {
+    match launcher::bind_to_launcher() {
+        Ok(Bond::Bound | Bond::Free) => Ok(()),
+        Ok(Bond::Orphan) => Err(WorkerError::Orphan),
+        Err(error) => {
+            // It ends when the master does not answer, though later.
+            tracing::warn!(%error, "this process cannot be bound to the process that launched it");
+            Ok(())
+        }
+    }
+}
+
+/// Becomes `program`, bound to the process that launched it. Returns only if it cannot.
+fn exec(program: &[String]) -> ExitCode {
+    let Some((name, args)) = program.split_first() else { return ExitCode::from(CliError::EXIT_CODE) };
+    let error = match bind_to_launcher() {
+        // The variable is for this process; the program's children have another parent.
+        Ok(()) => Process::new(name).args(args).env_remove(launcher::LAUNCHER_PID).exec().to_string(),
+        Err(error) => error.to_string(),
+    };
+    complain(&format_args!("`{name}` cannot be started: {error}"));
+    ExitCode::from(u8::try_from(Exit::CODE_NEVER).unwrap_or(1))
 }
 
 fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {

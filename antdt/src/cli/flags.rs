@@ -106,6 +106,7 @@ fn grammar() -> Clap {
         .subcommand(simulate::sim_grammar())
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
+        .subcommand(hidden("exec").arg(Arg::new("program").last(true).num_args(1..).required(true)))
 }
 
 /// Applies the grammar.

@@ -39,6 +39,8 @@ pub enum Command {
     Worker,
     /// `antdt server`: be a parameter server of a running job. Started like a worker.
     Server,
+    /// `antdt exec -- PROGRAM`: become the program, but end with the process that launched it.
+    Exec(Vec<String>),
     /// `--help`, `--version`: print this and exit with 0.
     Print(String),
 }
@@ -128,6 +130,9 @@ where
         },
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
+        Some(("exec", exec)) => {
+            Ok(Command::Exec(exec.get_many("program").into_iter().flatten().cloned().collect()))
+        }
         _ => Err(CliError::new("no command given; try `antdt --help`")),
     }
 }

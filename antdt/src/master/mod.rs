@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use antdt_controller::runtime::launcher::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
-use antdt_controller::{LauncherEvent, UnknownPolicy, policy};
+use antdt_controller::runtime::launcher::ProcessLauncher;
+use antdt_controller::{LauncherEvent, LauncherFactory, Outlets, UnknownPolicy, policy};
 use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
@@ -30,7 +30,7 @@ use crate::report::{MeasuredOn, MissingEntry, Outcome, Progress, Report, SampleB
 use crate::worker::TRAIN_DATASET;
 use console::Console;
 use recorder::Recorder;
-use runner::{HeadRunner, Launchers};
+use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
@@ -43,6 +43,9 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a node that was asked to exit may take before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What runs as a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Programs {
@@ -52,8 +55,7 @@ pub struct Programs {
     pub server: (std::path::PathBuf, Vec<std::ffi::OsString>),
     /// Environment variables for all nodes, besides those of [`NodeEnv`] and of torchrun.
     pub env: Vec<(String, String)>,
-    /// Whether the worker program is somebody else's: its standard input is empty, and it is asked to exit by
-    /// SIGTERM. Ours watch their standard input, which ends with the master.
+    /// Whether the worker program is the user's own, which may do without the master: it need not register.
     pub foreign: bool,
 }
 
@@ -90,10 +92,16 @@ pub enum JobError {
     Master(String),
 }
 
+/// Builds the launcher of nodes that are processes of this machine.
+pub fn local() -> LauncherFactory {
+    Box::new(|outlets| Box::new(ProcessLauncher::new(outlets)))
+}
+
 /// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the program
-/// takes its data from elsewhere. Cancel `stop` to end the job early: it then counts as failed.
+/// takes its data from elsewhere. `launcher` builds the launcher that starts the nodes; [`local`] starts them on this
+/// machine. Cancel `stop` to end the job early: it then counts as failed.
 ///
-/// No process is left when this returns.
+/// When this returns, no node is left that the launcher can reach.
 ///
 /// # Errors
 /// If the job could not start. A job that started and failed is a report with another outcome than
@@ -102,6 +110,7 @@ pub async fn run(
     spec: &JobSpec,
     samples: Option<u64>,
     programs: &Programs,
+    launcher: LauncherFactory,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     spec.validate()?;
@@ -153,12 +162,14 @@ pub async fn run(
     let console = Console::start(spec.quiet);
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
-    let (launchers, exits) = launchers(programs, &console);
-    let launchers = Arc::new(Mutex::new(Some(launchers)));
+    // Bounded by what it carries: two events for each life, and the head bounds the lives.
+    let (told, events) = mpsc::unbounded_channel();
+    let nodes = Nodes::new(launcher(outlets(told, &console)), spec.workers);
+    let nodes = Arc::new(Mutex::new(Some(nodes)));
     let (ended, end) = oneshot::channel();
     let runner = HeadRunner {
-        launchers: Arc::clone(&launchers),
-        env: node_env(spec, master, &job, job_start, programs).await?,
+        nodes: Arc::clone(&nodes),
+        template: template(spec, master, &job, job_start, programs).await?,
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
@@ -168,9 +179,7 @@ pub async fn run(
     let head_trace = trace.as_ref().map(|trace| trace.recorder("head"));
     let head_task = tokio::spawn(drive_recorded(head, inbox, runner, clock, stop_head.clone(), head_trace));
     let mut tasks = tokio::task::JoinSet::new();
-    for events in exits {
-        tasks.spawn(forward_exits(events, mailbox.clone()));
-    }
+    tasks.spawn(forward_events(events, mailbox.clone()));
 
     let mut server = tonic::transport::Server::builder()
         .tcp_nodelay(true)
@@ -197,13 +206,10 @@ pub async fn run(
     drop(closing);
 
     parked.clear();
-    if outcome.is_ok() {
-        wait_for_exits(&launchers).await;
-    }
-    // Taken out for the wait: a lock must not be held across it.
-    let mut taken = lock(&launchers).take();
-    if let Some(launchers) = &mut taken {
-        launchers.shutdown().await;
+    // Nothing is started any more.
+    let taken = lock(&nodes).take();
+    if let Some(nodes) = taken {
+        end_nodes(nodes, outcome.is_ok()).await;
     }
     console.finish();
     stop_servers.cancel();
@@ -257,18 +263,18 @@ async fn start_ledger(
 }
 
 /// What the nodes find in their environment besides what is particular to each.
-async fn node_env(
+async fn template(
     spec: &JobSpec,
     master: SocketAddr,
     job: &str,
     job_start: Duration,
     programs: &Programs,
-) -> Result<runner::EnvTemplate, JobError> {
+) -> Result<NodeTemplate, JobError> {
     // For the user's own rendezvous, as torchrun gives it: a port that is free now and not ours.
     let probe = TcpListener::bind((master.ip(), 0)).await;
     let port =
         probe.and_then(|probe| probe.local_addr()).map_err(|e| JobError::Master(e.to_string()))?.port();
-    Ok(runner::EnvTemplate {
+    Ok(NodeTemplate {
         node: NodeEnv {
             master: master.to_string(),
             job: job.to_owned(),
@@ -276,24 +282,19 @@ async fn node_env(
             job_start,
             spec: spec.clone(),
         },
+        programs: programs.clone(),
         user_port: port,
-        extra: programs.env.clone(),
     })
 }
 
-fn launchers(programs: &Programs, console: &Console) -> (Launchers, [mpsc::Receiver<LauncherEvent>; 2]) {
+/// Where the launcher's events and its nodes' lines go.
+fn outlets(events: mpsc::UnboundedSender<LauncherEvent>, console: &Console) -> Outlets {
     let console = console.clone();
-    let sink: LineSink = Arc::new(move |output| console.line(output.stream, output.to_string()));
-    let spec = |(program, args): &(std::path::PathBuf, Vec<std::ffi::OsString>), input| ProcessSpec {
-        program: program.clone(),
-        args: args.clone(),
-        input,
-        grace: GRACE,
-    };
-    let input = if programs.foreign { ChildInput::Null } else { ChildInput::Watched };
-    let (workers, worker_events) = ProcessLauncher::new(spec(&programs.worker, input), Arc::clone(&sink));
-    let (servers, server_events) = ProcessLauncher::new(spec(&programs.server, ChildInput::Watched), sink);
-    (Launchers::new(workers, servers), [worker_events, server_events])
+    Outlets {
+        // A master that has ended has no use for events.
+        events: Arc::new(move |event| drop(events.send(event))),
+        lines: Arc::new(move |output| console.line(output.stream, output.to_string())),
+    }
 }
 
 /// What became of the samples, and which of them are not done.
@@ -326,15 +327,14 @@ async fn balance(spec: &JobSpec, ledger: &ShardHandle) -> Result<(Counts, Vec<Mi
     Ok((counts, missing))
 }
 
-async fn forward_exits(mut events: mpsc::Receiver<LauncherEvent>, head: Mailbox<Head>) {
+async fn forward_events(mut events: mpsc::UnboundedReceiver<LauncherEvent>, head: Mailbox<Head>) {
     while let Some(event) = events.recv().await {
         let event = match event {
-            LauncherEvent::Started { holder, .. } => HeadEvent::Started(holder),
-            LauncherEvent::Exited { holder, code, signal, tail } => {
-                let exit: Exit = classify(code, signal);
+            LauncherEvent::Started { holder } => HeadEvent::Started(holder),
+            LauncherEvent::Gone { holder, exit, tail } => {
+                let exit: Exit = classify(exit.code, exit.signal);
                 HeadEvent::Exited(holder, exit, tail)
             }
-            _ => continue,
         };
         if head.send(event).await.is_err() {
             return;
@@ -397,14 +397,31 @@ async fn watch_job(
     }
 }
 
-/// Nodes exit by themselves when the job is over: workers are done, servers are told with their next heartbeat.
-async fn wait_for_exits(launchers: &Mutex<Option<Launchers>>) {
-    let deadline = tokio::time::Instant::now() + EXIT_PATIENCE;
-    while lock(launchers).as_ref().is_some_and(Launchers::any_running)
-        && tokio::time::Instant::now() < deadline
-    {
+/// Waits until all nodes are gone. Nodes of a job that went well exit by themselves: workers are done, servers are told
+/// with their next heartbeat. All others are asked to, and then killed.
+async fn end_nodes(mut nodes: Nodes, went_well: bool) {
+    if went_well && wait_until_gone(&mut nodes, EXIT_PATIENCE).await {
+        return;
+    }
+    nodes.end_all(GRACE);
+    if !wait_until_gone(&mut nodes, GRACE + KILL_PATIENCE).await {
+        tracing::error!(
+            ?nodes,
+            "the launcher could not end all nodes; they end by themselves after --master-grace"
+        );
+    }
+}
+
+/// Returns whether all nodes are gone, at the latest when `patience` is over.
+async fn wait_until_gone(nodes: &mut Nodes, patience: Duration) -> bool {
+    let deadline = tokio::time::Instant::now() + patience;
+    while nodes.any_left() {
+        if tokio::time::Instant::now() >= deadline {
+            return false;
+        }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    true
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -1,74 +1,92 @@
 //! Carries out what the head decides.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use antdt_controller::runtime::launcher::ProcessLauncher;
-use antdt_controller::{LaunchRequest, Launcher};
-use antdt_core::{AckOutcome, Holder, JobTime, Role};
+use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement};
+use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
+use super::Programs;
 use super::recorder::Recorder;
 use super::service::Parked;
 use crate::node::NodeEnv;
 
-/// What starts workers, and what starts servers.
-#[derive(Debug)]
-pub(super) struct Launchers {
-    workers: ProcessLauncher,
-    servers: ProcessLauncher,
+/// The job's launcher, and the lives that were launched with it.
+pub(super) struct Nodes {
+    launcher: Box<dyn Launcher>,
+    launched: BTreeSet<Holder>,
+    placement: Placement,
 }
 
-impl Launchers {
-    pub(super) const fn new(workers: ProcessLauncher, servers: ProcessLauncher) -> Self {
-        Self { workers, servers }
+impl std::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nodes").field("launched", &self.launched).finish_non_exhaustive()
+    }
+}
+
+impl Nodes {
+    /// Asks the launcher for the host of each of `workers` workers.
+    pub(super) fn new(mut launcher: Box<dyn Launcher>, workers: u32) -> Self {
+        let mut placement = Placement::default();
+        for worker in (0..workers).map(NodeId::worker) {
+            placement.set(worker, launcher.place(worker));
+        }
+        Self { launcher, launched: BTreeSet::new(), placement }
     }
 
-    fn of(&mut self, holder: Holder) -> &mut ProcessLauncher {
-        match holder.node.role {
-            Role::Worker => &mut self.workers,
-            Role::Server => &mut self.servers,
+    /// Whether a life is pending or running.
+    pub(super) fn any_left(&self) -> bool {
+        self.left().next().is_some()
+    }
+
+    fn left(&self) -> impl Iterator<Item = Holder> {
+        let is_left = |holder: &&Holder| {
+            matches!(self.launcher.status(**holder), Some(LaunchStatus::Pending | LaunchStatus::Running))
+        };
+        self.launched.iter().filter(is_left).copied()
+    }
+
+    /// Ends all nodes that are left, with the same grace.
+    pub(super) fn end_all(&mut self, grace: Duration) {
+        let left: Vec<Holder> = self.left().collect();
+        for holder in left {
+            self.launcher.end(holder, grace);
         }
     }
-
-    pub(super) fn any_running(&self) -> bool {
-        !(self.workers.running().is_empty() && self.servers.running().is_empty())
-    }
-
-    /// Ends all processes; none is left when this returns.
-    pub(super) async fn shutdown(&mut self) {
-        tokio::join!(self.workers.shutdown(), self.servers.shutdown());
-    }
 }
 
-/// The environment of any node, to be filled in for one.
+/// What any node is started with, to be filled in for one.
 #[derive(Debug, Clone)]
-pub(super) struct EnvTemplate {
+pub(super) struct NodeTemplate {
     pub(super) node: NodeEnv,
+    pub(super) programs: Programs,
     /// A free port for the user's own rendezvous.
     pub(super) user_port: u16,
-    pub(super) extra: Vec<(String, String)>,
 }
 
-impl EnvTemplate {
-    /// Our variables, and torchrun's, for one life of one node.
-    fn of(&self, holder: Holder) -> Vec<(String, String)> {
+impl NodeTemplate {
+    /// What one life of one node is started with: our variables, torchrun's, and those of the programs.
+    fn of(&self, holder: Holder, placement: &Placement) -> NodeSpec {
         let node = NodeEnv { holder, ..self.node.clone() };
         let mut env = node.variables();
-        if holder.node.role == Role::Worker {
-            let (rank, world) = (holder.node.index.to_string(), node.spec.workers.to_string());
-            let host = self.node.master.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host).to_owned();
+        if let Some(ranks) = placement.ranks(holder.node) {
+            let master = node.master.rsplit_once(':').map_or(&*node.master, |(host, _)| host);
             for (name, value) in [
-                ("RANK", rank.clone()),
-                ("WORLD_SIZE", world.clone()),
-                ("LOCAL_RANK", rank.clone()),
-                ("LOCAL_WORLD_SIZE", world.clone()),
-                ("ROLE_RANK", rank),
-                ("ROLE_WORLD_SIZE", world),
-                ("GROUP_RANK", "0".to_owned()),
-                ("MASTER_ADDR", host),
+                ("RANK", ranks.rank.to_string()),
+                ("WORLD_SIZE", ranks.world_size.to_string()),
+                ("LOCAL_RANK", ranks.local_rank.to_string()),
+                ("LOCAL_WORLD_SIZE", ranks.local_world_size.to_string()),
+                ("ROLE_RANK", ranks.rank.to_string()),
+                ("ROLE_WORLD_SIZE", ranks.world_size.to_string()),
+                ("GROUP_RANK", ranks.group_rank.to_string()),
+                ("GROUP_WORLD_SIZE", ranks.group_world_size.to_string()),
+                // torchrun has it without the brackets of an IPv6 address.
+                ("MASTER_ADDR", master.trim_matches(['[', ']']).to_owned()),
                 ("MASTER_PORT", self.user_port.to_string()),
                 ("TORCHELASTIC_RESTART_COUNT", holder.incarnation.to_string()),
                 ("TORCHELASTIC_MAX_RESTARTS", node.spec.max_restarts.to_string()),
@@ -77,8 +95,12 @@ impl EnvTemplate {
                 env.push((name.to_owned(), value));
             }
         }
-        env.extend(self.extra.iter().cloned());
-        env
+        env.extend(self.programs.env.iter().cloned());
+        let (program, args) = match holder.node.role {
+            Role::Worker => self.programs.worker.clone(),
+            Role::Server => self.programs.server.clone(),
+        };
+        NodeSpec { holder, program, args, env }
     }
 }
 
@@ -86,8 +108,8 @@ impl EnvTemplate {
 #[derive(Debug)]
 pub(super) struct HeadRunner {
     /// Taken out when the job is over: nothing is started any more.
-    pub(super) launchers: Arc<Mutex<Option<Launchers>>>,
-    pub(super) env: EnvTemplate,
+    pub(super) nodes: Arc<Mutex<Option<Nodes>>>,
+    pub(super) template: NodeTemplate,
     pub(super) ledger: Option<ShardHandle>,
     pub(super) parked: Parked,
     pub(super) recorder: Arc<Mutex<Recorder>>,
@@ -97,10 +119,15 @@ pub(super) struct HeadRunner {
 
 impl HeadRunner {
     fn launch(&self, holder: Holder) {
-        let request = LaunchRequest { holder, env: self.env.of(holder) };
-        let mut launchers = self.launchers.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(launchers) = launchers.as_mut() else { return };
-        if let Err(error) = launchers.of(holder).launch(&request) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(nodes) = nodes.as_mut() else { return };
+        if holder.node.role == Role::Worker {
+            // A new life may run elsewhere.
+            nodes.placement.set(holder.node, nodes.launcher.place(holder.node));
+        }
+        let spec = self.template.of(holder, &nodes.placement);
+        nodes.launched.insert(holder);
+        if let Err(error) = nodes.launcher.launch(&spec) {
             let source = std::error::Error::source(&error).map(|e| format!(" ({e})")).unwrap_or_default();
             let (head, why) = (self.head.clone(), format!("{error}{source}"));
             // Not awaited here: the head is waiting for this very effect.
@@ -117,9 +144,9 @@ impl Runner<Head> for HeadRunner {
             match effect {
                 HeadEffect::Launch(holder) => self.launch(holder),
                 HeadEffect::Kill(holder) => {
-                    let mut launchers = self.launchers.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(launchers) = launchers.as_mut() {
-                        launchers.of(holder).kill(holder);
+                    let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(nodes) = nodes.as_mut() {
+                        nodes.launcher.end(holder, Duration::ZERO);
                     }
                 }
                 HeadEffect::Settle(contribution) => {

@@ -14,6 +14,9 @@ pub enum WorkerError {
     /// The environment that the launcher sets is missing or wrong: the program was not started by `antdt run`.
     #[error("{0}; start this program through `antdt run`")]
     Environment(InvalidValue),
+    /// The process that launched this one is dead.
+    #[error("the process that launched this node has ended")]
+    Orphan,
     /// A setting or the data cannot be used.
     #[error("{0}")]
     Input(String),
@@ -51,6 +54,7 @@ impl WorkerError {
             Self::Agent(
                 AgentError::MasterLost { .. } | AgentError::Fenced { .. } | AgentError::Start { .. },
             )
+            | Self::Orphan
             | Self::Collective(_)
             | Self::Servers(_) => Exit::CODE_RETRY,
             Self::Shards(e) => match e {

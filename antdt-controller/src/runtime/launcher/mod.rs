@@ -1,5 +1,7 @@
 //! Launchers.
 
 mod process;
+#[cfg(any(test, feature = "testing"))]
+pub mod suite;
 
-pub use process::{ChildInput, LineSink, ProcessLauncher, ProcessSpec};
+pub use process::{Bond, LAUNCHER_PID, ProcessLauncher, bind_to_launcher};

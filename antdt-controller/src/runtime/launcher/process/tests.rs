@@ -1,7 +1,12 @@
+use std::ffi::OsString;
+
 use antdt_core::{Incarnation, NodeId};
 use rustix::process::test_kill_process;
+use tokio::sync::mpsc;
 
+use super::output::LINE_BYTES;
 use super::*;
+use crate::runtime::launcher::suite::check_launcher;
 
 /// Longer than any machine takes; a test that waits this long has failed.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -14,37 +19,38 @@ type Lines = Arc<Mutex<Vec<(OutputStream, String)>>>;
 
 struct Bench {
     launcher: ProcessLauncher,
-    events: mpsc::Receiver<LauncherEvent>,
+    events: mpsc::UnboundedReceiver<LauncherEvent>,
     lines: Lines,
+    script: &'static str,
 }
 
 impl Bench {
-    fn new(input: ChildInput, grace: Duration, script: &str) -> Self {
+    fn new(script: &'static str) -> Self {
         let lines = Lines::default();
         let sink = Arc::clone(&lines);
-        let spec = ProcessSpec {
-            program: "/bin/sh".into(),
-            args: ["-c", script].map(OsString::from).into(),
-            input,
-            grace,
-        };
-        let (launcher, events) = ProcessLauncher::new(
-            spec,
-            Arc::new(move |line| sink.lock().unwrap().push((line.stream, line.to_string()))),
-        );
-        Self { launcher, events, lines }
+        let (sender, events) = mpsc::unbounded_channel();
+        let launcher = ProcessLauncher::new(Outlets {
+            events: Arc::new(move |event| drop(sender.send(event))),
+            lines: Arc::new(move |line| sink.lock().unwrap().push((line.stream, line.to_string()))),
+        });
+        Self { launcher, events, lines, script }
     }
 
-    /// Starts a life and returns its process id.
+    fn spec(&self, incarnation: u32) -> NodeSpec {
+        let args = ["-c", self.script].map(OsString::from).into();
+        NodeSpec { holder: life(incarnation), program: "/bin/sh".into(), args, env: vec![] }
+    }
+
+    /// Starts a life whose script first says its process id, and returns that.
     async fn launch(&mut self, incarnation: u32, env: &[(&str, &str)]) -> Pid {
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        self.launcher.launch(&LaunchRequest { holder: life(incarnation), env }).unwrap();
-        match self.event().await {
-            LauncherEvent::Started { holder, pid } if holder == life(incarnation) => {
-                Pid::from_raw(pid as i32).unwrap()
-            }
-            other => panic!("{other:?}"),
-        }
+        let mut spec = self.spec(incarnation);
+        spec.args[1] = format!("echo pid $$; {}", self.script).into();
+        spec.env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.launcher.launch(&spec).unwrap();
+        assert_eq!(self.event().await, LauncherEvent::Started { holder: spec.holder });
+        self.line("pid ").await;
+        let said = self.lines.lock().unwrap().remove(0).1;
+        Pid::from_raw(said.rsplit(' ').next().unwrap().parse().unwrap()).unwrap()
     }
 
     async fn event(&mut self) -> LauncherEvent {
@@ -54,8 +60,9 @@ impl Bench {
     /// How a life ended: code, signal, and the last lines it wrote.
     async fn end(&mut self) -> (u32, Option<i32>, Option<i32>, Vec<String>) {
         match self.event().await {
-            LauncherEvent::Exited { holder, code, signal, tail } => {
-                (holder.incarnation.0, code, signal, tail)
+            LauncherEvent::Gone { holder, exit, mut tail } => {
+                tail.retain(|line| !line.starts_with("pid "));
+                (holder.incarnation.0, exit.code, exit.signal, tail)
             }
             other => panic!("{other:?}"),
         }
@@ -77,10 +84,15 @@ fn is_gone(pid: Pid) -> bool {
     test_kill_process(pid).is_err()
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_what_a_launcher_should_be() {
+    let suite = || check_launcher(|outlets| Box::new(ProcessLauncher::new(outlets)), LIMIT);
+    tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
+}
+
 #[tokio::test]
 async fn a_child_gets_its_environment_and_its_exit_code_and_lines_come_back() {
-    let script = "echo hello $ANTDT_TEST; echo careful >&2; printf unfinished; exit 7";
-    let mut bench = Bench::new(ChildInput::Null, LIMIT, script);
+    let mut bench = Bench::new("echo hello $ANTDT_TEST; echo careful >&2; printf unfinished; exit 7");
     bench.launch(0, &[("ANTDT_TEST", "world")]).await;
     let (_, code, signal, mut tail) = bench.end().await;
     assert_eq!((code, signal), (Some(7), None));
@@ -99,11 +111,11 @@ async fn a_child_gets_its_environment_and_its_exit_code_and_lines_come_back() {
 #[tokio::test]
 async fn a_kill_ends_that_life_and_what_it_has_started() {
     // The background process holds the output open: were it left, the end would come late and the process stay.
-    let mut bench = Bench::new(ChildInput::Watched, LIMIT, "sleep 1000 & echo child $!; wait");
+    let mut bench = Bench::new("sleep 1000 & echo child $!; wait");
     let pid = bench.launch(0, &[]).await;
     bench.line("child ").await;
     let grandchild = bench.lines.lock().unwrap()[0].1.rsplit(' ').next().unwrap().parse::<i32>().unwrap();
-    assert!(bench.launcher.kill(life(0)));
+    assert!(bench.launcher.end(life(0), Duration::ZERO));
     let (_, code, signal, _) = bench.end().await;
     assert_eq!((code, signal), (None, Some(9)));
     assert!(is_gone(pid), "reaped");
@@ -115,88 +127,28 @@ async fn a_kill_ends_that_life_and_what_it_has_started() {
 }
 
 #[tokio::test]
-async fn a_kill_never_touches_another_life() {
-    let mut bench = Bench::new(ChildInput::Watched, LIMIT, "cat >/dev/null");
-    let first = bench.launch(0, &[]).await;
-    assert!(bench.launcher.kill(life(0)));
-    assert_eq!(bench.end().await.0, 0);
-    let second = bench.launch(1, &[]).await;
-    assert!(!bench.launcher.kill(life(0)), "it ended");
-    assert!(!bench.launcher.kill(life(2)), "it was never started");
-    assert!(is_gone(first) && !is_gone(second));
-    assert_eq!(bench.launcher.running(), [life(1)]);
-    bench.launcher.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_life_is_started_once() {
-    let mut bench = Bench::new(ChildInput::Null, LIMIT, "exit 0");
-    bench.launch(0, &[]).await;
-    let again = bench.launcher.launch(&LaunchRequest { holder: life(0), env: vec![] });
-    assert!(matches!(again, Err(LaunchError::Running { .. })));
-    bench.end().await;
-    let again = bench.launcher.launch(&LaunchRequest { holder: life(0), env: vec![] });
-    assert!(matches!(again, Err(LaunchError::Running { .. })), "not even after its end");
-}
-
-#[tokio::test]
-async fn shutdown_ends_the_input_of_a_watching_child_and_waits_for_it() {
-    // What it does after the end of its input must still happen.
-    let mut bench = Bench::new(ChildInput::Watched, LIMIT, "cat >/dev/null; echo tidied; exit 3");
+async fn a_grace_reaches_what_the_child_has_started_too() {
+    let mut bench = Bench::new("trap 'echo asked; exit 4' TERM; sleep 1000 & echo ready; wait");
     let pid = bench.launch(0, &[]).await;
-    bench.launcher.shutdown().await;
-    assert!(is_gone(pid));
-    let (_, code, _, tail) = bench.end().await;
-    assert_eq!((code, tail), (Some(3), vec!["tidied".to_owned()]));
-    let late = bench.launcher.launch(&LaunchRequest { holder: life(1), env: vec![] });
-    assert!(matches!(late, Err(LaunchError::ShuttingDown { .. })));
-}
-
-#[tokio::test]
-async fn the_input_of_a_watching_child_stays_open_as_long_as_it_should_run() {
-    // 124 is how `timeout` says that the command was still waiting.
-    let script = "timeout 0.2 cat >/dev/null; echo status $?; cat >/dev/null";
-    let mut bench = Bench::new(ChildInput::Watched, LIMIT, script);
-    bench.launch(0, &[]).await;
-    bench.line("status").await;
-    assert_eq!(bench.lines.lock().unwrap()[0].1, "[worker-1] status 124");
-    bench.launcher.shutdown().await;
-    assert_eq!(bench.end().await.1, Some(0));
-}
-
-#[tokio::test]
-async fn shutdown_asks_a_foreign_child_by_sigterm() {
-    let script = "trap 'echo asked; exit 4' TERM; sleep 1000 & echo ready; wait";
-    let mut bench = Bench::new(ChildInput::Null, LIMIT, script);
-    bench.launch(0, &[]).await;
     bench.line("ready").await;
-    bench.launcher.shutdown().await;
+    assert!(bench.launcher.end(life(0), LIMIT));
     let (_, code, _, tail) = bench.end().await;
-    assert_eq!(code, Some(4));
+    assert_eq!((code, is_gone(pid)), (Some(4), true));
     assert_eq!(tail, ["ready", "asked"]);
 }
 
 #[tokio::test]
-async fn shutdown_kills_a_child_that_does_not_listen() {
+async fn a_dropped_launcher_leaves_no_child_and_nothing_that_it_started() {
     let mut bench = Bench::new(
-        ChildInput::Null,
-        Duration::from_millis(1),
-        "trap '' TERM; echo ready; while :; do sleep 0.01; done",
+        "trap '' HUP; (while :; do sleep 0.01; done) & echo child $!; while :; do sleep 0.01; done",
     );
     let pid = bench.launch(0, &[]).await;
-    bench.line("ready").await;
-    bench.launcher.shutdown().await;
-    assert!(is_gone(pid));
-    assert_eq!(bench.end().await.2, Some(9));
-}
-
-#[tokio::test]
-async fn a_dropped_launcher_leaves_no_child() {
-    let mut bench = Bench::new(ChildInput::Watched, LIMIT, "trap '' HUP; while :; do sleep 0.01; done");
-    let pid = bench.launch(0, &[]).await;
+    bench.line("child ").await;
+    let grandchild = bench.lines.lock().unwrap()[0].1.rsplit(' ').next().unwrap().parse::<i32>().unwrap();
     drop(bench);
+    let stat = || std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
     let gone = async {
-        while !is_gone(pid) {
+        while !is_gone(pid) || !(stat().is_empty() || stat().contains(") Z ")) {
             tokio::task::yield_now().await;
         }
     };
@@ -204,10 +156,26 @@ async fn a_dropped_launcher_leaves_no_child() {
 }
 
 #[tokio::test]
+async fn a_child_knows_its_launcher_and_the_thread_that_it_is_bound_to_stays() {
+    let mut bench = Bench::new("echo launcher $ANTDT_LAUNCHER_PID parent $PPID; read never");
+    let pid = bench.launch(0, &[]).await;
+    let me = std::process::id();
+    bench.line(&format!("launcher {me} parent {me}")).await;
+    bench.end().await;
+    assert!(is_gone(pid), "its input is empty, so that `read` ended");
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "antdt-launcher").count()
+    };
+    assert!(threads() >= 1);
+}
+
+#[tokio::test]
 async fn only_the_last_fifty_lines_are_kept_and_a_long_line_comes_in_pieces() {
-    let script =
-        "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; head -c 20000 /dev/zero | tr '\\0' x";
-    let mut bench = Bench::new(ChildInput::Null, LIMIT, script);
+    let mut bench = Bench::new(
+        "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; head -c 20000 /dev/zero | tr '\\0' x",
+    );
     bench.launch(0, &[]).await;
     let (_, _, _, tail) = bench.end().await;
     assert_eq!(tail.len(), TAIL_LINES);
@@ -219,14 +187,9 @@ async fn only_the_last_fifty_lines_are_kept_and_a_long_line_comes_in_pieces() {
 
 #[tokio::test]
 async fn a_program_that_does_not_exist_is_named() {
-    let spec = ProcessSpec {
-        program: "/no/such/program".into(),
-        args: vec![],
-        input: ChildInput::Null,
-        grace: LIMIT,
-    };
-    let (mut launcher, _events) = ProcessLauncher::new(spec, Arc::new(|_| {}));
-    let e = launcher.launch(&LaunchRequest { holder: life(0), env: vec![] }).unwrap_err();
+    let mut bench = Bench::new("");
+    let spec = NodeSpec { program: "/no/such/program".into(), ..bench.spec(0) };
+    let e = bench.launcher.launch(&spec).unwrap_err();
     assert!(e.to_string().contains("`/no/such/program` cannot be started"), "{e}");
-    assert_eq!(launcher.running(), []);
+    assert_eq!(bench.launcher.status(life(0)), None);
 }

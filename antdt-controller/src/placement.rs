@@ -1,0 +1,126 @@
+//! Which node runs on which host, and the ranks within a host that follow from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_core::NodeId;
+
+/// The ranks of one worker, in torchrun's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostRanks {
+    /// `RANK`: position among all workers of the job.
+    pub rank: u32,
+    /// `WORLD_SIZE`: number of workers of the job.
+    pub world_size: u32,
+    /// `LOCAL_RANK`: position among the workers of the same host.
+    pub local_rank: u32,
+    /// `LOCAL_WORLD_SIZE`: number of workers of the same host.
+    pub local_world_size: u32,
+    /// `GROUP_RANK`: position of the host among the hosts with workers, in the order of their first workers.
+    pub group_rank: u32,
+    /// `GROUP_WORLD_SIZE`: number of hosts with workers.
+    pub group_world_size: u32,
+}
+
+/// The host of each worker of a job.
+///
+/// The ranks of a worker depend on the hosts of all workers. A worker that moves to another host changes them for the
+/// lives that start afterwards; lives that run keep the ranks that they were started with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placement {
+    hosts: BTreeMap<NodeId, String>,
+}
+
+impl Placement {
+    /// Notes the host of a worker, which replaces the one before.
+    pub fn set(&mut self, worker: NodeId, host: impl Into<String>) {
+        self.hosts.insert(worker, host.into());
+    }
+
+    /// Returns the host of a worker, if it is known.
+    pub fn host(&self, worker: NodeId) -> Option<&str> {
+        self.hosts.get(&worker).map(String::as_str)
+    }
+
+    /// Returns the ranks of a worker; `None` if its host is not known.
+    pub fn ranks(&self, worker: NodeId) -> Option<HostRanks> {
+        let host = self.hosts.get(&worker)?;
+        let mut ranks = HostRanks {
+            rank: 0,
+            world_size: 0,
+            local_rank: 0,
+            local_world_size: 0,
+            group_rank: 0,
+            group_world_size: 0,
+        };
+        let mut groups = BTreeSet::new();
+        for (other, place) in &self.hosts {
+            let before = u32::from(*other < worker);
+            ranks.world_size += 1;
+            ranks.rank += before;
+            if place == host {
+                ranks.local_world_size += 1;
+                ranks.local_rank += before;
+            }
+            let earlier = place != host && !groups.contains(host);
+            if groups.insert(place) {
+                ranks.group_world_size += 1;
+                ranks.group_rank += u32::from(earlier);
+            }
+        }
+        Some(ranks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(hosts: &[&str]) -> Placement {
+        let mut placement = Placement::default();
+        for (index, host) in (0..).zip(hosts) {
+            placement.set(NodeId::worker(index), *host);
+        }
+        placement
+    }
+
+    /// Rank, local rank, local world, group rank of every worker.
+    fn ranks(hosts: &[&str]) -> Vec<(u32, u32, u32, u32)> {
+        let placement = placement(hosts);
+        let workers = (0..hosts.len() as u32).map(NodeId::worker);
+        workers
+            .map(|worker| {
+                let ranks = placement.ranks(worker).unwrap();
+                assert_eq!(ranks.world_size as usize, hosts.len());
+                (ranks.rank, ranks.local_rank, ranks.local_world_size, ranks.group_rank)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn on_one_host_local_ranks_are_ranks() {
+        assert_eq!(ranks(&["a", "a", "a"]), [(0, 0, 3, 0), (1, 1, 3, 0), (2, 2, 3, 0)]);
+    }
+
+    #[test]
+    fn ranks_follow_the_hosts_in_the_order_of_their_first_workers() {
+        let expected = [(0, 0, 2, 0), (1, 0, 3, 1), (2, 1, 2, 0), (3, 1, 3, 1), (4, 0, 1, 2), (5, 2, 3, 1)];
+        assert_eq!(ranks(&["b", "a", "b", "a", "c", "a"]), expected);
+        assert_eq!(placement(&["b", "a", "b"]).ranks(NodeId::worker(0)).unwrap().group_world_size, 2);
+    }
+
+    #[test]
+    fn a_worker_that_moves_changes_the_ranks_and_an_unknown_one_has_none() {
+        let mut placement = placement(&["a", "a", "b"]);
+        placement.set(NodeId::worker(0), "b");
+        let ranks = placement.ranks(NodeId::worker(2)).unwrap();
+        assert_eq!((ranks.local_rank, ranks.local_world_size, ranks.group_rank), (1, 2, 0));
+        assert_eq!(placement.host(NodeId::worker(0)), Some("b"));
+        assert_eq!(placement.ranks(NodeId::worker(3)), None);
+    }
+
+    #[test]
+    fn ten_workers_are_ranked_by_number_and_not_by_name() {
+        let placement = placement(&["a"; 12]);
+        assert_eq!(placement.ranks(NodeId::worker(10)).unwrap().local_rank, 10);
+    }
+}

@@ -1,0 +1,69 @@
+//! The child's side of a process launcher: to die with it.
+
+use std::io;
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+/// Variable with the process id of the launching process, which every child of a process launcher has.
+pub const LAUNCHER_PID: &str = "ANTDT_LAUNCHER_PID";
+
+/// How this process is bound to its launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bond {
+    /// No process launcher started this process, or another process stands in between. It ends by a lost lease.
+    Free,
+    /// The kernel kills this process when the launching process dies.
+    Bound,
+    /// The launching process is dead already: this process should exit.
+    Orphan,
+}
+
+/// Binds the life of this process to that of the launching process, if a process launcher started it. To be called at the
+/// start of a node.
+///
+/// # Errors
+/// If the system refuses it.
+pub fn bind_to_launcher() -> io::Result<Bond> {
+    let launcher = std::env::var(LAUNCHER_PID).ok().and_then(|pid| pid.parse().ok());
+    let Some(launcher) = launcher.and_then(Pid::from_raw) else { return Ok(Bond::Free) };
+    if getppid() == Some(launcher) {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
+    // Looked at again: a parent that died before the call above does not count for the kernel.
+    let parent = getppid();
+    Ok(match parent {
+        Some(parent) if parent == launcher => Bond::Bound,
+        Some(parent) if is_ancestor(launcher, parent) => Bond::Free,
+        _ => Bond::Orphan,
+    })
+}
+
+/// Whether `launcher` is the process, or started it through others.
+fn is_ancestor(launcher: Pid, process: Pid) -> bool {
+    let mut process = process.as_raw_nonzero().get();
+    // A process that ends meanwhile hands its children to the system's first one, and so ends the search.
+    while process > 1 {
+        if process == launcher.as_raw_nonzero().get() {
+            return true;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // The name, in brackets, may have spaces of its own; the state and the parent follow it.
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        process = parent.and_then(|parent| parent.parse().ok()).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_are_found_through_others_and_strangers_are_not() {
+        let me = rustix::process::getpid();
+        let parent = getppid().unwrap();
+        assert!(is_ancestor(parent, me), "through this process");
+        assert!(is_ancestor(me, me));
+        assert!(!is_ancestor(Pid::from_raw(i32::MAX).unwrap(), me));
+    }
+}
