@@ -1,84 +1,81 @@
-//! The flags, from one table.
+//! The flags.
 
 use std::path::PathBuf;
 
 use antdt_core::InvalidValue;
+use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, job_file, simulate};
-use crate::job::JobSpec;
-use crate::job::spec::nearest;
+use super::{CliError, Command, DataSynth, config, simulate};
+use crate::job::value::Form;
+use crate::job::{JobSpec, Setting};
 
-/// A setting of a job as a flag: its name, what stands for its value (empty: none is needed), its help.
-const FLAGS: [(&str, &str, &str); JobSpec::SETTINGS.len()] = [
-    ("nproc-per-node", "N", "worker processes [default: 1]"),
-    ("servers", "N", "parameter servers, with --sync ps-bsp or ps-asp [default: 0]"),
-    ("sync", "MODE", "how gradients are combined: allreduce, ps-bsp, ps-asp [default: allreduce]"),
-    ("policy", "NAME", "what is done about stragglers: none, nd [default: nd]"),
-    ("workload", "NAME", "built-in model: deepfm, xdeepfm [default: deepfm]"),
-    ("data", "SOURCE", "file, folder, or synthetic:ROWS"),
-    ("format", "NAME", "format of the data: criteo, adult [default: detected]"),
-    ("eval-fraction", "SHARE", "share of the rows held out for evaluation [default: 0]"),
-    ("epochs", "N", "passes over the data [default: 1]"),
-    ("global-batch-size", "SAMPLES", "samples per step over all workers [default: 256]"),
-    ("seed", "N", "the number all randomness comes from [default: 0]"),
-    ("sharding", "KIND", "dynamic (from the ledger) or static (equal shares) [default: dynamic]"),
-    ("shard-len", "SAMPLES", "samples per shard [default: derived]"),
-    ("max-quarantined", "SAMPLES", "unreadable samples that the job may go on without [default: 0]"),
-    ("learning-rate", "RATE", "step size [default: the workload's]"),
-    ("emulate-speed", "SAMPLES_PER_S", "let every worker appear this fast; real gradients, then a wait"),
-    ("straggler", "SPEC", "worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures]; may be repeated"),
-    ("max-restarts", "N", "times one node is started again before the job fails [default: 3]"),
-    ("report-dir", "DIR", "folder for report.json and report.html"),
-    ("record", "FILE", "write down all that the master is told and does, to be replayed and simulated"),
-    ("master-addr", "ADDR", "address the master listens on [default: 127.0.0.1]"),
-    ("master-port", "PORT", "port the master listens on, 0 for a free one [default: 0]"),
-    ("job-id", "NAME", "name of the job [default: made up]"),
-    ("control-tick", "TIME", "how often the policy is asked [default: 200ms]"),
-    ("heartbeat", "TIME", "how often a node says it is alive [default: 500ms]"),
-    ("silence-limit", "TIME", "silence after which a node counts as lost [default: 10s]"),
-    ("collective-timeout", "TIME", "longest wait for a peer in a collective operation [default: 30s]"),
-    (
-        "algorithm",
-        "NAME",
-        "how all-reduces are done: auto, ring, direct, halving-doubling, ... [default: auto]",
-    ),
-    ("quiet", "", "no progress line, no table"),
-    ("log", "FILTER", "what is logged: error, warn, info, debug, trace, or per module [default: warn]"),
-    ("log-format", "KIND", "text or json [default: text]"),
-];
+/// Words that begin or continue a command.
+const COMMANDS: [&str; 10] =
+    ["run", "config", "show", "schema", "reference", "data", "synth", "whatif", "sim", "diff"];
 
-/// The grammar.
-fn grammar() -> Clap {
-    let mut run = Clap::new("run")
-        .about("Train, with every process on this machine")
-        .override_usage("antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] -- PROGRAM [ARGS]")
-        .after_help(
-            "A flag may also be spelt with underscores. Without the flag, ANTDT_<FLAG> counts \
-             (ANTDT_GLOBAL_BATCH_SIZE=512; not for --data), then the key in the --job file, then the default.",
-        )
-        .arg(Arg::new("job").long("job").value_name("FILE").help("TOML file with the same settings as keys"));
-    for (name, value, help) in FLAGS {
-        let action = match name {
-            "straggler" => ArgAction::Append,
-            _ => ArgAction::Set,
+/// One line about a setting for the help of a command, without its default.
+pub(super) fn help(setting: &Setting) -> String {
+    let doc = setting.doc();
+    let names = match setting.form() {
+        Form::OneOf(names) => format!(": {}", names.join(", ")),
+        Form::List(_) => "; may be repeated".to_owned(),
+        Form::Whole { .. } | Form::Number | Form::Truth | Form::Text | Form::Duration => String::new(),
+    };
+    format!("{}{names}", doc.trim_end_matches('.'))
+}
+
+/// Adds the settings of a job, its file and its program.
+pub(super) fn with_settings(command: Clap) -> Clap {
+    let file =
+        Arg::new("job").long("job").value_name("FILE").help("TOML file with the same settings as keys");
+    let mut command = command.arg(file);
+    for setting in JobSpec::SETTINGS {
+        let form = setting.form();
+        let default = match (&form, setting.default_text()) {
+            (Form::Truth, _) | (_, None) => String::new(),
+            (_, Some(default)) => format!(" [default: {default}]"),
         };
-        let mut arg = Arg::new(name).long(name).help(help).action(action).allow_hyphen_values(true);
-        arg = if value.is_empty() {
-            arg.num_args(0..=1).require_equals(true).default_missing_value("true").hide_possible_values(true)
-        } else {
-            arg.value_name(value)
-        };
-        run = run.arg(arg);
+        let arg = Arg::new(setting.name)
+            .long(setting.name)
+            .help(help(setting) + &default)
+            .allow_hyphen_values(true)
+            .action(if matches!(form, Form::List(_)) { ArgAction::Append } else { ArgAction::Set });
+        command = command.arg(match form {
+            Form::Truth => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .hide_possible_values(true),
+            Form::Whole { .. }
+            | Form::Number
+            | Form::Text
+            | Form::Duration
+            | Form::OneOf(_)
+            | Form::List(_) => arg.value_name(setting.unit),
+        });
     }
-    run = run.arg(
+    command.arg(
         Arg::new("program")
             .value_name("PROGRAM ARGS")
             .last(true)
             .num_args(1..)
             .help("the user's own program, started once per worker in place of the built-in workload"),
-    );
+    )
+}
+
+/// The grammar.
+fn grammar() -> Clap {
+    let run = Clap::new("run")
+        .about("Train, with every process on this machine")
+        .override_usage("antdt run --data SOURCE [FLAGS]\n       antdt run [FLAGS] -- PROGRAM [ARGS]")
+        .after_help(
+            "A flag may also be spelt with underscores. Without the flag, ANTDT_<FLAG> counts \
+             (ANTDT_GLOBAL_BATCH_SIZE=512; not for --data), then the key in the --job file, then the default. \
+             antdt config show --origin prints the outcome.",
+        );
+    let run = with_settings(run);
     let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
@@ -102,7 +99,8 @@ fn grammar() -> Clap {
                 .arg_required_else_help(true)
                 .subcommand(synth),
         )
-        .subcommand(simulate::whatif_grammar(&FLAGS))
+        .subcommand(config::grammar())
+        .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
@@ -144,9 +142,10 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
         }
         ErrorKind::UnknownArgument => {
             let known: Vec<&str> = JobSpec::SETTINGS
-                .into_iter()
+                .iter()
+                .map(|setting| setting.name)
                 .chain(simulate::NAMES)
-                .chain(["job", "rows", "out", "help"])
+                .chain(["job", "rows", "out", "origin", "help"])
                 .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
@@ -162,9 +161,11 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
         }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            match nearest(&word, &["run", "data", "synth", "whatif", "sim", "diff"]) {
+            match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
-                None => format!("{word} is not a command; the commands are run, whatif, sim and data synth"),
+                None => format!(
+                    "{word} is not a command; the commands are run, config, whatif, sim and data synth"
+                ),
             }
         }
         ErrorKind::MissingRequiredArgument => format!("{what} is missing; it is required"),
@@ -177,46 +178,6 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
         }
     };
     Err(CliError::new(message))
-}
-
-/// The settings of `antdt run`: command line over environment over job file over defaults.
-pub(super) fn run_settings(
-    matches: &ArgMatches,
-    env: &impl Fn(&str) -> Option<String>,
-) -> Result<JobSpec, CliError> {
-    let mut spec = JobSpec::default();
-    let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
-    if let Some(file) = job {
-        job_file::apply(&mut spec, &PathBuf::from(file))?;
-    }
-    for setting in JobSpec::SETTINGS {
-        let given: Vec<String> = matches.get_many::<String>(setting).into_iter().flatten().cloned().collect();
-        let variable = format!("ANTDT_{}", setting.replace('-', "_").to_uppercase());
-        let (values, from_env) = match given.is_empty() {
-            false => (given, false),
-            // ANTDT_DATA is taken: it names the folder of data sets that tests and benchmarks look in.
-            true if setting == "data" => continue,
-            true => match env(&variable) {
-                // Several stragglers in one variable are separated by semicolons.
-                Some(text) if setting == "straggler" => (text.split(';').map(str::to_owned).collect(), true),
-                Some(text) => (vec![text], true),
-                None => continue,
-            },
-        };
-        if setting == "straggler" {
-            spec.stragglers.clear();
-        }
-        for value in values {
-            spec.set(setting, &value).map_err(|error| match from_env {
-                true => CliError::new(format!("{variable}: {error}")),
-                false => CliError::from(error),
-            })?;
-        }
-    }
-    if let Some(program) = matches.get_many::<String>("program") {
-        spec.program = Some(program.cloned().collect());
-    }
-    Ok(spec)
 }
 
 pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {
@@ -239,11 +200,6 @@ pub(super) fn data_synth(matches: &ArgMatches) -> Result<DataSynth, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_flags_are_the_settings_in_the_same_order() {
-        assert_eq!(FLAGS.map(|(name, _, _)| name), JobSpec::SETTINGS);
-    }
 
     #[test]
     fn the_grammar_is_sound() {

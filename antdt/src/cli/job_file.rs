@@ -1,74 +1,59 @@
 //! `--job job.toml`: the same settings as keys of a TOML file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use antdt_core::text::located;
-use toml::{Table, Value};
+use antdt_core::text::{located, nearest};
+use serde_json::Value as Json;
+use toml::Spanned;
 
 use super::CliError;
 use crate::job::JobSpec;
-use crate::job::spec::nearest;
 
-/// Reads the file's settings into `spec`.
-pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<(), CliError> {
+/// Reads the file's settings into `spec`. Returns the line of each key.
+pub(super) fn apply(spec: &mut JobSpec, file: &Path) -> Result<BTreeMap<&'static str, usize>, CliError> {
     let text = fs::read_to_string(file)
         .map_err(|error| CliError::new(format!("--job = {}: {error}; name a TOML file", file.display())))?;
     apply_text(spec, &text).map_err(|error| CliError::new(format!("{}: {error}", file.display())))
 }
 
-fn apply_text(spec: &mut JobSpec, text: &str) -> Result<(), CliError> {
-    let table: Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| CliError::new(located(text, error.span(), error.message())))?;
+fn apply_text(spec: &mut JobSpec, text: &str) -> Result<BTreeMap<&'static str, usize>, CliError> {
+    let table: BTreeMap<Spanned<String>, Spanned<Json>> =
+        toml::from_str(text).map_err(|error| CliError::new(located(text, error.span(), error.message())))?;
+    let mut lines = BTreeMap::new();
     for (key, value) in &table {
-        // Dashes and underscores are the same, as on the command line.
-        let setting = key.replace('_', "-");
-        match (setting.as_str(), value) {
-            ("program", Value::Array(words)) => {
-                spec.program = Some(words.iter().map(|word| word_of(key, word)).collect::<Result<_, _>>()?);
-            }
-            ("program", _) => return Err(CliError::new("program: must be a list of words")),
-            ("straggler", Value::Array(list)) => {
-                for entry in list {
-                    set(spec, key, "straggler", &word_of(key, entry)?)?;
-                }
-            }
-            (setting, value) if JobSpec::SETTINGS.contains(&setting) => {
-                set(spec, key, setting, &word_of(key, value)?)?;
-            }
-            (setting, _) => {
-                let known: Vec<&str> = JobSpec::SETTINGS.into_iter().chain(["program"]).collect();
-                let remedy = match nearest(setting, &known) {
-                    Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("the settings are {}", known.join(", ")),
-                };
-                return Err(CliError::new(format!("unknown key `{key}`; {remedy}")));
-            }
-        }
+        let start = key.span().start.min(text.len());
+        let line = 1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count();
+        let name = put(spec, key.as_ref(), value.as_ref())
+            .map_err(|error| CliError::new(format!("line {line}: {error}")))?;
+        lines.insert(name, line);
     }
-    Ok(())
+    Ok(lines)
 }
 
-fn set(spec: &mut JobSpec, key: &str, setting: &str, text: &str) -> Result<(), CliError> {
-    // The error names the flag; in a file that is the key without the dashes.
-    spec.set(setting, text).map_err(|mut error| {
-        error.field = error.field.trim_start_matches("--").replacen(setting, key, 1);
+/// Reads one key. Returns the name of the setting.
+fn put(spec: &mut JobSpec, key: &str, value: &Json) -> Result<&'static str, CliError> {
+    // Dashes and underscores are the same, as on the command line.
+    let name = key.replace('_', "-");
+    let Some(known) = JobSpec::keys().find(|known| *known == name) else {
+        let keys: Vec<&str> = JobSpec::keys().collect();
+        let remedy = match nearest(&name, &keys) {
+            Some(known) => format!("did you mean `{known}`?"),
+            None => format!("the settings are {}", keys.join(", ")),
+        };
+        return Err(CliError::new(format!("unknown key `{key}`; {remedy}")));
+    };
+    // TOML has numbers that JSON has not.
+    if value.is_null() {
+        return Err(CliError::new(format!("{key}: must be a finite number")));
+    }
+    spec.put(known, value).map_err(|mut error| {
+        // The error names the flag; in a file that is the key without the dashes.
+        error.field = error.field.trim_start_matches("--").replacen(known, key, 1);
         CliError::from(error)
-    })
-}
-
-/// The text form of a plain value.
-fn word_of(key: &str, value: &Value) -> Result<String, CliError> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Integer(number) => Ok(number.to_string()),
-        Value::Float(number) => Ok(number.to_string()),
-        Value::Boolean(truth) => Ok(truth.to_string()),
-        Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
-            Err(CliError::new(format!("{key}: must be a text, a number, true or false")))
-        }
-    }
+    })?;
+    Ok(known)
 }
 
 #[cfg(test)]
@@ -77,7 +62,7 @@ mod tests {
 
     fn read(text: &str) -> Result<JobSpec, String> {
         let mut spec = JobSpec::default();
-        apply_text(&mut spec, text).map(|()| spec).map_err(|error| error.to_string())
+        apply_text(&mut spec, text).map(|_| spec).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -95,18 +80,34 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_has_a_table_of_its_own_settings() {
+        let spec = read("seed = 3\n[policy.nd]\nwindow = 5\nlonger = { than = \"1s\" }\n").unwrap();
+        assert_eq!((spec.policy.as_str(), spec.seed), ("nd", 3));
+        assert_eq!(spec.policy_settings["nd"]["window"], 5);
+        assert_eq!(spec.policy_settings["nd"]["longer"]["than"], "1s");
+        let spec = read("[policy]\nname = \"none\"\n[policy.nd]\nwindow = 5\n").unwrap();
+        assert_eq!((spec.policy.as_str(), spec.policy_settings.len()), ("none", 1));
+        assert_eq!(
+            read("[policy]\nwindow = 5\n").unwrap_err(),
+            "line 1: policy window = 5: must be in the table of a policy, such as [policy.nd]"
+        );
+    }
+
+    #[test]
     fn an_unknown_key_is_refused_with_the_nearest_one() {
-        assert_eq!(read("epoch = 3").unwrap_err(), "unknown key `epoch`; did you mean `epochs`?");
+        assert_eq!(read("epoch = 3").unwrap_err(), "line 1: unknown key `epoch`; did you mean `epochs`?");
         assert!(read("colour = 3").unwrap_err().contains("the settings are nproc-per-node"));
     }
 
     #[test]
-    fn a_wrong_value_names_the_key() {
+    fn a_wrong_value_names_the_key_and_its_line() {
         assert_eq!(
-            read("heartbeat = 5").unwrap_err(),
-            "heartbeat = 5: must be a duration with its unit: did you mean 5s or 5ms?"
+            read("epochs = 2\nheartbeat = 5").unwrap_err(),
+            "line 2: heartbeat = 5: must be a duration with its unit: did you mean 5s or 5ms?"
         );
-        assert!(read("epochs = [1]").unwrap_err().starts_with("epochs: must be a text"));
+        assert!(read("epochs = [1]").unwrap_err().contains("epochs = [1]: must be a text, a number"));
+        assert!(read("job-id = 2026-01-01").unwrap_err().contains("must be a text, a number"));
+        assert!(read("emulate-speed = nan").unwrap_err().ends_with("emulate-speed: must be a finite number"));
         assert!(read("program = \"x\"").unwrap_err().contains("list of words"));
     }
 

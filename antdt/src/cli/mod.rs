@@ -12,6 +12,7 @@ use antdt_core::text::beginning;
 
 use crate::job::JobSpec;
 
+mod config;
 mod flags;
 mod job_file;
 mod simulate;
@@ -41,7 +42,7 @@ pub enum Command {
     Server,
     /// `antdt exec -- PROGRAM`: become the program, but end with the process that launched it.
     Exec(Vec<String>),
-    /// `--help`, `--version`: print this and exit with 0.
+    /// `--help`, `--version`, `antdt config`: print this and exit with 0.
     Print(String),
 }
 
@@ -98,7 +99,7 @@ pub fn words(args: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Cl
 /// Reads a command line.
 ///
 /// `args` are the arguments after the program's name. `env` is asked for variables by name. The only file that is read
-/// is the one that `--job` names. The settings of `run` are validated.
+/// is the one that `--job` names. The settings of `run` are validated together, those of `config show` one by one.
 ///
 /// # Errors
 /// If anything is unknown, missing or impossible.
@@ -115,10 +116,11 @@ where
     };
     match matches.subcommand() {
         Some(("run", run)) => {
-            let spec = flags::run_settings(run, &env)?;
+            let spec = config::resolve(run, &env)?.spec;
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
+        Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
             _ => Err(CliError::new("data: what about it? try `antdt data synth --help`")),

@@ -13,8 +13,8 @@ use antdt_sim::Setup;
 use antdt_sim::partial::Formation;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::CliError;
-use crate::job::{JobSpec, Sharding};
+use super::{CliError, flags};
+use crate::job::{JobSpec, Setting, Sharding};
 
 /// `antdt whatif`.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,20 +65,22 @@ pub struct Diff {
     pub right: PathBuf,
 }
 
-/// Settings of `antdt run` that a simulated job has too.
-const SHARED: [&str; 12] = [
-    "servers",
-    "sync",
-    "epochs",
-    "global-batch-size",
-    "seed",
-    "sharding",
-    "shard-len",
-    "max-restarts",
-    "control-tick",
-    "heartbeat",
-    "silence-limit",
-    "collective-timeout",
+/// A setting of `antdt run` that a simulated job has too, and how it is carried over.
+type Shared = (&'static str, fn(&JobSpec, &mut Setup));
+
+const SHARED: [Shared; 12] = [
+    ("servers", |job, setup| setup.servers = job.servers),
+    ("sync", |job, setup| setup.sync = job.sync),
+    ("epochs", |job, setup| setup.epochs = job.epochs),
+    ("global-batch-size", |job, setup| setup.global_batch_size = job.global_batch_size),
+    ("seed", |job, setup| setup.seed = Seed(job.seed)),
+    ("sharding", |job, setup| setup.static_sharding = job.sharding == Sharding::Static),
+    ("shard-len", |job, setup| setup.shard_len = job.shard_len),
+    ("max-restarts", |job, setup| setup.max_restarts = job.max_restarts),
+    ("control-tick", |job, setup| setup.control_tick = job.control_tick),
+    ("heartbeat", |job, setup| setup.heartbeat = job.heartbeat),
+    ("silence-limit", |job, setup| setup.silence_limit = job.silence_limit),
+    ("collective-timeout", |job, setup| setup.collective_timeout = job.collective_timeout),
 ];
 
 /// What of a job was changed on the command line.
@@ -94,21 +96,8 @@ pub struct Changes {
 impl Changes {
     /// Puts them in place of what the file says.
     pub fn apply(&self, setup: &mut Setup) {
-        for name in &self.given {
-            match *name {
-                "servers" => setup.servers = self.job.servers,
-                "sync" => setup.sync = self.job.sync,
-                "epochs" => setup.epochs = self.job.epochs,
-                "global-batch-size" => setup.global_batch_size = self.job.global_batch_size,
-                "seed" => setup.seed = Seed(self.job.seed),
-                "sharding" => setup.static_sharding = self.job.sharding == Sharding::Static,
-                "shard-len" => setup.shard_len = self.job.shard_len,
-                "max-restarts" => setup.max_restarts = self.job.max_restarts,
-                "control-tick" => setup.control_tick = self.job.control_tick,
-                "heartbeat" => setup.heartbeat = self.job.heartbeat,
-                "silence-limit" => setup.silence_limit = self.job.silence_limit,
-                _ => setup.collective_timeout = self.job.collective_timeout,
-            }
+        for (_, carry_over) in SHARED.iter().filter(|(name, _)| self.given.contains(name)) {
+            carry_over(&self.job, setup);
         }
         setup.workers = self.workers.unwrap_or(setup.workers);
         setup.samples = self.samples.unwrap_or(setup.samples);
@@ -148,7 +137,7 @@ fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help).allow_hyphen_values(true)
 }
 
-pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static str)]) -> Clap {
+pub(super) fn whatif_grammar() -> Clap {
     let mut whatif = Clap::new("whatif")
         .about("Simulate a job under several policies, and compare them")
         .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
@@ -185,10 +174,11 @@ pub(super) fn whatif_grammar(settings: &[(&'static str, &'static str, &'static s
                 .help("figures and all actions as JSON, to a file or in place of the table"),
         )
         .arg(flag("html", "FILE", "write a page with charts to a file"));
-    for (name, value, help) in settings.iter().filter(|(name, ..)| SHARED.contains(name)) {
+    let shared = |setting: &&Setting| SHARED.iter().any(|(name, _)| *name == setting.name);
+    for setting in JobSpec::SETTINGS.iter().filter(shared) {
         // The defaults of `antdt run` do not count here: those of the file do.
-        let help = help.split(" [default").next().unwrap_or(help);
-        whatif = whatif.arg(flag(name, value, help));
+        let arg = Arg::new(setting.name).long(setting.name).value_name(setting.unit);
+        whatif = whatif.arg(arg.help(flags::help(setting)).allow_hyphen_values(true));
     }
     whatif
 }
@@ -280,7 +270,7 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
         samples: number(matches, "samples", WHOLE_64)?,
         gradient_bytes: number(matches, "gradient-bytes", WHOLE_64)?,
     };
-    for name in SHARED {
+    for (name, _) in SHARED {
         if let Some(value) = text(matches, name) {
             changes.job.set(name, value)?;
             changes.given.insert(name);

@@ -162,5 +162,5 @@ fn help_and_version_are_printed_and_hide_the_inner_commands() {
         assert!(!text.contains("worker  "), "{text}");
     }
     let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
-    assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&format!("--{setting}"))), "{text}");
+    assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&setting.flag())), "{text}");
 }

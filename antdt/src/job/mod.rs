@@ -1,7 +1,14 @@
 //! What a job is, before anything runs.
 
+pub mod choice;
+pub mod data_source;
+pub mod setting;
 pub mod spec;
+pub mod straggler;
+pub mod value;
 
-pub use spec::{
-    DataFormat, DataSource, JobSpec, LogFormat, RestartEffect, Sharding, StragglerSpec, Workload,
-};
+pub use choice::{DataFormat, LogFormat, Sharding, Workload};
+pub use data_source::DataSource;
+pub use setting::Setting;
+pub use spec::{JobSpec, PolicySettings};
+pub use straggler::{RestartEffect, StragglerSpec};

@@ -1,243 +1,261 @@
 //! The settings of a job: one plain struct, from a command line, an environment, a job file or Rust.
 //!
-//! Every setting has one name (`global-batch-size`), used by the flag (`--global-batch-size`), the environment
-//! variable (`ANTDT_GLOBAL_BATCH_SIZE`) and the job file's key. [`JobSpec::set`] reads its text form,
-//! [`JobSpec::validate`] checks the settings together. Both refuse with one line that names the flag and the remedy.
+//! A setting is one entry of the table below. Its name (`global-batch-size`) is that of the flag
+//! (`--global-batch-size`), of the environment variable (`ANTDT_GLOBAL_BATCH_SIZE`) and of the job file's key; its
+//! documentation is the help text. [`JobSpec::set`] reads its text form, [`JobSpec::validate`] checks the settings
+//! together. Both refuse with one line that names the flag and the remedy.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use antdt_collective::schedule::Choice;
 use antdt_controller::policy;
 use antdt_core::port::ACKS_MAX;
+use antdt_core::text::{format_duration, nearest};
 use antdt_core::{InvalidValue, SyncMode};
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+use serde_json::{Map, Value as Json, json};
 
-mod text;
+use super::choice::{DataFormat, LogFormat, Sharding, Workload};
+use super::data_source::DataSource;
+use super::setting::{Setting, settings};
+use super::straggler::StragglerSpec;
 
 #[cfg(test)]
 mod tests;
 
-pub use text::{format_duration, nearest, parse_duration};
-
 /// Workers, or servers, that are started on one machine: beyond, a slip of the hand is likelier than a wish.
 const PROCESSES_MAX: u32 = 1 << 12;
 
-/// All settings of a job.
-///
-/// ```
-/// use antdt::job::JobSpec;
-/// let mut spec = JobSpec { workers: 4, epochs: 3, ..JobSpec::default() };
-/// spec.set("data", "synthetic:10000")?;
-/// spec.set("straggler", "worker=1,slow=4,from=10s,to=60s")?;
-/// spec.validate()?;
-/// # Ok::<(), antdt_core::InvalidValue>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct JobSpec {
-    /// Worker processes (`--nproc-per-node`, torchrun's word).
-    #[serde(rename = "nproc-per-node")]
-    pub workers: u32,
-    /// Parameter servers; 0 with `allreduce`.
-    pub servers: u32,
+/// The settings of one policy, by name: what a job file says in `[policy.nd]`. Only the policy knows what they mean.
+pub type PolicySettings = Map<String, Json>;
+
+settings! {
+    /// All settings of a job.
+    ///
+    /// ```
+    /// use antdt::job::JobSpec;
+    /// let mut spec = JobSpec { workers: 4, epochs: 3, ..JobSpec::default() };
+    /// spec.set("data", "synthetic:10000")?;
+    /// spec.set("straggler", "worker=1,slow=4,from=10s,to=60s")?;
+    /// spec.validate()?;
+    /// # Ok::<(), antdt_core::InvalidValue>(())
+    /// ```
+    ///
+    /// It is serialised as a job file says it: one key per setting.
+    pub struct JobSpec;
+
+    /// Worker processes on this machine.
+    workers: u32 = 1, "nproc-per-node", "N", least 1;
+    /// Parameter servers, with --sync ps-bsp or ps-asp.
+    servers: u32 = 0, "servers", "N";
     /// How gradients are combined.
-    #[serde(with = "text::sync_mode")]
-    pub sync: SyncMode,
-    /// Name of the policy that decides what is done about stragglers.
-    pub policy: String,
-    /// Which built-in model is trained.
-    pub workload: Workload,
-    /// Where the samples come from. Required unless `program` is given.
-    #[serde(with = "text::option")]
-    pub data: Option<DataSource>,
-    /// Format of the data; `None` detects it.
-    pub format: Option<DataFormat>,
-    /// Share of the samples held out for evaluation, chosen by the seed: 0 to less than 1.
-    pub eval_fraction: f64,
+    sync: SyncMode = SyncMode::AllReduce, "sync", "MODE";
+    /// Policy that decides how the job reacts to stragglers.
+    policy: String = "nd".to_owned(), "policy", "NAME", among policy::NAMES;
+    /// Built-in model that is trained.
+    workload: Workload = Workload::DeepFm, "workload", "NAME";
+    /// The samples: a file, a folder, or synthetic:ROWS. Required unless the job runs a program of its own.
+    // Without a variable: ANTDT_DATA names the folder of data sets that tests and benchmarks look in.
+    data: Option<DataSource> = None, "data", "SOURCE", no variable;
+    /// Format of the data.
+    format: Option<DataFormat> = None, "format", "NAME", unset "detected";
+    /// Share of the rows that are held out for evaluation, chosen by the seed: from 0 to below 1.
+    eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
     /// Passes over the data.
-    pub epochs: u32,
-    /// Samples per synchronous step over all workers; divided among them at the start.
-    pub global_batch_size: u32,
-    /// The number all randomness of the job comes from.
-    pub seed: u64,
-    /// Who gets which samples.
-    pub sharding: Sharding,
-    /// Samples per shard; `None` derives it from the data, the batch and the number of workers.
-    pub shard_len: Option<u64>,
-    /// Samples that may be given up over the whole job because they cannot be read; with 0 the first such shard ends it.
-    pub max_quarantined: u64,
-    /// Step size of the optimizer; `None` is the workload's own.
-    pub learning_rate: Option<f32>,
-    /// Samples per second that one worker appears to compute; `None` is the machine's real speed.
-    pub emulate_speed: Option<f64>,
-    /// Who is slow, when, and by how much.
-    #[serde(rename = "straggler", with = "text::list")]
-    pub stragglers: Vec<StragglerSpec>,
+    epochs: u32 = 1, "epochs", "N", least 1;
+    /// Samples per step over all workers, which divide them among themselves.
+    global_batch_size: u32 = 256, "global-batch-size", "SAMPLES", least 1;
+    /// The number that all randomness of the job comes from.
+    seed: u64 = 0, "seed", "N";
+    /// How samples are divided among the workers: from the ledger as they go, or in equal shares from the start.
+    sharding: Sharding = Sharding::Dynamic, "sharding", "KIND";
+    /// Samples per shard.
+    shard_len: Option<u64> = None, "shard-len", "SAMPLES", unset "derived from data, batch and workers";
+    /// Unreadable samples that the job may go on without; with 0 the first shard that has one ends the job.
+    max_quarantined: u64 = 0, "max-quarantined", "SAMPLES";
+    /// Step size of the optimizer.
+    learning_rate: Option<f32> = None, "learning-rate", "RATE", unset "the workload's";
+    /// Speed that every worker appears to have: it computes real gradients, then waits.
+    emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "the machine's";
+    /// An emulated straggler: worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures].
+    stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Times that one node is started again before the job fails.
-    pub max_restarts: u32,
-    /// Folder that `report.json` and `report.html` are written to; `None` writes neither.
-    pub report_dir: Option<PathBuf>,
-    /// File that every event, answer and effect of the master is recorded in; `None` records nothing.
-    pub record: Option<PathBuf>,
-    /// Address the master listens on.
-    pub master_addr: String,
-    /// Port the master listens on; 0 takes a free one.
-    pub master_port: u16,
-    /// Name of the job; `None` makes one up.
-    pub job_id: Option<String>,
-    /// How often the policy is asked.
-    #[serde(with = "text::duration")]
-    pub control_tick: Duration,
-    /// How often a node says that it is alive.
-    #[serde(with = "text::duration")]
-    pub heartbeat: Duration,
-    /// Silence after which a node counts as lost.
-    #[serde(with = "text::duration")]
-    pub silence_limit: Duration,
+    // As DLRover: three relaunches of a node.
+    max_restarts: u32 = 3, "max-restarts", "N";
+    /// Folder that report.json and report.html are written to.
+    report_dir: Option<PathBuf> = None, "report-dir", "DIR", unset "no report";
+    /// File that records every event, answer and effect of the master, to be replayed and simulated.
+    record: Option<PathBuf> = None, "record", "FILE", unset "no recording";
+    /// Address that the master listens on.
+    master_addr: String = "127.0.0.1".to_owned(), "master-addr", "ADDR";
+    /// Port that the master listens on; 0 takes a free one.
+    master_port: u16 = 0, "master-port", "PORT";
+    /// Name of the job.
+    job_id: Option<String> = None, "job-id", "NAME", unset "made up";
+    /// Interval between two questions to the policy.
+    // A decision costs microseconds; five a second react well before a batch of a few hundred ms is over.
+    control_tick: Duration = Duration::from_millis(200), "control-tick", "TIME";
+    /// Interval between two heartbeats of a node.
+    heartbeat: Duration = Duration::from_millis(500), "heartbeat", "TIME";
+    /// Silence after which a node counts as lost; at least two heartbeats.
+    // Twenty missed heartbeats: a busy machine may skip several in a row.
+    silence_limit: Duration = Duration::from_secs(10), "silence-limit", "TIME";
     /// Longest wait for a peer within one collective operation.
-    #[serde(with = "text::duration")]
-    pub collective_timeout: Duration,
-    /// How all-reduces are done, with `allreduce`.
-    #[serde(with = "text::displayed")]
-    pub algorithm: Choice,
+    collective_timeout: Duration = Duration::from_secs(30), "collective-timeout", "TIME";
+    /// Algorithm of all-reduce, with --sync allreduce.
+    algorithm: Choice = Choice::default(), "algorithm", "NAME";
     /// No progress line and no table.
-    pub quiet: bool,
-    /// What is logged, as a `tracing` filter: `warn`, `info`, `antdt_shard=debug`.
-    pub log: String,
+    quiet: bool = false, "quiet", "";
+    /// What is logged, as a tracing filter: error, warn, info, debug, trace, or by module such as antdt_shard=debug.
+    log: String = "warn".to_owned(), "log", "FILTER";
     /// How log lines are written.
-    pub log_format: LogFormat,
+    log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
+
+    others:
+    /// Settings of policies by the policy's name: the tables `[policy.NAME]` of a job file.
+    policy_settings: BTreeMap<String, PolicySettings> = BTreeMap::new();
     /// The user's own program and its arguments, started in place of the built-in workload.
-    pub program: Option<Vec<String>>,
+    program: Option<Vec<String>> = None;
 }
 
-impl Default for JobSpec {
-    fn default() -> Self {
-        Self {
-            workers: 1,
-            servers: 0,
-            sync: SyncMode::AllReduce,
-            policy: "nd".to_owned(),
-            workload: Workload::DeepFm,
-            data: None,
-            format: None,
-            eval_fraction: 0.0,
-            epochs: 1,
-            global_batch_size: 256,
-            seed: 0,
-            sharding: Sharding::Dynamic,
-            shard_len: None,
-            max_quarantined: 0,
-            learning_rate: None,
-            emulate_speed: None,
-            stragglers: Vec::new(),
-            // As DLRover: three relaunches of a node.
-            max_restarts: 3,
-            report_dir: None,
-            record: None,
-            master_addr: "127.0.0.1".to_owned(),
-            master_port: 0,
-            job_id: None,
-            // A decision costs microseconds; five a second react well before a batch of a few hundred ms is over.
-            control_tick: Duration::from_millis(200),
-            heartbeat: Duration::from_millis(500),
-            // Twenty missed heartbeats: a busy machine may skip several in a row.
-            silence_limit: Duration::from_secs(10),
-            collective_timeout: Duration::from_secs(30),
-            algorithm: Choice::default(),
-            quiet: false,
-            log: "warn".to_owned(),
-            log_format: LogFormat::Text,
-            program: None,
-        }
-    }
-}
+/// The key of the user's program in a job file; on a command line it stands after `--`.
+const PROGRAM: &str = "program";
+
+/// The key of the policy, and of the tables with the settings of policies.
+const POLICY: &str = "policy";
+
+/// The policy's own name where tables stand beside it: `[policy] name = "nd"`.
+const POLICY_NAME: &str = "name";
 
 impl JobSpec {
-    /// Every setting's name, in the order of the help text.
-    pub const SETTINGS: [&'static str; 31] = [
-        "nproc-per-node",
-        "servers",
-        "sync",
-        "policy",
-        "workload",
-        "data",
-        "format",
-        "eval-fraction",
-        "epochs",
-        "global-batch-size",
-        "seed",
-        "sharding",
-        "shard-len",
-        "max-quarantined",
-        "learning-rate",
-        "emulate-speed",
-        "straggler",
-        "max-restarts",
-        "report-dir",
-        "record",
-        "master-addr",
-        "master-port",
-        "job-id",
-        "control-tick",
-        "heartbeat",
-        "silence-limit",
-        "collective-timeout",
-        "algorithm",
-        "quiet",
-        "log",
-        "log-format",
-    ];
+    /// Returns the setting of that name.
+    ///
+    /// # Errors
+    /// If there is none, with the nearest one.
+    pub fn setting(name: &str) -> Result<&'static Setting, InvalidValue> {
+        Self::SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::SETTINGS.iter().map(|setting| setting.name).collect();
+            let remedy = match nearest(name, &names) {
+                Some(known) => format!("a setting; did you mean `{known}`?"),
+                None => format!("one of {}", names.join(", ")),
+            };
+            InvalidValue::new("setting", format!("`{name}`"), remedy)
+        })
+    }
 
-    /// Reads one setting from its text form. `straggler` is added to the list, all others replace the old value.
+    /// Returns every key of a job file.
+    pub fn keys() -> impl Iterator<Item = &'static str> {
+        Self::SETTINGS.iter().map(|setting| setting.name).chain([PROGRAM])
+    }
+
+    /// Reads one setting from its text form. A value of a list is added to it, any other value replaces the old one.
     ///
     /// # Errors
     /// If there is no such setting (with the nearest one), or the text does not read as its value. The error's field
     /// is the flag.
-    pub fn set(&mut self, setting: &str, text: &str) -> Result<(), InvalidValue> {
-        match setting {
-            "nproc-per-node" => self.workers = whole(setting, text)?,
-            "servers" => self.servers = whole(setting, text)?,
-            "sync" => self.sync = text::parse_sync_mode(text)?,
-            "policy" => self.policy = known_policy(text)?.to_owned(),
-            "workload" => self.workload = text.parse()?,
-            "data" => self.data = Some(text.parse()?),
-            "format" => self.format = Some(text.parse()?),
-            "eval-fraction" => self.eval_fraction = number(setting, text)?,
-            "epochs" => self.epochs = whole(setting, text)?,
-            "global-batch-size" => self.global_batch_size = whole(setting, text)?,
-            "seed" => self.seed = whole(setting, text)?,
-            "sharding" => self.sharding = text.parse()?,
-            "shard-len" => self.shard_len = Some(whole(setting, text)?),
-            "max-quarantined" => self.max_quarantined = whole(setting, text)?,
-            "learning-rate" => self.learning_rate = Some(number(setting, text)?),
-            "emulate-speed" => self.emulate_speed = Some(number(setting, text)?),
-            "straggler" => self.stragglers.push(text.parse()?),
-            "max-restarts" => self.max_restarts = whole(setting, text)?,
-            "report-dir" => self.report_dir = Some(PathBuf::from(not_empty(setting, text)?)),
-            "record" => self.record = Some(PathBuf::from(not_empty(setting, text)?)),
-            "master-addr" => self.master_addr = not_empty(setting, text)?.to_owned(),
-            "master-port" => self.master_port = whole(setting, text)?,
-            "job-id" => self.job_id = Some(not_empty(setting, text)?.to_owned()),
-            "control-tick" => self.control_tick = duration(setting, text)?,
-            "heartbeat" => self.heartbeat = duration(setting, text)?,
-            "silence-limit" => self.silence_limit = duration(setting, text)?,
-            "collective-timeout" => self.collective_timeout = duration(setting, text)?,
-            "algorithm" => self.algorithm = algorithm(text)?,
-            "quiet" => self.quiet = truth(setting, text)?,
-            "log" => self.log = not_empty(setting, text)?.to_owned(),
-            "log-format" => self.log_format = text.parse()?,
-            _ => {
-                let remedy = match nearest(setting, &Self::SETTINGS) {
-                    Some(known) => format!("a setting; did you mean `{known}`?"),
-                    None => format!("one of {}", Self::SETTINGS.join(", ")),
-                };
-                return Err(InvalidValue::new("setting", format!("`{setting}`"), remedy));
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), InvalidValue> {
+        let setting = Self::setting(name)?;
+        setting.check_name(text)?;
+        (setting.set)(self, text)
+    }
+
+    /// Gives a setting its default value again.
+    ///
+    /// # Errors
+    /// If there is no such setting.
+    pub fn reset(&mut self, name: &str) -> Result<(), InvalidValue> {
+        let setting = Self::setting(name)?;
+        (setting.read)(self, &(setting.write)(&Self::default()))
+    }
+
+    /// Reads one key of a job file. The value replaces the old one; tables of policies add to those that are there.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn put(&mut self, key: &str, value: &Json) -> Result<(), InvalidValue> {
+        match (key, value) {
+            (PROGRAM, Json::Null) => self.program = None,
+            (PROGRAM, words) => {
+                let refused = || InvalidValue::new(PROGRAM, words, "a list of words");
+                let text = |word: &Json| word.as_str().map(str::to_owned).ok_or_else(refused);
+                let words = words.as_array().ok_or_else(refused)?;
+                self.program = Some(words.iter().map(text).collect::<Result<_, _>>()?);
             }
+            (POLICY, Json::Object(tables)) => {
+                for (name, value) in tables {
+                    match value {
+                        Json::Object(settings) => {
+                            self.policy_settings.entry(name.clone()).or_default().extend(settings.clone());
+                        }
+                        Json::String(text) if name == POLICY_NAME => self.policy.clone_from(text),
+                        other => {
+                            let field = format!("--{POLICY} {name}");
+                            let expected = "in the table of a policy, such as [policy.nd]";
+                            return Err(InvalidValue::new(field, other, expected));
+                        }
+                    }
+                }
+            }
+            (name, value) => (Self::setting(name)?.read)(self, value)?,
         }
         Ok(())
+    }
+
+    /// Returns all settings as a job file says them; what is not set is null.
+    pub fn to_json(&self) -> Map<String, Json> {
+        let mut json: Map<String, Json> =
+            Self::SETTINGS.iter().map(|setting| (setting.name.to_owned(), (setting.write)(self))).collect();
+        if !self.policy_settings.is_empty() {
+            let mut tables = Map::new();
+            tables.insert(POLICY_NAME.to_owned(), json!(self.policy));
+            for (name, settings) in &self.policy_settings {
+                tables.insert(name.clone(), Json::Object(settings.clone()));
+            }
+            json.insert(POLICY.to_owned(), Json::Object(tables));
+        }
+        json.insert(PROGRAM.to_owned(), json!(self.program));
+        json
+    }
+
+    /// Returns the settings in text form, for people; what is not set is left out. Settings of policies are called
+    /// `policy.nd.window`.
+    pub fn texts(&self) -> BTreeMap<String, String> {
+        let text = |value: Json| match value {
+            Json::Null => None,
+            Json::String(text) => Some(text),
+            Json::Array(values) if values.is_empty() => None,
+            other => Some(other.to_string()),
+        };
+        let mut json = self.to_json();
+        json.insert(POLICY.to_owned(), json!(self.policy));
+        for (policy, settings) in &self.policy_settings {
+            for (name, value) in settings {
+                json.insert(format!("{POLICY}.{policy}.{name}"), value.clone());
+            }
+        }
+        json.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
+    }
+
+    /// Checks that what must be one of some names is one.
+    ///
+    /// # Errors
+    /// With the first name that is unknown, and the nearest known one.
+    pub fn check_names(&self) -> Result<(), InvalidValue> {
+        for setting in Self::SETTINGS {
+            if let Json::String(text) = (setting.write)(self) {
+                setting.check_name(&text)?;
+            }
+        }
+        let policy = Self::setting(POLICY)?;
+        self.policy_settings.keys().try_for_each(|name| {
+            policy
+                .check_name(name)
+                .map_err(|error| InvalidValue { field: "[policy.…]".to_owned(), ..error })
+        })
     }
 
     /// Checks the settings against each other.
@@ -245,16 +263,16 @@ impl JobSpec {
     /// # Errors
     /// With the first setting that cannot be, naming the flag and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidValue> {
-        at_least_one("--nproc-per-node", self.workers)?;
+        for setting in Self::SETTINGS {
+            setting.check_least(self)?;
+        }
+        self.check_names()?;
         for (flag, processes) in [("--nproc-per-node", self.workers), ("--servers", self.servers)] {
             if processes > PROCESSES_MAX {
                 let expected = format!("at most {PROCESSES_MAX} processes of this machine");
                 return Err(InvalidValue::new(flag, processes, expected));
             }
         }
-        at_least_one("--epochs", self.epochs)?;
-        at_least_one("--global-batch-size", self.global_batch_size)?;
-        known_policy(&self.policy)?;
         self.validate_servers()?;
         self.validate_data()?;
         if self.global_batch_size < self.workers {
@@ -356,378 +374,32 @@ impl JobSpec {
     }
 }
 
-/// The built-in models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Workload {
-    /// Factorisation machine beside a multi-layer perceptron, over shared embeddings.
-    DeepFm,
-    /// DeepFM's parts with a compressed interaction network.
-    XDeepFm,
-}
-
-impl Workload {
-    const ALL: [Self; 2] = [Self::DeepFm, Self::XDeepFm];
-
-    /// As written on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DeepFm => "deepfm",
-            Self::XDeepFm => "xdeepfm",
-        }
+impl Serialize for JobSpec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.to_json().serialize(to)
     }
 }
 
-impl FromStr for Workload {
-    type Err = InvalidValue;
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        choose("--workload", text, &Self::ALL, Self::name)
-    }
-}
+impl<'de> Deserialize<'de> for JobSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Keys;
 
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+        impl<'de> Visitor<'de> for Keys {
+            type Value = JobSpec;
 
-/// Formats of data on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DataFormat {
-    /// Tab-separated: label, 13 integers, 26 categories, empty = missing; plain or `.gz`.
-    Criteo,
-    /// The UCI Adult census files.
-    Adult,
-}
-
-impl DataFormat {
-    const ALL: [Self; 2] = [Self::Criteo, Self::Adult];
-
-    /// As written on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Criteo => "criteo",
-            Self::Adult => "adult",
-        }
-    }
-}
-
-impl FromStr for DataFormat {
-    type Err = InvalidValue;
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        choose("--format", text, &Self::ALL, Self::name)
-    }
-}
-
-impl fmt::Display for DataFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Who gets which samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sharding {
-    /// Workers take shards from the ledger as they finish earlier ones.
-    Dynamic,
-    /// Every worker owns an equal share from the start: what AntDT is compared with.
-    Static,
-}
-
-impl Sharding {
-    const ALL: [Self; 2] = [Self::Dynamic, Self::Static];
-
-    /// As written on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dynamic => "dynamic",
-            Self::Static => "static",
-        }
-    }
-}
-
-impl FromStr for Sharding {
-    type Err = InvalidValue;
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        choose("--sharding", text, &Self::ALL, Self::name)
-    }
-}
-
-impl fmt::Display for Sharding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// How log lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-impl LogFormat {
-    const ALL: [Self; 2] = [Self::Text, Self::Json];
-
-    /// As written on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
-impl FromStr for LogFormat {
-    type Err = InvalidValue;
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        choose("--log-format", text, &Self::ALL, Self::name)
-    }
-}
-
-/// Where samples come from. Text form: `synthetic:ROWS`, or a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DataSource {
-    /// A file or a folder.
-    Path(PathBuf),
-    /// Criteo-shaped clicks made from the job's seed.
-    Synthetic {
-        /// How many.
-        rows: u64,
-    },
-}
-
-impl FromStr for DataSource {
-    type Err = InvalidValue;
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text.strip_prefix("synthetic:") {
-            Some(rows) => {
-                // Underscores group digits, as in Rust.
-                let digits: String = rows.chars().filter(|c| *c != '_').collect();
-                let rows = digits.parse().map_err(|_| {
-                    InvalidValue::new(
-                        "--data",
-                        text,
-                        "synthetic:ROWS with a whole number, such as synthetic:100000",
-                    )
-                })?;
-                Ok(Self::Synthetic { rows })
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the settings of a job by name")
             }
-            None => {
-                let expected = "a file or folder, or synthetic:ROWS such as synthetic:100000";
-                if text.is_empty() || text == "synthetic" {
-                    return Err(InvalidValue::new("--data", format!("`{text}`"), expected));
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JobSpec, A::Error> {
+                let mut spec = JobSpec::default();
+                while let Some((key, value)) = map.next_entry::<String, Json>()? {
+                    spec.put(&key, &value).map_err(de::Error::custom)?;
                 }
-                Ok(Self::Path(PathBuf::from(text)))
+                Ok(spec)
             }
         }
+
+        from.deserialize_map(Keys)
     }
-}
-
-impl fmt::Display for DataSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(path) => write!(f, "{}", path.display()),
-            Self::Synthetic { rows } => write!(f, "synthetic:{rows}"),
-        }
-    }
-}
-
-/// What a restart does to an emulated straggler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RestartEffect {
-    /// The new process is as slow: the cause is the place.
-    #[default]
-    Keeps,
-    /// The new process is not slow: the cause stayed with the old one.
-    Cures,
-}
-
-/// One emulated straggler. Text form: `worker=1,slow=4,from=10s,to=60s,restart=cures`; only `worker` and `slow` are
-/// required.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StragglerSpec {
-    /// Index of the worker.
-    pub worker: u32,
-    /// How many times longer it takes than normal; at least 1.
-    pub slow: f64,
-    /// From when on, since the job's start.
-    pub from: Duration,
-    /// Until when; `None` is to the end.
-    pub to: Option<Duration>,
-    /// What a restart does to it.
-    pub restart: RestartEffect,
-}
-
-impl StragglerSpec {
-    /// How many times longer than normal: 1 while it is not slow.
-    pub fn factor(&self, restarts: u32, at: Duration) -> f64 {
-        let cured = self.restart == RestartEffect::Cures && restarts > 0;
-        let active = at >= self.from && self.to.is_none_or(|to| at < to);
-        if active && !cured { self.slow } else { 1.0 }
-    }
-
-    fn validate(&self, workers: u32) -> Result<(), InvalidValue> {
-        let flag = "--straggler";
-        if self.worker >= workers {
-            let expected = match workers {
-                1 => "0: there is one worker (--nproc-per-node 1)".to_owned(),
-                _ => format!(
-                    "0 to {}: there are {workers} workers (--nproc-per-node)",
-                    workers.saturating_sub(1)
-                ),
-            };
-            return Err(InvalidValue::new(format!("{flag} worker"), self.worker, expected));
-        }
-        if !(self.slow.is_finite() && self.slow >= 1.0) {
-            let expected = "at least 1: how many times longer it takes than normal";
-            return Err(InvalidValue::new(format!("{flag} slow"), self.slow, expected));
-        }
-        if let Some(to) = self.to
-            && self.from >= to
-        {
-            let expected = format!("before to={}", format_duration(to));
-            return Err(InvalidValue::new(format!("{flag} from"), format_duration(self.from), expected));
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for StragglerSpec {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        const FORM: &str = "worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures]";
-        const KEYS: [&str; 5] = ["worker", "slow", "from", "to", "restart"];
-        let refused = || InvalidValue::new("--straggler", format!("`{text}`"), FORM);
-        let (mut worker, mut slow) = (None, None);
-        let (mut from, mut to, mut restart) = (Duration::ZERO, None, RestartEffect::Keeps);
-        for part in text.split(',') {
-            let (key, value) = part.trim().split_once('=').ok_or_else(refused)?;
-            let field = format!("--straggler {key}");
-            match key {
-                "worker" => {
-                    let expected = "the index of a worker, such as 1";
-                    worker = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
-                }
-                "slow" => {
-                    let expected = "a number of at least 1, such as 4";
-                    slow = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
-                }
-                "from" => from = text::named_duration(field, value)?,
-                "to" => to = Some(text::named_duration(field, value)?),
-                "restart" => {
-                    restart = match value {
-                        "keeps" => RestartEffect::Keeps,
-                        "cures" => RestartEffect::Cures,
-                        _ => return Err(InvalidValue::new(field, value, "keeps or cures")),
-                    }
-                }
-                _ => {
-                    let expected = match nearest(key, &KEYS) {
-                        Some(known) => format!("a known word; did you mean `{known}`?"),
-                        None => FORM.to_owned(),
-                    };
-                    return Err(InvalidValue::new("--straggler", format!("`{key}`"), expected));
-                }
-            }
-        }
-        let (Some(worker), Some(slow)) = (worker, slow) else { return Err(refused()) };
-        Ok(Self { worker, slow, from, to, restart })
-    }
-}
-
-impl fmt::Display for StragglerSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "worker={},slow={}", self.worker, self.slow)?;
-        if !self.from.is_zero() {
-            write!(f, ",from={}", format_duration(self.from))?;
-        }
-        if let Some(to) = self.to {
-            write!(f, ",to={}", format_duration(to))?;
-        }
-        if self.restart == RestartEffect::Cures {
-            f.write_str(",restart=cures")?;
-        }
-        Ok(())
-    }
-}
-
-fn flag(setting: &str) -> String {
-    format!("--{setting}")
-}
-
-fn at_least_one(flag: &str, value: u32) -> Result<(), InvalidValue> {
-    if value == 0 { Err(InvalidValue::new(flag, 0, "at least 1")) } else { Ok(()) }
-}
-
-/// A whole number; underscores group digits, as in Rust.
-fn whole<T: FromStr>(setting: &str, text: &str) -> Result<T, InvalidValue> {
-    let digits: String = text.chars().filter(|c| *c != '_').collect();
-    let expected = format!("a whole number from 0 to below 2^{}", 8 * size_of::<T>());
-    digits.parse().map_err(|_| InvalidValue::new(flag(setting), text, expected))
-}
-
-fn number<T: FromStr>(setting: &str, text: &str) -> Result<T, InvalidValue> {
-    text.parse().map_err(|_| InvalidValue::new(flag(setting), text, "a number"))
-}
-
-fn duration(setting: &str, text: &str) -> Result<Duration, InvalidValue> {
-    text::named_duration(flag(setting), text)
-}
-
-fn truth(setting: &str, text: &str) -> Result<bool, InvalidValue> {
-    match text {
-        "true" | "1" | "" => Ok(true),
-        "false" | "0" => Ok(false),
-        _ => Err(InvalidValue::new(flag(setting), text, "true or false")),
-    }
-}
-
-fn not_empty<'a>(setting: &str, text: &'a str) -> Result<&'a str, InvalidValue> {
-    if text.is_empty() { Err(InvalidValue::new(flag(setting), "``", "not empty")) } else { Ok(text) }
-}
-
-fn algorithm(text: &str) -> Result<Choice, InvalidValue> {
-    let names = || Choice::ALL.map(|choice| choice.to_string()).join(", ");
-    text.parse()
-        .map_err(|_| InvalidValue::new("--algorithm", format!("`{text}`"), format!("one of {}", names())))
-}
-
-fn known_policy(text: &str) -> Result<&str, InvalidValue> {
-    match policy::by_name(text) {
-        Ok(_) => Ok(text),
-        Err(unknown) => Err(not_one_of("--policy", text, policy::NAMES, unknown.suggestion)),
-    }
-}
-
-/// The one of `names` that `text` is.
-fn one_of<'a>(flag: &str, text: &str, names: &[&'a str]) -> Result<&'a str, InvalidValue> {
-    if let Some(name) = names.iter().find(|name| **name == text) {
-        return Ok(name);
-    }
-    Err(not_one_of(flag, text, names, nearest(text, names)))
-}
-
-fn not_one_of(flag: &str, text: &str, names: &[&str], suggestion: Option<&str>) -> InvalidValue {
-    let suggestion = suggestion.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
-    InvalidValue::new(flag, text, format!("one of {}{suggestion}", names.join(", ")))
-}
-
-/// The one of `all` whose name is `text`.
-fn choose<T: Copy>(
-    flag: &str,
-    text: &str,
-    all: &[T],
-    name: fn(T) -> &'static str,
-) -> Result<T, InvalidValue> {
-    let names: Vec<&str> = all.iter().map(|value| name(*value)).collect();
-    let chosen = one_of(flag, text, &names)?;
-    let place = names.iter().position(|name| *name == chosen).expect("one_of returns one of the names");
-    Ok(all[place])
 }

@@ -429,20 +429,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The settings in text form, for people; those that are not set are left out.
-fn settings(spec: &JobSpec) -> std::collections::BTreeMap<String, String> {
-    let Ok(serde_json::Value::Object(settings)) = serde_json::to_value(spec) else {
-        return Default::default();
-    };
-    let text = |value| match value {
-        serde_json::Value::Null => None,
-        serde_json::Value::String(text) => Some(text),
-        serde_json::Value::Array(values) if values.is_empty() => None,
-        other => Some(other.to_string()),
-    };
-    settings.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
-}
-
 fn report(
     spec: &JobSpec,
     job: String,
@@ -490,7 +476,7 @@ fn report(
         final_quality: quality,
         loss_curve: recorder.loss,
         shards,
-        config: settings(spec),
+        config: spec.texts(),
     };
     let SampleBalance { lost, duplicated, quarantined, expected, .. } = samples;
     if report.outcome == Outcome::Completed && (!samples.is_exact() || quarantined > 0) {

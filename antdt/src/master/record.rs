@@ -10,7 +10,7 @@ use antdt_job::{HeadConfig, HeadSettings};
 use antdt_rt::{Packing, TraceWriter, open_trace};
 use antdt_shard::DatasetSpec;
 
-use super::{JobError, settings};
+use super::JobError;
 use crate::job::JobSpec;
 
 /// How long the last entries may take to be written after the job is over.
@@ -60,7 +60,7 @@ pub(super) fn start(
     ledger: Option<&DatasetSpec>,
 ) -> Result<TraceWriter, JobError> {
     let mut header = Header::new(concat!("antdt ", env!("CARGO_PKG_VERSION")), job);
-    header.settings = settings(spec);
+    header.settings = spec.texts();
     let begun = (|| {
         header.machines.insert("head".to_owned(), serde_json::to_value(HeadSettings::from(head))?);
         if let Some(dataset) = ledger {

@@ -1,6 +1,7 @@
 //! What is accepted, and what a refused setting says.
 
 use super::*;
+use crate::job::value::Form;
 
 fn valid() -> JobSpec {
     JobSpec { workers: 4, data: Some(DataSource::Synthetic { rows: 1000 }), ..JobSpec::default() }
@@ -35,15 +36,55 @@ fn a_spec_reads_back_from_json_as_it_was_written() {
 }
 
 #[test]
-fn every_listed_setting_can_be_set_and_is_a_key_of_the_file() {
+fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
     let json = serde_json::to_value(valid()).unwrap();
+    let names: std::collections::BTreeSet<&str> = JobSpec::keys().collect();
+    assert_eq!(names.len(), JobSpec::SETTINGS.len() + 1, "two settings have one name");
+    assert_eq!(json.as_object().unwrap().len(), names.len());
     for setting in JobSpec::SETTINGS {
-        let refused = valid().set(setting, "\u{0}").err().map(|e| e.field);
-        assert_ne!(refused.as_deref(), Some("setting"), "{setting} is not known to set()");
-        assert!(json.get(setting).is_some(), "{setting} is not a key");
+        assert_eq!(setting.name.replace(|c: char| c.is_ascii_lowercase() || c == '-', ""), "");
+        assert!(json.get(setting.name).is_some(), "{} is not a key", setting.name);
+        assert!(setting.doc().ends_with(['.', ']']), "{}: {}", setting.name, setting.doc());
+        assert_eq!(setting.unit.is_empty(), setting.form() == Form::Truth, "{}", setting.name);
+        let text = match setting.form() {
+            Form::Whole { .. } => "7".to_owned(),
+            Form::Number => "0.25".to_owned(),
+            Form::Truth => "true".to_owned(),
+            Form::Text => "file.tsv".to_owned(),
+            Form::Duration => "7s".to_owned(),
+            Form::OneOf(names) => {
+                let default = setting.default_text();
+                names.into_iter().find(|name| Some(name) != default.as_ref()).unwrap()
+            }
+            Form::List(_) => "worker=1,slow=7".to_owned(),
+        };
+        let mut spec = JobSpec::default();
+        spec.set(setting.name, &text).unwrap();
+        assert_ne!(spec, JobSpec::default(), "{} = {text} changes nothing", setting.name);
+        assert_eq!(spec.texts()[setting.name].trim_matches(['[', ']', '"']), text);
+        spec.reset(setting.name).unwrap();
+        assert_eq!(spec, JobSpec::default());
     }
-    // `program` stands after `--` and is the one key that is no flag.
-    assert_eq!(json.as_object().unwrap().len(), JobSpec::SETTINGS.len() + 1);
+}
+
+#[test]
+fn settings_of_policies_travel_with_the_others() {
+    let mut spec = valid();
+    spec.put("policy", &json!({ "name": "none", "nd": { "window": 5, "most": "1s" } })).unwrap();
+    assert_eq!(spec.policy, "none");
+    let json = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
+    assert_eq!((spec.texts()["policy"].as_str(), spec.texts()["policy.nd.window"].as_str()), ("none", "5"));
+    spec.check_names().unwrap();
+    spec.policy_settings.insert("dn".to_owned(), PolicySettings::new());
+    let error = spec.validate().unwrap_err().to_string();
+    assert_eq!(error, "[policy.…] = dn: must be one of none, nd; did you mean `nd`?");
+}
+
+#[test]
+fn an_unknown_key_of_a_spec_is_refused() {
+    let error = serde_json::from_str::<JobSpec>(r#"{"epoch": 3}"#).unwrap_err().to_string();
+    assert!(error.contains("did you mean `epochs`?"), "{error}");
 }
 
 #[test]

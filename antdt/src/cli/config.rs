@@ -1,0 +1,301 @@
+//! `antdt config`: the settings of a job, where each comes from, and what there is to set.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+use serde_json::{Map, Value as Json, json};
+
+use super::{CliError, flags, job_file};
+use crate::job::JobSpec;
+use crate::job::value::Form;
+
+/// Where the value of a setting comes from. The later ones go before the earlier ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A line of the job file.
+    File(PathBuf, usize),
+    /// An environment variable.
+    Variable(String),
+    /// The command line.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(file, line) => write!(f, "{}:{line}", file.display()),
+            Self::Variable(name) => write!(f, "variable {name}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// The settings of a job with the origin of each; what is not among the origins has its default.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) spec: JobSpec,
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Resolved {
+    fn origin(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+}
+
+/// Reads the settings: command line over environment over job file over defaults.
+pub(super) fn resolve(
+    matches: &ArgMatches,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<Resolved, CliError> {
+    let mut spec = JobSpec::default();
+    let mut origins = BTreeMap::new();
+    let job = matches.get_one::<String>("job").cloned().or_else(|| env("ANTDT_JOB"));
+    if let Some(file) = job.map(PathBuf::from) {
+        for (key, line) in job_file::apply(&mut spec, &file)? {
+            origins.insert(key, Origin::File(file.clone(), line));
+        }
+    }
+    for setting in JobSpec::SETTINGS {
+        let given: Vec<String> =
+            matches.get_many::<String>(setting.name).into_iter().flatten().cloned().collect();
+        let variable = setting.variable().and_then(|name| env(&name).map(|text| (name, text)));
+        let (values, origin) = match (given.is_empty(), variable) {
+            (false, _) => (given, Origin::Flag(setting.flag())),
+            (true, Some((name, text))) => match setting.form() {
+                Form::List(_) => (text.split(';').map(str::to_owned).collect(), Origin::Variable(name)),
+                Form::Whole { .. }
+                | Form::Number
+                | Form::Truth
+                | Form::Text
+                | Form::Duration
+                | Form::OneOf(_) => (vec![text], Origin::Variable(name)),
+            },
+            (true, None) => continue,
+        };
+        spec.reset(setting.name)?;
+        for value in values {
+            spec.set(setting.name, &value).map_err(|error| match &origin {
+                Origin::Variable(name) => CliError::new(format!("{name}: {error}")),
+                Origin::Default | Origin::File(..) | Origin::Flag(_) => CliError::from(error),
+            })?;
+        }
+        origins.insert(setting.name, origin);
+    }
+    if let Some(program) = matches.get_many::<String>("program") {
+        spec.program = Some(program.cloned().collect());
+        origins.insert("program", Origin::Flag("--".to_owned()));
+    }
+    Ok(Resolved { spec, origins })
+}
+
+/// The grammar of `antdt config`.
+pub(super) fn grammar() -> Clap {
+    let show = Clap::new("show")
+        .about("Print the settings that antdt run would take with these flags, as a job file")
+        .override_usage("antdt config show [--origin] [--json] [FLAGS OF antdt run]")
+        .after_help("Each value is checked, but not all of them together: that is done by antdt run.")
+        .arg(
+            Arg::new("origin")
+                .long("origin")
+                .action(ArgAction::SetTrue)
+                .help("say of each value where it comes from: default, file and line, variable, flag"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("print JSON; with --origin, an object of value and origin for each setting"),
+        );
+    Clap::new("config")
+        .about("Settings: what a job would have, and what there is to set")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(flags::with_settings(show))
+        .subcommand(Clap::new("schema").about("Print the JSON schema of a job file"))
+        .subcommand(Clap::new("reference").about("Print the list of all settings in Markdown"))
+}
+
+/// Returns what a subcommand of `antdt config` prints.
+pub(super) fn print(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>) -> Result<String, CliError> {
+    match matches.subcommand() {
+        Some(("show", show)) => {
+            let resolved = resolve(show, env)?;
+            resolved.spec.check_names()?;
+            let origins = show.get_flag("origin");
+            if show.get_flag("json") {
+                Ok(show_json(&resolved, origins))
+            } else {
+                Ok(show_toml(&resolved, origins))
+            }
+        }
+        Some(("schema", _)) => Ok(pretty(&schema())),
+        Some(("reference", _)) => Ok(reference()),
+        _ => Err(CliError::new("config: what about it? try `antdt config --help`")),
+    }
+}
+
+fn pretty(json: &Json) -> String {
+    format!("{json:#}\n")
+}
+
+fn show_json(resolved: &Resolved, origins: bool) -> String {
+    let with_origin = |(key, value): (String, Json)| {
+        let origin = resolved.origin(&key).to_string();
+        (key, json!({ "value": value, "origin": origin }))
+    };
+    let json = resolved.spec.to_json();
+    pretty(&Json::Object(if origins { json.into_iter().map(with_origin).collect() } else { json }))
+}
+
+/// A job file: what is not set stands in a comment. The policy stands last, since its tables end the plain keys.
+fn show_toml(resolved: &Resolved, origins: bool) -> String {
+    let json = resolved.spec.to_json();
+    let (mut plain, mut tables) = (Vec::new(), String::new());
+    for key in JobSpec::keys() {
+        let (value, comment) = match &json[key] {
+            Json::Null => (format!("# {key} is not set"), unset_text(key)),
+            Json::Object(object) => {
+                tables = policy_tables(object, origins.then(|| resolved.origin(key)));
+                continue;
+            }
+            value => (format!("{key} = {}", toml_text(value)), String::new()),
+        };
+        let comment = if origins { format!("  # {}", resolved.origin(key)) } else { comment };
+        plain.push((value, comment));
+    }
+    let width =
+        plain.iter().map(|(value, _)| value.chars().count()).filter(|len| *len <= 60).max().unwrap_or(0);
+    let mut text = String::new();
+    for (value, comment) in plain {
+        let line = if comment.is_empty() { value } else { format!("{value:width$}{comment}") };
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text + &tables
+}
+
+fn unset_text(key: &str) -> String {
+    let setting = JobSpec::SETTINGS.iter().find(|setting| setting.name == key);
+    setting.and_then(crate::job::Setting::default_text).map(|text| format!(": {text}")).unwrap_or_default()
+}
+
+/// `[policy]`, then a table for each policy.
+fn policy_tables(object: &Map<String, Json>, origin: Option<&Origin>) -> String {
+    let origin = origin.map(|origin| format!("  # {origin}")).unwrap_or_default();
+    let mut text = format!("\n[policy]{origin}\n");
+    for (name, value) in object.iter().filter(|(_, value)| !value.is_object()) {
+        let _ = writeln!(text, "{name} = {}", toml_text(value));
+    }
+    for (policy, settings) in object {
+        if let Json::Object(settings) = settings {
+            let _ = writeln!(text, "\n[policy.{}]", toml_key(policy));
+            for (name, value) in settings {
+                let _ = writeln!(text, "{} = {}", toml_key(name), toml_text(value));
+            }
+        }
+    }
+    text
+}
+
+/// A value as TOML writes it in one line.
+fn toml_text(value: &Json) -> String {
+    toml::Value::try_from(value).map_or_else(|_| value.to_string(), |value| value.to_string())
+}
+
+fn toml_key(key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { toml_text(&json!(key)) }
+}
+
+/// The JSON schema of a job file.
+fn schema() -> Json {
+    let mut properties: Map<String, Json> =
+        JobSpec::SETTINGS.iter().map(|setting| (setting.name.to_owned(), setting.schema())).collect();
+    let policy = properties["policy"].clone();
+    let mut tables = Map::new();
+    tables.insert("name".to_owned(), policy.clone());
+    for name in policy["enum"].as_array().into_iter().flatten().filter_map(Json::as_str) {
+        tables
+            .insert(name.to_owned(), json!({ "type": "object", "description": "Settings of this policy." }));
+    }
+    properties["policy"] = json!({
+        "description": "Policy by name, or a table with its name and the settings of policies.",
+        "anyOf": [
+            policy,
+            { "type": "object", "properties": tables, "additionalProperties": false },
+        ],
+    });
+    properties.insert(
+        "program".to_owned(),
+        json!({
+            "type": "array",
+            "items": { "type": "string" },
+            "minItems": 1,
+            "description": "The user's own program and its arguments, started in place of the built-in workload.",
+        }),
+    );
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "AntDT job file",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+    })
+}
+
+/// The list of all settings in Markdown: `docs/settings.md`.
+fn reference() -> String {
+    let mut text = "\
+# Settings
+
+Printed by `antdt config reference`. A setting is a flag of `antdt run`, an environment variable and a key of the job
+file (`--job job.toml`). The flag goes before the variable, the variable before the file, the file before the default.
+`antdt config show --origin` prints the values and where each comes from; `antdt config schema` prints a JSON schema
+for editors. In a job file, numbers, `true` and `false` are written plainly, all other values in quotes, lists in
+brackets; the values of a list are separated by `;` in a variable.
+
+The settings of a policy stand in a table of their own, `[policy.nd]`. In such a file the policy itself is named by
+`name` under `[policy]`, or by the flag.
+
+| key, and flag without `--` | variable | value | default | what |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for setting in JobSpec::SETTINGS {
+        let variable = setting.variable().map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
+        let (default, doc) = (setting.default_text().unwrap_or_default(), cell(&setting.doc()));
+        let form = form_text(&setting.form(), setting.unit);
+        let _ = writeln!(text, "| `{}` | {variable} | {form} | {} | {doc} |", setting.name, cell(&default));
+    }
+    text.push_str(
+        "| `program`, after `--` as a flag | none | list of words | | The user's own program and its arguments, \
+         started in place of the built-in workload. |\n",
+    );
+    text
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn form_text(form: &Form, unit: &str) -> String {
+    match form {
+        Form::Whole { .. } => format!("`{unit}`, a whole number"),
+        Form::Number => format!("`{unit}`, a number"),
+        Form::Truth => "`true` or `false`".to_owned(),
+        Form::Text => format!("`{unit}`"),
+        Form::Duration => "a time with its unit: `250ms`, `10s`, `1m30s`".to_owned(),
+        Form::OneOf(names) => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        Form::List(each) => format!("list of {}", form_text(each, unit)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! What `antdt config` prints.
+
+use crate::cli::{Command, parse};
+use crate::job::JobSpec;
+
+fn printed(line: &str, env: &[(&str, &str)]) -> String {
+    let get = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+    match parse(line.split_whitespace().map(str::to_owned), get) {
+        Ok(Command::Print(text)) => text,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+const JOB: &str = "epochs = 2\n\nseed = 2\nstraggler = [\"worker=1,slow=4\"]\nheartbeat = \"1s\"\n";
+
+fn with_job_file(text: &str, check: impl FnOnce(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.toml");
+    std::fs::write(&file, text).unwrap();
+    check(file.to_str().unwrap());
+}
+
+#[test]
+fn every_value_says_where_it_comes_from() {
+    with_job_file(JOB, |file| {
+        let env = [("ANTDT_SEED", "3"), ("ANTDT_EPOCHS", "4"), ("ANTDT_DATA", "/elsewhere")];
+        let text = printed(&format!("config show --origin --job {file} --epochs 5 -- prog x"), &env);
+        let line = |key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{text}"));
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("epochs"), "epochs = 5 # flag --epochs");
+        assert_eq!(line("seed"), "seed = 3 # variable ANTDT_SEED");
+        assert_eq!(line("heartbeat"), format!("heartbeat = \"1s\" # {file}:5"));
+        assert_eq!(line("straggler"), format!("straggler = [\"worker=1,slow=4\"] # {file}:4"));
+        assert_eq!(line("servers"), "servers = 0 # default");
+        assert_eq!(line("# data"), "# data is not set # default");
+        assert_eq!(line("program"), "program = [\"prog\", \"x\"] # flag --");
+        let json = printed(&format!("config show --origin --json --job {file}"), &env);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["seed"], serde_json::json!({ "value": 3, "origin": "variable ANTDT_SEED" }));
+        assert_eq!(json["servers"]["origin"], "default");
+    });
+}
+
+#[test]
+fn what_is_shown_is_a_job_file_of_the_same_job() {
+    let tables = "[policy]\nname = \"none\"\n[policy.nd]\n\"a b\" = [1, 2]\nwindow = { most = \"1s\" }\n";
+    for (job, flags) in [
+        (JOB, "--learning-rate 0.05 --eval-fraction 0.5 --quiet --data a/b.tsv --format adult -- prog a=1"),
+        (tables, "--sync ps-bsp --servers 2 --data synthetic:9"),
+        ("", ""),
+    ] {
+        with_job_file(job, |file| {
+            let shown = printed(&format!("config show --job {file} {flags}"), &[]);
+            let json: JobSpec =
+                serde_json::from_str(&printed(&format!("config show --json --job {file} {flags}"), &[]))
+                    .unwrap();
+            with_job_file(&shown, |again| {
+                assert_eq!(printed(&format!("config show --job {again}"), &[]), shown);
+                let again = printed(&format!("config show --json --job {again}"), &[]);
+                assert_eq!(serde_json::from_str::<JobSpec>(&again).unwrap(), json, "{shown}");
+            });
+        });
+    }
+}
+
+#[test]
+fn a_wrong_name_in_a_file_is_refused() {
+    with_job_file("policy = \"dn\"", |file| {
+        let error = parse(["config", "show", "--job", file].map(str::to_owned), |_| None).unwrap_err();
+        assert!(error.to_string().contains("did you mean `nd`?"), "{error}");
+    });
+}
+
+#[test]
+fn the_list_of_settings_in_the_documents_is_up_to_date() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    assert_eq!(
+        written,
+        printed("config reference", &[]),
+        "write it anew: cargo run -p antdt --features cli -- config reference > docs/settings.md"
+    );
+}

@@ -1,0 +1,84 @@
+//! Settings that are one of a few names.
+
+use std::fmt;
+
+use antdt_core::InvalidValue;
+use serde_json::{Value as Json, json};
+
+use super::value::{Form, Value, choose};
+
+/// Declares an enum whose variants are written by name.
+macro_rules! choices {
+    ($(
+        $(#[$doc:meta])*
+        $Name:ident { $( $(#[$variant_doc:meta])* $Variant:ident = $text:literal; )+ }
+    )+) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $Name { $( $(#[$variant_doc])* $Variant ),+ }
+
+        impl $Name {
+            /// All of them, in the order of the help text.
+            pub const ALL: &[Self] = &[ $( Self::$Variant ),+ ];
+
+            /// Returns the name in settings.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$Variant => $text ),+ }
+            }
+        }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl Value for $Name {
+            fn form() -> Form {
+                Form::OneOf(Self::ALL.iter().map(|value| value.name().to_owned()).collect())
+            }
+
+            fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+                choose(flag, text, Self::ALL, Self::name)
+            }
+
+            fn to_json(&self) -> Json {
+                json!(self.name())
+            }
+        }
+    )+ };
+}
+
+choices! {
+    /// The built-in models.
+    Workload {
+        /// Factorisation machine beside a multi-layer perceptron, over shared embeddings.
+        DeepFm = "deepfm";
+        /// DeepFM's parts with a compressed interaction network.
+        XDeepFm = "xdeepfm";
+    }
+
+    /// Formats of data on disk.
+    DataFormat {
+        /// Tab-separated: label, 13 integers, 26 categories, empty = missing; plain or `.gz`.
+        Criteo = "criteo";
+        /// The UCI Adult census files.
+        Adult = "adult";
+    }
+
+    /// How samples are divided among the workers.
+    Sharding {
+        /// Workers take shards from the ledger as they finish earlier ones.
+        Dynamic = "dynamic";
+        /// Every worker owns an equal share from the start: the baseline that AntDT is compared with.
+        Static = "static";
+    }
+
+    /// How log lines are written.
+    LogFormat {
+        /// For people.
+        Text = "text";
+        /// One JSON object per line.
+        Json = "json";
+    }
+}

@@ -1,0 +1,169 @@
+//! One setting of a job as data, and the macro that makes a struct's fields and these from one entry each.
+
+use antdt_core::InvalidValue;
+use serde_json::Value as Json;
+
+use super::spec::JobSpec;
+use super::value::{Form, not_one_of};
+
+/// A setting of a job: everything about it but its value.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name: the flag without dashes, and the key in a job file.
+    pub name: &'static str,
+    /// What stands for its value in the help; empty if the flag needs none.
+    pub unit: &'static str,
+    /// Lines of its documentation.
+    pub(super) doc: &'static [&'static str],
+    /// What happens without it, if it has no default value.
+    pub(super) unset: Option<&'static str>,
+    /// The names that its text must be one of, if its type does not say it.
+    pub(super) among: Option<fn() -> Vec<&'static str>>,
+    /// The least value of a whole number.
+    pub(super) least: Option<u64>,
+    /// Whether `ANTDT_<NAME>` sets it.
+    pub(super) variable: bool,
+    pub(super) form: fn() -> Form,
+    pub(super) set: fn(&mut JobSpec, &str) -> Result<(), InvalidValue>,
+    pub(super) read: fn(&mut JobSpec, &Json) -> Result<(), InvalidValue>,
+    pub(super) write: fn(&JobSpec) -> Json,
+}
+
+impl Setting {
+    /// Returns the flag: `--global-batch-size`.
+    pub fn flag(&self) -> String {
+        format!("--{}", self.name)
+    }
+
+    /// Returns the environment variable, `ANTDT_GLOBAL_BATCH_SIZE`; `None` if there is none.
+    pub fn variable(&self) -> Option<String> {
+        self.variable.then(|| format!("ANTDT_{}", self.name.replace('-', "_").to_uppercase()))
+    }
+
+    /// Returns what its texts look like.
+    pub fn form(&self) -> Form {
+        match self.among {
+            Some(names) => Form::OneOf(names().into_iter().map(str::to_owned).collect()),
+            None => (self.form)(),
+        }
+    }
+
+    /// Returns its documentation in one line.
+    pub fn doc(&self) -> String {
+        self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns its value in a job of which nothing was said, or what happens without one.
+    pub fn default_text(&self) -> Option<String> {
+        match (self.write)(&JobSpec::default()) {
+            Json::Null => self.unset.map(str::to_owned),
+            Json::Array(list) if list.is_empty() => self.unset.map(str::to_owned),
+            Json::String(text) => Some(text),
+            other => Some(other.to_string()),
+        }
+    }
+
+    /// Returns the JSON schema of its value in a job file.
+    pub fn schema(&self) -> Json {
+        let mut schema = self.form().schema();
+        schema["description"] = Json::String(self.doc());
+        if !self.unit.is_empty() {
+            schema["x-unit"] = Json::String(self.unit.to_owned());
+        }
+        if let Some(least) = self.least {
+            schema["minimum"] = least.into();
+        }
+        let default = (self.write)(&JobSpec::default());
+        if !default.is_null() {
+            schema["default"] = default;
+        }
+        schema
+    }
+
+    /// Refuses a text that must be one of some names and is none.
+    pub(super) fn check_name(&self, text: &str) -> Result<(), InvalidValue> {
+        match self.among.map(|names| names()) {
+            Some(names) if !names.contains(&text) => Err(not_one_of(&self.flag(), text, &names)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a whole number below the least one.
+    pub(super) fn check_least(&self, spec: &JobSpec) -> Result<(), InvalidValue> {
+        let (Some(least), Some(value)) = (self.least, (self.write)(spec).as_u64()) else { return Ok(()) };
+        if value < least {
+            return Err(InvalidValue::new(self.flag(), value, format!("at least {least}")));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the struct of a job's settings and the list of them.
+///
+/// An entry is all there is to write for a setting:
+///
+/// ```text
+/// /// Documentation, which is the help text too.
+/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, least N] [, no variable];
+/// ```
+///
+/// `Type` implements [`Value`](super::value::Value). `UNIT` stands for the value in the help. What follows `others` are
+/// plain fields.
+macro_rules! settings {
+    (
+        $(#[$spec_doc:meta])*
+        pub struct $Spec:ident;
+        $(
+            $(#[doc = $doc:literal])+
+            $field:ident: $Type:ty = $default:expr, $name:literal, $unit:literal
+            $(, unset $unset:literal)?
+            $(, among $names:expr)?
+            $(, least $least:literal)?
+            $(, no $variable:ident)?;
+        )+
+        others:
+        $( $(#[$other_doc:meta])+ $other:ident: $Other:ty = $other_default:expr; )+
+    ) => {
+        $(#[$spec_doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $Spec {
+            $(
+                $(#[doc = $doc])+
+                #[doc = concat!("\n\nThe flag `--", $name, "`.")]
+                pub $field: $Type,
+            )+
+            $( $(#[$other_doc])+ pub $other: $Other, )+
+        }
+
+        impl Default for $Spec {
+            fn default() -> Self {
+                Self { $( $field: $default, )+ $( $other: $other_default, )+ }
+            }
+        }
+
+        impl $Spec {
+            /// Every setting that is a flag, in the order of the help text.
+            pub const SETTINGS: &[$crate::job::Setting] = &[ $( $crate::job::Setting {
+                name: $name,
+                unit: $unit,
+                doc: &[ $( $doc ),+ ],
+                unset: { let unset: &[&str] = &[ $( $unset )? ]; unset.first().copied() },
+                among: {
+                    let names: &[fn() -> Vec<&'static str>] = &[ $( || ($names).to_vec() )? ];
+                    names.first().copied()
+                },
+                least: { let least: &[u64] = &[ $( $least )? ]; least.first().copied() },
+                variable: { let without: &[&str] = &[ $( stringify!($variable) )? ]; without.is_empty() },
+                form: <$Type as $crate::job::value::Value>::form,
+                set: |spec, text| $crate::job::value::Value::set(&mut spec.$field, concat!("--", $name), text),
+                read: |spec, json| {
+                    spec.$field = $crate::job::value::Value::from_json(concat!("--", $name), json)?;
+                    Ok(())
+                },
+                write: |spec| $crate::job::value::Value::to_json(&spec.$field),
+            } ),+ ];
+        }
+    };
+}
+
+pub(super) use settings;

@@ -1,0 +1,313 @@
+//! What the value of a setting can be: how it is read, written and described.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use antdt_collective::schedule::Choice;
+use antdt_core::text::{format_duration, named_duration, nearest};
+use antdt_core::{InvalidValue, SyncMode};
+use serde_json::{Value as Json, json};
+
+/// What the texts of a setting look like: for the help, the list of settings and the schema of the job file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// A whole number below 2 to the power of `bits`.
+    Whole {
+        /// Bits of the number.
+        bits: u32,
+    },
+    /// A finite number.
+    Number,
+    /// `true` or `false`; the flag needs no value.
+    Truth,
+    /// Any text but an empty one.
+    Text,
+    /// A length of time with its unit.
+    Duration,
+    /// One of these names.
+    OneOf(Vec<String>),
+    /// Several values: a flag that may be repeated, an array in a job file, `;` between them in a variable.
+    List(Box<Form>),
+}
+
+impl Form {
+    /// Returns the JSON schema of the values.
+    pub fn schema(&self) -> Json {
+        match self {
+            Self::Whole { bits } => {
+                let most = u64::MAX >> (64 - bits);
+                json!({ "type": "integer", "minimum": 0, "maximum": most })
+            }
+            Self::Number => json!({ "type": "number" }),
+            Self::Truth => json!({ "type": "boolean" }),
+            Self::Text => json!({ "type": "string", "minLength": 1 }),
+            Self::Duration => json!({
+                "type": "string",
+                "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$",
+                "examples": ["250ms", "10s", "1m30s"],
+            }),
+            Self::OneOf(names) => json!({ "type": "string", "enum": names }),
+            Self::List(each) => json!({ "type": "array", "items": each.schema() }),
+        }
+    }
+}
+
+/// The type of a setting.
+///
+/// Texts come from flags and variables, JSON from job files and from the master. `flag` (`--global-batch-size`) is
+/// what an error names.
+pub trait Value: Sized {
+    /// Returns the form of the texts.
+    fn form() -> Form;
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// If the text is no such value, with what would be one.
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue>;
+
+    /// Reads a value in place of the old one; a list grows by it.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    fn set(&mut self, flag: &str, text: &str) -> Result<(), InvalidValue> {
+        *self = Self::parse(flag, text)?;
+        Ok(())
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote, or a job file says.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse); and if it is a list or a table and should be one value.
+    fn from_json(flag: &str, json: &Json) -> Result<Self, InvalidValue> {
+        Self::parse(flag, &plain(flag, json)?)
+    }
+
+    /// Returns the value as a number, a truth, a text or a list of these; null stands for "not set".
+    fn to_json(&self) -> Json;
+}
+
+/// Returns the text form of a JSON value that is neither null nor nested.
+fn plain(flag: &str, json: &Json) -> Result<String, InvalidValue> {
+    match json {
+        Json::String(text) => Ok(text.clone()),
+        Json::Number(number) => Ok(number.to_string()),
+        Json::Bool(truth) => Ok(truth.to_string()),
+        Json::Null | Json::Array(_) | Json::Object(_) => {
+            Err(InvalidValue::new(flag, json, "a text, a number, true or false"))
+        }
+    }
+}
+
+macro_rules! whole {
+    ($($Whole:ty),+) => { $(
+        impl Value for $Whole {
+            fn form() -> Form {
+                Form::Whole { bits: Self::BITS }
+            }
+
+            fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+                // Underscores group digits, as in Rust.
+                let digits: String = text.chars().filter(|c| *c != '_').collect();
+                let expected = format!("a whole number from 0 to below 2^{}", Self::BITS);
+                digits.parse().map_err(|_| InvalidValue::new(flag, text, expected))
+            }
+
+            fn to_json(&self) -> Json {
+                json!(self)
+            }
+        }
+    )+ };
+}
+
+whole!(u16, u32, u64);
+
+macro_rules! number {
+    ($($Number:ty),+) => { $(
+        impl Value for $Number {
+            fn form() -> Form {
+                Form::Number
+            }
+
+            fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+                text.parse().map_err(|_| InvalidValue::new(flag, text, "a number"))
+            }
+
+            fn to_json(&self) -> Json {
+                // By its text, so that 0.05 stays 0.05 and not the nearest number of more digits.
+                self.to_string().parse::<f64>().map_or(Json::Null, |number| json!(number))
+            }
+        }
+    )+ };
+}
+
+number!(f32, f64);
+
+impl Value for bool {
+    fn form() -> Form {
+        Form::Truth
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        match text {
+            "true" | "1" | "" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err(InvalidValue::new(flag, text, "true or false")),
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        Json::Bool(*self)
+    }
+}
+
+impl Value for String {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        if text.is_empty() { Err(InvalidValue::new(flag, "``", "not empty")) } else { Ok(text.to_owned()) }
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self)
+    }
+}
+
+impl Value for PathBuf {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        String::parse(flag, text).map(Self::from)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.display().to_string())
+    }
+}
+
+impl Value for Duration {
+    fn form() -> Form {
+        Form::Duration
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        named_duration(flag, text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(format_duration(*self))
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    fn form() -> Form {
+        T::form()
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        T::parse(flag, text).map(Some)
+    }
+
+    fn from_json(flag: &str, json: &Json) -> Result<Self, InvalidValue> {
+        if json.is_null() { Ok(None) } else { T::from_json(flag, json).map(Some) }
+    }
+
+    fn to_json(&self) -> Json {
+        self.as_ref().map_or(Json::Null, T::to_json)
+    }
+}
+
+impl<T: Value> Value for Vec<T> {
+    fn form() -> Form {
+        Form::List(Box::new(T::form()))
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        T::parse(flag, text).map(|value| vec![value])
+    }
+
+    fn set(&mut self, flag: &str, text: &str) -> Result<(), InvalidValue> {
+        self.push(T::parse(flag, text)?);
+        Ok(())
+    }
+
+    fn from_json(flag: &str, json: &Json) -> Result<Self, InvalidValue> {
+        match json {
+            Json::Array(list) => list.iter().map(|each| T::from_json(flag, each)).collect(),
+            // A list of one may be written without brackets.
+            one => T::from_json(flag, one).map(|value| vec![value]),
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        self.iter().map(T::to_json).collect()
+    }
+}
+
+impl Value for SyncMode {
+    fn form() -> Form {
+        Form::OneOf(Self::ALL.map(|mode| mode.name().to_owned()).to_vec())
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        choose(flag, text, &Self::ALL, Self::name)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.name())
+    }
+}
+
+impl Value for Choice {
+    fn form() -> Form {
+        Form::OneOf(Self::ALL.map(|choice| choice.to_string()).to_vec())
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        text.parse().map_err(|_| not_one_of(flag, text, &Self::ALL.map(|choice| choice.to_string())))
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}
+
+/// Reads a type that has a text form of its own, which no [`Form`] describes further.
+pub(super) fn parse_text<T: FromStr<Err = InvalidValue> + Display>(
+    flag: &str,
+    text: &str,
+) -> Result<T, InvalidValue> {
+    // The type's errors name the setting that it was made for, and may go on: `--straggler from`.
+    text.parse().map_err(|error: InvalidValue| {
+        let rest = error.field.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();
+        InvalidValue { field: format!("{flag}{rest}"), ..error }
+    })
+}
+
+/// Returns the one of `all` whose name is `text`.
+pub(super) fn choose<T: Copy>(
+    flag: &str,
+    text: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, InvalidValue> {
+    let found = all.iter().copied().find(|value| name(*value) == text);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|value| name(*value)).collect();
+        not_one_of(flag, text, &names)
+    })
+}
+
+/// Returns the error for a name that is not among `names`, with the nearest one.
+pub(super) fn not_one_of<S: AsRef<str>>(flag: &str, text: &str, names: &[S]) -> InvalidValue {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    let suggestion =
+        nearest(text, &names).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
+    InvalidValue::new(flag, text, format!("one of {}{suggestion}", names.join(", ")))
+}
