@@ -16,7 +16,7 @@
 //! the generator then says again what it has said: go, skip, or what became of a group. For that it keeps the verdicts of
 //! the groups that served each worker's newest request, and nothing older.
 //!
-//! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see the [crate](crate).
+//! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see the [crate].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -106,7 +106,7 @@ struct Group {
 /// - a group is committed if all of its members have reported its average, and aborted otherwise, for all of them;
 /// - a request is answered if members report or are given up: no set of workers waits for each other.
 ///
-/// See the [crate](crate) for the cost.
+/// See the [crate] for the cost.
 #[derive(Debug, Clone)]
 #[doc(alias = "GG")]
 pub struct GroupGenerator {
