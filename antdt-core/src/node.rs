@@ -27,10 +27,14 @@ impl fmt::Display for DeviceClass {
 pub struct NodeInfo {
     /// Which life of which node.
     pub holder: Holder,
-    /// Where it runs, for anti-affinity.
+    /// Name of the host it runs on, for anti-affinity.
     pub host: String,
     /// Its hardware.
     pub device: DeviceClass,
+    /// Memory that the processes of the node's host, or of its container, may use together, in bytes; `None` if the
+    /// system does not say.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub memory_bytes: Option<u64>,
     /// Smallest batch it can be given, in samples.
     pub batch_size_min: u32,
     /// Largest batch that fits, in samples.

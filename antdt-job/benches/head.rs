@@ -137,6 +137,7 @@ impl Job {
             holder: Holder::new(node, incarnation),
             host: format!("host-{}", node.index / 8),
             device: DeviceClass::default(),
+            memory_bytes: None,
             batch_size_min: 1,
             batch_size_max: 100 * BATCH,
         };

@@ -80,6 +80,7 @@ impl SyntheticJob {
             holder: self.holder(index),
             host: "localhost".to_owned(),
             device: self.workers[index].device.clone(),
+            memory_bytes: None,
             batch_size_min: 1,
             batch_size_max: u32::MAX,
         }

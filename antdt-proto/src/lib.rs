@@ -20,4 +20,7 @@ pub mod v1;
 
 pub mod convert;
 
+pub mod auth;
+
+pub use auth::{Bearer, JobChannel, Token, TokenCheck};
 pub use convert::WireError;

@@ -566,6 +566,7 @@ impl<O: Observer> World<O> {
             holder,
             host: format!("host-{host}"),
             device: self.models.compute.device(holder.node),
+            memory_bytes: None,
             batch_size_min: 1,
             batch_size_max: self.setup.global_batch_size,
         };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
 use antdt_agent::Trainer;
@@ -17,6 +17,7 @@ use crate::cli::{CliError, Command, DataSynth};
 use crate::job::{DataFormat, DataSource, JobSpec, LogFormat, Workload};
 use crate::master::{self, Programs};
 use crate::node::NodeEnv;
+use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
 use crate::simulate::{self, Answer};
 use crate::worker::WorkerError;
@@ -58,6 +59,8 @@ pub fn main() -> ExitCode {
         Command::WhatIf(asked) => return compute(move || simulate::whatif::run(&asked), torn),
         Command::Sim(asked) => return compute(move || simulate::scenario::run(&asked), torn),
         Command::Diff(asked) => return compute(move || simulate::diff(&asked), torn),
+        Command::Status(dir) => remote(dir.as_deref(), false),
+        Command::Stop(dir) => remote(dir.as_deref(), true),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
         Command::Exec(program) => return exec(&program),
@@ -142,6 +145,21 @@ fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Asks a running job where it stands, or to end, and says what came of it.
+fn remote(dir: Option<&Path>, stop: bool) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let text = runtime.block_on(async {
+        let job = RemoteJob::find(dir)?;
+        if stop {
+            job.stop().await?;
+            Ok::<_, RemoteError>(format!("job {} is stopped\n", job.job()))
+        } else {
+            Ok(remote::render(&job.describe().await?))
+        }
+    })?;
+    print(&text)
 }
 
 fn data_synth(synth: &DataSynth) -> Result<Answer, CliError> {

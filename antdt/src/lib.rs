@@ -3,8 +3,12 @@
 
 pub mod job;
 
+pub mod host;
 pub mod master;
+pub mod net;
 pub mod node;
+pub mod remote;
+pub mod run_dir;
 pub mod server;
 pub mod worker;
 

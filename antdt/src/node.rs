@@ -1,23 +1,33 @@
 //! What a process of a job is told by its launcher.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use antdt_agent::Notice;
 use antdt_agent::runtime::{Agent, AgentConfig};
-use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
+use antdt_collective::JobToken;
+use antdt_core::{Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
 
-use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT};
+use antdt_job::limits::CALL_TIMEOUT;
+use antdt_proto::Token;
 
 use crate::job::JobSpec;
 use crate::worker::WorkerError;
+use crate::{host, net};
 
 /// The environment of one life of one node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeEnv {
-    /// "address:port" of the master.
+    /// "address:port" or "name:port" of the master; an IPv6 address is in brackets.
     pub master: String,
     /// Name of the job.
     pub job: String,
+    /// The job's secret.
+    pub token: Token,
+    /// Address or name that the node's data plane listens on.
+    pub bind: String,
+    /// Address or name that others are told; `None` follows from `bind`.
+    pub advertise: Option<String>,
     /// Which life of which node this process is.
     pub holder: Holder,
     /// When the job began: time since the Unix epoch.
@@ -31,6 +41,14 @@ impl NodeEnv {
     pub const MASTER: &'static str = "ANTDT_MASTER";
     /// Variable with the job's name.
     pub const JOB: &'static str = "ANTDT_JOB_ID";
+    /// Variable with the job's secret.
+    pub const TOKEN: &'static str = "ANTDT_TOKEN";
+    /// Variable with the address that the node's data plane listens on. A launcher that starts nodes on several hosts
+    /// sets it for each.
+    pub const BIND: &'static str = "ANTDT_BIND";
+    /// Variable with the address or name that others reach the node by; without it, the one that it
+    /// listens on. A launcher that starts nodes on several hosts may set it for each.
+    pub const ADVERTISE: &'static str = "ANTDT_ADVERTISE";
     /// Variable with the node: `worker-1`.
     pub const NODE: &'static str = "ANTDT_NODE";
     /// Variable with the life of the node, from 0.
@@ -66,6 +84,13 @@ impl NodeEnv {
         Ok(Self {
             master: variable(Self::MASTER)?,
             job: variable(Self::JOB)?,
+            token: Token::new(variable(Self::TOKEN)?)
+                .map_err(|_| InvalidValue::new(Self::TOKEN, "(a secret)", "the token of the job"))?,
+            bind: net::host(Self::BIND, &variable(Self::BIND)?)?,
+            advertise: get(Self::ADVERTISE)
+                .filter(|text| !text.is_empty())
+                .map(|text| net::host(Self::ADVERTISE, &text))
+                .transpose()?,
             holder: Holder::new(node, Incarnation(incarnation)),
             job_start: Duration::from_nanos(number(Self::JOB_START)?),
             spec,
@@ -78,36 +103,78 @@ impl NodeEnv {
         [
             (Self::MASTER, self.master.clone()),
             (Self::JOB, self.job.clone()),
+            (Self::TOKEN, self.token.text().to_owned()),
+            (Self::BIND, self.bind.clone()),
             (Self::NODE, self.holder.node.to_string()),
             (Self::INCARNATION, self.holder.incarnation.to_string()),
             (Self::JOB_START, self.job_start.as_nanos().to_string()),
             (Self::SPEC, spec),
         ]
         .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        .into_iter()
+        .chain(self.advertise.clone().map(|host| (Self::ADVERTISE.to_owned(), host)))
+        .collect()
     }
 
-    /// Registers this process with its master.
+    /// What keeps processes of other jobs out of the data plane: derived from the job's secret.
+    pub(crate) fn job_token(&self) -> JobToken {
+        JobToken::new(self.token.text())
+    }
+
+    /// Where the node's data plane listens: a free port of the address that [`BIND`](Self::BIND) says.
+    pub(crate) fn data_plane(&self) -> Result<SocketAddr, WorkerError> {
+        let address = net::bind_address(&self.bind).map_err(|error| {
+            WorkerError::Input(format!(
+                "--bind, {} = {}: {error}; name an address of this host",
+                Self::BIND,
+                self.bind
+            ))
+        })?;
+        Ok(SocketAddr::new(address, 0))
+    }
+
+    /// What others are told of a data plane that listens at `local`.
+    fn advertised(&self, local: SocketAddr) -> Result<String, WorkerError> {
+        if let Some(host) = &self.advertise {
+            return Ok(net::join(host, local.port()));
+        }
+        if !local.ip().is_unspecified() {
+            return Ok(local.to_string());
+        }
+        // It listens everywhere: peers get the address that the master sees.
+        let towards = |master| net::local_address_towards(master);
+        let address: IpAddr = net::resolve(&self.master, local.ip()).and_then(towards).map_err(|error| {
+            WorkerError::Address(format!(
+                "there is no route to the master at {}: {error}; set {}",
+                self.master,
+                Self::ADVERTISE
+            ))
+        })?;
+        Ok(SocketAddr::new(address, local.port()).to_string())
+    }
+
+    /// Registers this process, whose data plane listens at `local`, with its master.
     pub(crate) fn connect(
         &self,
-        data_address: String,
+        local: SocketAddr,
         on_notice: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Result<Agent, WorkerError> {
         let config = AgentConfig {
             master: self.master.clone(),
             job: self.job.clone(),
+            token: self.token.clone(),
             info: NodeInfo {
                 holder: self.holder,
-                host: "localhost".to_owned(),
-                // All processes of a launcher share the host, and with it the hardware.
-                device: DeviceClass::default(),
+                host: host::name(),
+                device: host::device(),
+                memory_bytes: host::memory_bytes(),
                 batch_size_min: 1,
                 batch_size_max: self.spec.global_batch_size.max(1),
             },
-            data_address,
+            data_address: self.advertised(local)?,
             awaits_servers: self.holder.node.role == Role::Worker && self.spec.sync.has_servers(),
             call_timeout: CALL_TIMEOUT,
-            master_timeout: MASTER_TIMEOUT,
+            master_timeout: self.spec.master_grace,
         };
         Ok(Agent::connect(config, on_notice)?)
     }
@@ -123,6 +190,9 @@ mod tests {
         NodeEnv {
             master: "127.0.0.1:4000".to_owned(),
             job: "demo".to_owned(),
+            token: Token::new("secret").unwrap(),
+            bind: "0.0.0.0".to_owned(),
+            advertise: Some("node-7".to_owned()),
             holder: Holder::new(NodeId::worker(2), Incarnation(1)),
             job_start: Duration::from_nanos(1_700_000_000_123_456_789),
             spec: JobSpec { workers: 4, ..JobSpec::default() },
@@ -138,7 +208,7 @@ mod tests {
     #[test]
     fn a_missing_or_malformed_variable_is_named() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        for name in variables.keys() {
+        for name in variables.keys().filter(|name| *name != NodeEnv::ADVERTISE) {
             let error = NodeEnv::read(|n| (n != name).then(|| variables[n].clone())).unwrap_err();
             assert!(error.to_string().contains(name.as_str()), "{error}");
         }
@@ -146,5 +216,25 @@ mod tests {
             Some(if n == NodeEnv::NODE { "boss".to_owned() } else { variables[n].clone() })
         });
         assert!(error.unwrap_err().to_string().contains("worker-N"));
+    }
+
+    #[test]
+    fn others_are_told_the_name_or_the_address_that_they_can_reach() {
+        let told = |bind: &str, advertise: Option<&str>, local: &str| {
+            let env = NodeEnv { bind: bind.to_owned(), advertise: advertise.map(str::to_owned), ..env() };
+            env.advertised(local.parse().unwrap()).unwrap()
+        };
+        assert_eq!(told("0.0.0.0", Some("node-7"), "0.0.0.0:80"), "node-7:80");
+        assert_eq!(told("0.0.0.0", Some("fd00::1"), "[::]:80"), "[fd00::1]:80");
+        assert_eq!(told("10.0.0.1", None, "10.0.0.1:80"), "10.0.0.1:80");
+        assert_eq!(told("::1", None, "[::1]:80"), "[::1]:80");
+        assert_eq!(told("0.0.0.0", None, "0.0.0.0:80"), "127.0.0.1:80", "the address towards the master");
+    }
+
+    #[test]
+    fn a_launcher_may_leave_the_advertised_address_open() {
+        let env = NodeEnv { advertise: None, ..env() };
+        let variables: BTreeMap<String, String> = env.variables().into_iter().collect();
+        assert_eq!(NodeEnv::read(|name| variables.get(name).cloned()).unwrap(), env);
     }
 }

@@ -9,11 +9,17 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use antdt::report::{Outcome, Report};
+use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Evaluation, Gradient, Trainer};
 use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
-use antdt_core::{FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId, SampleRange, Seed};
+use antdt_core::{
+    DeviceClass, FetchOutcome, Generation, Holder, Incarnation, NodeId, NodeInfo, RequestId, SampleRange,
+    Seed,
+};
 use antdt_model::{Replica, SparseGradient};
-use antdt_shard::{DatasetSpec, Epochs, ShardLedger};
+use antdt_proto::{Bearer, Token, v1};
+use antdt_shard::runtime::{ClientOptions, ShardClient};
+use antdt_shard::{DatasetSpec, Epochs, ShardLedger, SourceError};
 use antdt_sim::recording::{Recording, RecordingError};
 
 /// Bound on any one job here; all take seconds.
@@ -25,6 +31,8 @@ fn antdt(args: &[&str]) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
+    // Jobs that are killed leave a run directory behind, which is not to be the user's.
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -410,6 +418,13 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
     let ok = ["--data", "synthetic:100"];
     let cases: Vec<(Vec<&str>, &[&str])> = vec![
         (vec!["run", "--data", "/no/such/file.tsv"], &["/no/such/file.tsv"]),
+        (vec!["run", ok[0], ok[1], "--bind", "0.0.0.0"], &["--advertise", "reach this machine"]),
+        (vec!["run", ok[0], ok[1], "--bind", "127.0.0.1:80"], &["--bind", "without a port"]),
+        (vec!["run", ok[0], ok[1], "--bind", "no-such-host.invalid"], &["--bind", "no-such-host.invalid"]),
+        (vec!["run", ok[0], ok[1], "--master-grace", "10ms"], &["--master-grace", "two heartbeats"]),
+        (vec!["run", ok[0], ok[1], "--run-dir", "/proc/no"], &["--run-dir", "/proc/no", "write to"]),
+        (vec!["status", "/no/such/folder"], &["/no/such/folder", "no job runs there"]),
+        (vec!["stop", "/no/such/folder"], &["/no/such/folder", "--run-dir"]),
         (vec!["run", "--data", narrow, "--format", "criteo"], &["narrow.tsv", "12", "40"]),
         (vec!["run", ok[0], ok[1], "--straggler", "worker=9,slow=2"], &["--straggler", "worker"]),
         (vec!["run", ok[0], ok[1], "--straggler", "worker=0,slow=2,from=10"], &["from", "10s"]),
@@ -461,6 +476,142 @@ fn an_interrupt_ends_the_job_and_leaves_no_process() {
     assert_eq!(report.outcome, Outcome::Failed { why: "interrupted".to_owned() });
     for (node, pid) in pids {
         wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
+    }
+}
+
+#[test]
+fn a_job_tells_where_it_stands_and_is_stopped_through_its_run_directory() {
+    let job = Job::start(&[MODES[1], SLOW].concat());
+    let pids = nodes(&job, &["worker-0", "worker-1", "worker-2", "server-0", "server-1"]);
+    let report = job.folder.path().to_str().unwrap().to_owned();
+    let run_dir = job.folder.path().join("run");
+    let says = wait_for("samples to be committed", || {
+        let output = finish(antdt(&["status", &report]).spawn().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let says = String::from_utf8(output.stdout).unwrap();
+        (!says.contains(", 0 steps") && says.contains("3 of 3 workers")).then_some(says)
+    });
+    assert!(says.contains("samples committed") && says.contains("of 3000"), "{says}");
+    for node in pids.keys() {
+        assert!(says.contains(&format!("{node}, life 0: running")), "{says}");
+    }
+    assert!(says.contains(&format!("on {}", antdt::host::name())), "{says}");
+
+    // Another token reaches nothing.
+    let token = std::fs::read_to_string(run_dir.join("token")).unwrap();
+    std::fs::write(run_dir.join("token"), "guessed").unwrap();
+    let output = finish(antdt(&["stop", run_dir.to_str().unwrap()]).spawn().unwrap());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("refuses the token"), "{said}");
+    std::fs::write(run_dir.join("token"), token).unwrap();
+
+    let output = finish(antdt(&["stop", run_dir.to_str().unwrap()]).spawn().unwrap());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (report, output) = job.finish();
+    assert!(!output.status.success());
+    assert_eq!(report.outcome, Outcome::Failed { why: "interrupted".to_owned() });
+    for (node, pid) in pids {
+        wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
+    }
+    assert!(!run_dir.exists());
+}
+
+#[test]
+fn no_service_of_the_master_answers_a_call_without_the_token() {
+    let job = Job::start(&[MODES[0], SLOW].concat());
+    let run_dir = job.folder.path().join("run");
+    let (master, token) = wait_for("the run directory", || antdt::run_dir::read(&run_dir).ok());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let shards = ShardClient::connect(&master.address, "train", ClientOptions::default()).unwrap();
+        let refused = shards.status().await.unwrap_err();
+        assert!(matches!(&refused, SourceError::Rejected(why) if why.contains("no token")), "{refused}");
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", master.address)).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let guess = Bearer::new(&Token::new("guess").unwrap());
+        let mut control = v1::control_client::ControlClient::new(guess.over(channel));
+        let refused = control.register(v1::RegisterRequest::default()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    });
+    let config = |token| AgentConfig {
+        master: master.address.clone(),
+        job: master.job.clone(),
+        token,
+        info: NodeInfo {
+            holder: Holder::new(NodeId::worker(0), Incarnation(7)),
+            host: String::new(),
+            device: DeviceClass::default(),
+            memory_bytes: None,
+            batch_size_min: 1,
+            batch_size_max: 1,
+        },
+        data_address: String::new(),
+        awaits_servers: false,
+        call_timeout: LIMIT,
+        master_timeout: LIMIT,
+    };
+    let refused = Agent::connect(config(Token::new("guess").unwrap()), |_| {}).unwrap_err();
+    assert!(matches!(refused, AgentError::Unauthorized { .. }), "{refused}");
+    // It is the token that is wrong, and nothing else: with it a call is answered.
+    let shards = runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", master.address)).unwrap();
+        let channel = Bearer::new(&token).over(endpoint.connect().await.unwrap());
+        ShardClient::over(channel, "train", ClientOptions::default()).status().await.unwrap()
+    });
+    assert_eq!(shards.len(), 1);
+    signal(job.child.id(), "INT");
+    job.finish();
+}
+
+#[test]
+fn a_job_without_a_report_is_found_in_the_state_folder_of_its_user() {
+    let state = tempfile::tempdir().unwrap();
+    let with_state = |args: &[&str]| {
+        let mut command = antdt(args);
+        command.env("XDG_STATE_HOME", state.path());
+        command.spawn().unwrap()
+    };
+    let none = finish(with_state(&["status"]));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("error: no job"));
+    let job = with_state(&["run", "--quiet", "--job-id", "a/b", "--", "sh", "-c", "sleep 1000"]);
+    let says = wait_for("the job", || {
+        let output = finish(with_state(&["status"]));
+        let says = String::from_utf8(output.stdout).unwrap();
+        says.contains("worker-0, life 0: running").then_some(says)
+    });
+    assert!(says.starts_with("job a/b: "), "{says}");
+    assert!(state.path().join("antdt/a_b/token").exists());
+    assert!(finish(with_state(&["stop"])).status.success());
+    assert_eq!(finish(job).status.code(), Some(1));
+    assert!(!state.path().join("antdt/a_b").exists());
+}
+
+#[test]
+fn a_foreign_program_ends_with_a_master_that_is_killed() {
+    let mut child = antdt(&["run", "--quiet", "--", "sleep", "1000"]).spawn().unwrap();
+    let is_sleep = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+    };
+    let node = wait_for("the program", || children(child.id()).into_iter().find(is_sleep));
+    assert_eq!(variable(node, "ANTDT_LAUNCHER_PID"), None, "it is not the program's");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the end of the program", || (!alive(node)).then_some(()));
+}
+
+#[test]
+fn a_job_runs_over_ipv6_and_by_name() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: this machine has no IPv6 loopback");
+        return;
+    }
+    for mode in [MODES[0], MODES[2]] {
+        let report = run(&[mode, SMALL, &["--bind", "::1"]].concat());
+        assert_exact(&report, 3000);
+    }
+    for mode in [MODES[0], MODES[1]] {
+        let report = run(&[mode, SMALL, &["--bind", "0.0.0.0", "--advertise", "localhost"]].concat());
+        assert_exact(&report, 3000);
     }
 }
 

@@ -10,19 +10,22 @@ use antdt_core::{
 };
 use antdt_proto::v1;
 use antdt_proto::v1::control_client::ControlClient;
+use antdt_proto::{Bearer, JobChannel, Token};
 use antdt_rt::{Backoff, CancellationToken, JobClock};
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
 
 /// How an agent reaches its master, and what it says of its node.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// "address:port" of the master.
+    /// "address:port" or "name:port" of the master; an IPv6 address is in brackets.
     pub master: String,
     /// Name of the job; a master of another job refuses it.
     pub job: String,
+    /// The job's secret, which every call to the master carries.
+    pub token: Token,
     /// The node.
     pub info: NodeInfo,
     /// Where peers reach this node's data plane; empty if it has none.
@@ -52,6 +55,14 @@ pub enum AgentError {
     Fenced {
         /// The life.
         holder: Holder,
+    },
+    /// The process has not the token of the job.
+    #[error("the master at {master} does not know this process: {why}; start it through the job's launcher")]
+    Unauthorized {
+        /// The master's address.
+        master: String,
+        /// The master's words.
+        why: String,
     },
     /// The master refused the request.
     #[error("the master refused `{call}`: {why}")]
@@ -86,8 +97,8 @@ impl Shared {
 pub struct Agent {
     runtime: tokio::runtime::Runtime,
     shared: Arc<Shared>,
-    client: ControlClient<Channel>,
-    channel: Channel,
+    client: ControlClient<JobChannel>,
+    channel: JobChannel,
     config: AgentConfig,
     stop: CancellationToken,
 }
@@ -128,6 +139,7 @@ impl Agent {
                 .keep_alive_while_idle(true)
                 .connect_lazy()
         };
+        let channel = Bearer::new(&config.token).over(channel);
         let clock = JobClock::start();
         let session = AgentSession::new(clock.now(), config.master_timeout);
         let session = if config.awaits_servers { session.awaiting_servers() } else { session };
@@ -150,6 +162,7 @@ impl Agent {
             batch_size_max: info.batch_size_max,
             data_address: agent.config.data_address.clone(),
             process_id: std::process::id(),
+            memory_bytes: info.memory_bytes,
         };
         let reply = agent.call("register", agent.config.call_timeout, |mut client| {
             let request = request.clone();
@@ -189,7 +202,7 @@ impl Agent {
     }
 
     /// The connection to the master, for other clients of it.
-    pub fn channel(&self) -> Channel {
+    pub fn channel(&self) -> JobChannel {
         self.channel.clone()
     }
 
@@ -274,7 +287,7 @@ impl Agent {
         &self,
         name: &'static str,
         limit: Duration,
-        call: impl Fn(ControlClient<Channel>) -> F,
+        call: impl Fn(ControlClient<JobChannel>) -> F,
     ) -> Result<T, AgentError>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -299,6 +312,10 @@ impl Agent {
                 match retry_of(status.code()) {
                     Retry::Never if status.code() == Code::PermissionDenied => {
                         return Err(AgentError::Fenced { holder });
+                    }
+                    Retry::Never if status.code() == Code::Unauthenticated => {
+                        let (master, why) = (self.config.master.clone(), status.message().to_owned());
+                        return Err(AgentError::Unauthorized { master, why });
                     }
                     Retry::Never | Retry::Register => {
                         return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
@@ -360,7 +377,7 @@ const fn retry_of(code: Code) -> Retry {
 }
 
 async fn send(
-    mut client: ControlClient<Channel>,
+    mut client: ControlClient<JobChannel>,
     holder: Holder,
     beat: &Beat,
     limit: Duration,
@@ -390,7 +407,7 @@ async fn send(
 }
 
 async fn heartbeats(
-    client: ControlClient<Channel>,
+    client: ControlClient<JobChannel>,
     shared: Arc<Shared>,
     every: Duration,
     limit: Duration,

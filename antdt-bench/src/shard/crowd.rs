@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use antdt_core::{DetRng, Seed};
+use antdt_proto::Bearer;
 use antdt_shard::runtime::{ClientOptions, FileStore, FileStoreOptions, ShardClient};
 use anyhow::{Context, Result};
 use tokio::time::{Instant as At, sleep_until};
@@ -52,7 +53,8 @@ async fn call(address: &str, length: Duration) -> Result<Vec<Duration>> {
     let channels: Vec<_> = (0..CHANNELS).map(|_| endpoint.connect_lazy()).collect();
     let mut pullers = Vec::new();
     for (index, channel) in (0..HOLDERS).zip(channels.iter().cycle()) {
-        let source = ShardClient::over(channel.clone(), NAME, ClientOptions::default());
+        let source =
+            ShardClient::over(Bearer::default().over(channel.clone()), NAME, ClientOptions::default());
         pullers.push(tokio::spawn(Puller::begin(source, index, 1)));
     }
     let mut begun = Vec::new();

@@ -100,6 +100,7 @@ impl World {
             holder,
             host: "here".to_owned(),
             device: DeviceClass::default(),
+            memory_bytes: None,
             batch_size_min: 1,
             batch_size_max: 64,
         };

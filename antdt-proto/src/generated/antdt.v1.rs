@@ -1172,7 +1172,7 @@ pub mod shard_server {
 pub struct RegisterRequest {
     #[prost(message, optional, tag = "1")]
     pub holder: ::core::option::Option<Holder>,
-    /// Shared secret of the job; a process of another job is refused.
+    /// Name of the job; a process of another job is refused.
     #[prost(string, tag = "2")]
     pub job: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -1183,11 +1183,14 @@ pub struct RegisterRequest {
     pub batch_size_min: u32,
     #[prost(uint32, tag = "6")]
     pub batch_size_max: u32,
-    /// Where peers reach this node's data plane, "address:port".
+    /// Where peers reach this node's data plane: "address:port" or "name:port", an IPv6 address in brackets.
     #[prost(string, tag = "7")]
     pub data_address: ::prost::alloc::string::String,
     #[prost(uint32, tag = "8")]
     pub process_id: u32,
+    /// Memory that the processes of the host, or of the container, may use together.
+    #[prost(uint64, optional, tag = "9")]
+    pub memory_bytes: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterReply {
@@ -2054,6 +2057,435 @@ pub mod control_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "antdt.v1.Control";
     impl<T> tonic::server::NamedService for ControlServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DescribeReply {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// Since the start of the job.
+    #[prost(uint64, tag = "2")]
+    pub elapsed_ns: u64,
+    /// Synchronous steps, or pushes, that are part of the model.
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
+    /// Absent: the program takes its data from elsewhere.
+    #[prost(message, optional, tag = "4")]
+    pub counts: ::core::option::Option<Counts>,
+    /// Workers that the job should have, and workers that take part now.
+    #[prost(uint32, tag = "5")]
+    pub workers: u32,
+    #[prost(uint32, tag = "6")]
+    pub members: u32,
+    #[prost(double, tag = "7")]
+    pub samples_per_second: f64,
+    /// Mean training loss of the last batches.
+    #[prost(double, optional, tag = "8")]
+    pub loss: ::core::option::Option<f64>,
+    /// The latest life of each node.
+    #[prost(message, repeated, tag = "9")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeState>,
+    /// The job has been asked to stop.
+    #[prost(bool, tag = "10")]
+    pub stopping: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeState {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    #[prost(enumeration = "LaunchState", tag = "2")]
+    pub state: i32,
+    /// Exit code, and signal, of a node that is gone, as far as its launcher can tell.
+    #[prost(int32, optional, tag = "3")]
+    pub code: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "4")]
+    pub signal: ::core::option::Option<i32>,
+    /// As the launcher places it; absent for servers.
+    #[prost(string, tag = "5")]
+    pub host: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopReply {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LaunchState {
+    Unspecified = 0,
+    Pending = 1,
+    Running = 2,
+    Gone = 3,
+}
+impl LaunchState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LAUNCH_STATE_UNSPECIFIED",
+            Self::Pending => "LAUNCH_STATE_PENDING",
+            Self::Running => "LAUNCH_STATE_RUNNING",
+            Self::Gone => "LAUNCH_STATE_GONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LAUNCH_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "LAUNCH_STATE_PENDING" => Some(Self::Pending),
+            "LAUNCH_STATE_RUNNING" => Some(Self::Running),
+            "LAUNCH_STATE_GONE" => Some(Self::Gone),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod job_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct JobClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> JobClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> JobClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            JobClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Where the job stands.
+        pub async fn describe(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DescribeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DescribeReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Describe");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Describe"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends the job in order, as an interrupt does. Answered at once; the master goes away when the job is over.
+        pub async fn stop(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StopRequest>,
+        ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Stop");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Stop"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod job_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with JobServer.
+    #[async_trait]
+    pub trait Job: std::marker::Send + std::marker::Sync + 'static {
+        /// Where the job stands.
+        async fn describe(
+            &self,
+            request: tonic::Request<super::DescribeRequest>,
+        ) -> std::result::Result<tonic::Response<super::DescribeReply>, tonic::Status>;
+        /// Ends the job in order, as an interrupt does. Answered at once; the master goes away when the job is over.
+        async fn stop(
+            &self,
+            request: tonic::Request<super::StopRequest>,
+        ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status>;
+    }
+    #[derive(Debug)]
+    pub struct JobServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> JobServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for JobServer<T>
+    where
+        T: Job,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/antdt.v1.Job/Describe" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::DescribeRequest>
+                    for DescribeSvc<T> {
+                        type Response = super::DescribeReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DescribeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::describe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Job/Stop" => {
+                    #[allow(non_camel_case_types)]
+                    struct StopSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::StopRequest>
+                    for StopSvc<T> {
+                        type Response = super::StopReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StopRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::stop(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StopSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for JobServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "antdt.v1.Job";
+    impl<T> tonic::server::NamedService for JobServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

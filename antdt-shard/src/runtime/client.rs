@@ -10,13 +10,13 @@ use antdt_core::port::{SeamError, ShardSource};
 use antdt_core::{
     Ack, AckOutcome, Epoch, Exchanged, Held, Holder, InvalidValue, Registered, RequestId, Retry, Seed,
 };
-use antdt_proto::WireError;
 use antdt_proto::convert::{ack_outcome, required, to_ns};
 use antdt_proto::v1;
 use antdt_proto::v1::shard_client::ShardClient as Stub;
+use antdt_proto::{Bearer, JobChannel, WireError};
 use antdt_rt::Backoff;
 use tokio::time::{Instant, timeout};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic::{Code, Response, Status};
 
 use crate::error::SourceError;
@@ -60,7 +60,7 @@ impl Default for ClientOptions {
 /// answered the first: a grant is not given twice, an ack does not count twice.
 #[derive(Debug, Clone)]
 pub struct ShardClient {
-    inner: Stub<Channel>,
+    inner: Stub<JobChannel>,
     dataset: String,
     options: ClientOptions,
     /// The generation of the last registration; 0, which no service has, before the first.
@@ -80,7 +80,8 @@ pub struct MissingSamples {
 }
 
 impl ShardClient {
-    /// A client of the service at `address` (`host:port`). The connection is made with the first call.
+    /// A client of the service at `address` (`host:port`) that asks for no token. The connection is made with the first
+    /// call.
     ///
     /// # Errors
     /// If the address is malformed.
@@ -98,11 +99,11 @@ impl ShardClient {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
-        Ok(Self::over(endpoint.connect_lazy(), dataset, options))
+        Ok(Self::over(Bearer::default().over(endpoint.connect_lazy()), dataset, options))
     }
 
-    /// A client over a channel that others may use too.
-    pub fn over(channel: Channel, dataset: impl Into<String>, options: ClientOptions) -> Self {
+    /// A client over a channel that others may use too; the channel adds the token of the job to each call.
+    pub fn over(channel: JobChannel, dataset: impl Into<String>, options: ClientOptions) -> Self {
         let inner = Stub::new(channel);
         Self { inner, dataset: dataset.into(), options, generation: Arc::default(), opened: Arc::default() }
     }
@@ -127,7 +128,7 @@ impl ShardClient {
 
     async fn open_wire(&self, spec: v1::DatasetSpec) -> Result<LedgerStatus, SourceError> {
         let request = v1::OpenRequest { spec: Some(spec) };
-        let send = |mut client: Stub<Channel>, request| async move { client.open(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.open(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
         let status = required("open.status", reply.status).map_err(|e| malformed(&e))?;
         wire::status_in(status).map_err(|e| malformed(&e))
@@ -140,7 +141,7 @@ impl ShardClient {
     pub async fn status(&self) -> Result<BTreeMap<String, Result<LedgerStatus, SourceError>>, SourceError> {
         use v1::dataset_status::State;
         let request = v1::StatusRequest::default();
-        let send = |mut client: Stub<Channel>, request| async move { client.status(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.status(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
         let entry = |dataset: v1::DatasetStatus| {
             let status = match required("status.state", dataset.state)? {
@@ -158,7 +159,7 @@ impl ShardClient {
     /// If there is no such epoch, `shards` is above 4,096, or the service does not answer.
     pub async fn missing(&self, epoch: Epoch, shards: u32) -> Result<MissingSamples, SourceError> {
         let request = v1::MissingRequest { dataset: self.dataset.clone(), epoch: epoch.0, shards };
-        let send = |mut client: Stub<Channel>, request| async move { client.missing(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.missing(request).await };
         let v1::MissingReply { samples, ranges } = self.call(request, Duration::ZERO, send).await?;
         let ranges = ranges.into_iter().map(|range| wire::missing_in(epoch, range));
         let ranges = ranges.collect::<Result<_, _>>().map_err(|e| malformed(&e))?;
@@ -183,7 +184,7 @@ impl ShardClient {
         &self,
         request: Q,
         held: Duration,
-        send: impl Fn(Stub<Channel>, Q) -> F,
+        send: impl Fn(Stub<JobChannel>, Q) -> F,
     ) -> Result<A, SourceError>
     where
         Q: Clone,
@@ -250,7 +251,7 @@ impl ShardSource for ShardClient {
             holder: Some(holder.into()),
             held: held.iter().map(|held| (*held).into()).collect(),
         };
-        let send = |mut client: Stub<Channel>, request| async move { client.register(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.register(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
         let Registered { generation, adopted } = reply.try_into().map_err(|e| malformed(&e))?;
         self.generation.store(generation.0, Ordering::Relaxed);
@@ -275,7 +276,7 @@ impl ShardSource for ShardClient {
             want,
             wait_ns: to_ns(wait),
         };
-        let send = |mut client: Stub<Channel>, request| async move { client.exchange(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.exchange(request).await };
         let reply = self.call(request, wait, send).await?;
         let exchanged: Exchanged = reply.try_into().map_err(|e| malformed(&e))?;
         complete(exchanged.outcomes.len(), acks.len())?;
@@ -284,7 +285,7 @@ impl ShardSource for ShardClient {
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
         let request = self.release_request(holder, acks);
-        let send = |mut client: Stub<Channel>, request| async move { client.release(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.release(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
         complete(reply.outcomes.len(), acks.len())?;
         reply.outcomes.into_iter().map(outcome).collect()
@@ -298,7 +299,7 @@ impl ShardSource for ShardClient {
             ack: Some(ack.into()),
             why: why.to_owned(),
         };
-        let send = |mut client: Stub<Channel>, request| async move { client.fail(request).await };
+        let send = |mut client: Stub<JobChannel>, request| async move { client.fail(request).await };
         let reply = self.call(request, Duration::ZERO, send).await?;
         outcome(reply.outcome)
     }

@@ -89,6 +89,7 @@ pub(super) fn registered(
         holder,
         host: String::new(),
         device: DeviceClass::default(),
+        memory_bytes: None,
         batch_size_min,
         batch_size_max,
     };

@@ -108,6 +108,7 @@ fn trace() -> Vec<u8> {
                 holder,
                 host: "h".to_owned(),
                 device: DeviceClass::default(),
+                memory_bytes: None,
                 batch_size_min: 1,
                 batch_size_max: 20,
             },

@@ -12,8 +12,20 @@ use crate::job::value::Form;
 use crate::job::{JobSpec, Setting};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 10] =
-    ["run", "config", "show", "schema", "reference", "data", "synth", "whatif", "sim", "diff"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "status",
+    "stop",
+    "config",
+    "show",
+    "schema",
+    "reference",
+    "data",
+    "synth",
+    "whatif",
+    "sim",
+    "diff",
+];
 
 /// One line about a setting for the help of a command, without its default.
 pub(super) fn help(setting: &Setting) -> String {
@@ -85,6 +97,10 @@ fn grammar() -> Clap {
         );
     let hidden =
         |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
+    let remote = |name: &'static str, about: &'static str| {
+        let dir = Arg::new("dir").value_name("DIR").help("its run directory [default: the only job's]");
+        Clap::new(name).about(about).arg(dir)
+    };
     Clap::new("antdt")
         .about("Self-adaptive distributed training: finds stragglers and does something about them")
         .version(env!("CARGO_PKG_VERSION"))
@@ -102,6 +118,8 @@ fn grammar() -> Clap {
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())
+        .subcommand(remote("status", "Show where a running job stands"))
+        .subcommand(remote("stop", "End a running job in order, as an interrupt does"))
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
         .subcommand(hidden("exec").arg(Arg::new("program").last(true).num_args(1..).required(true)))
@@ -164,7 +182,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, status, stop, config, whatif, sim and data synth"
                 ),
             }
         }

@@ -36,6 +36,10 @@ pub enum Command {
     Sim(Sim),
     /// `antdt sim diff`: show where two traces part.
     Diff(Diff),
+    /// `antdt status`: show where a running job stands. Its run directory, if one is named.
+    Status(Option<PathBuf>),
+    /// `antdt stop`: end a running job in order. Its run directory, if one is named.
+    Stop(Option<PathBuf>),
     /// `antdt worker`: be a worker of a running job. Started by `antdt run` only, told everything in its environment.
     Worker,
     /// `antdt server`: be a parameter server of a running job. Started like a worker.
@@ -130,6 +134,8 @@ where
             Some(("diff", diff)) => Ok(Command::Diff(simulate::diff(diff))),
             _ => simulate::sim(sim).map(Command::Sim),
         },
+        Some(("status", status)) => Ok(Command::Status(folder(status))),
+        Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
         Some(("exec", exec)) => {
@@ -137,4 +143,9 @@ where
         }
         _ => Err(CliError::new("no command given; try `antdt --help`")),
     }
+}
+
+/// The run directory that is named.
+fn folder(matches: &clap::ArgMatches) -> Option<PathBuf> {
+    matches.get_one::<String>("dir").map(PathBuf::from)
 }

@@ -15,6 +15,7 @@ use antdt_controller::policy;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::{format_duration, nearest};
 use antdt_core::{InvalidValue, SyncMode};
+use antdt_job::limits::MASTER_TIMEOUT;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
@@ -23,6 +24,7 @@ use super::choice::{DataFormat, LogFormat, Sharding, Workload};
 use super::data_source::DataSource;
 use super::setting::{Setting, settings};
 use super::straggler::StragglerSpec;
+use crate::net;
 
 #[cfg(test)]
 mod tests;
@@ -90,10 +92,14 @@ settings! {
     report_dir: Option<PathBuf> = None, "report-dir", "DIR", unset "no report";
     /// File that records every event, answer and effect of the master, to be replayed and simulated.
     record: Option<PathBuf> = None, "record", "FILE", unset "no recording";
-    /// Address that the master listens on.
-    master_addr: String = "127.0.0.1".to_owned(), "master-addr", "ADDR";
+    /// Address or name that the master and the nodes listen on, without a port; 0.0.0.0 or :: is all addresses.
+    bind: String = "127.0.0.1".to_owned(), "bind", "ADDR";
+    /// Address or name by which other hosts reach this one, without a port.
+    advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
+    /// Folder by which antdt status and antdt stop reach the job.
+    run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
     /// Name of the job.
     job_id: Option<String> = None, "job-id", "NAME", unset "made up";
     /// Interval between two questions to the policy.
@@ -104,6 +110,8 @@ settings! {
     /// Silence after which a node counts as lost; at least two heartbeats.
     // Twenty missed heartbeats: a busy machine may skip several in a row.
     silence_limit: Duration = Duration::from_secs(10), "silence-limit", "TIME";
+    /// Silence of the master after which a node ends itself; at least two heartbeats.
+    master_grace: Duration = MASTER_TIMEOUT, "master-grace", "TIME";
     /// Longest wait for a peer within one collective operation.
     collective_timeout: Duration = Duration::from_secs(30), "collective-timeout", "TIME";
     /// Algorithm of all-reduce, with --sync allreduce.
@@ -313,7 +321,15 @@ impl JobSpec {
                 return Err(InvalidValue::new(flag, format_duration(duration), "at least 1ms"));
             }
         }
+        net::host("--bind", &self.bind)?;
+        if let Some(advertise) = &self.advertise {
+            net::host("--advertise", advertise)?;
+        }
         let beats = self.heartbeat.saturating_mul(2);
+        if self.master_grace < beats {
+            let expected = format!("at least two heartbeats, {}", format_duration(beats));
+            return Err(InvalidValue::new("--master-grace", format_duration(self.master_grace), expected));
+        }
         if self.silence_limit < beats {
             let expected = format!("at least two heartbeats, {}", format_duration(beats));
             return Err(InvalidValue::new("--silence-limit", format_duration(self.silence_limit), expected));

@@ -1,13 +1,14 @@
 //! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
 
 mod console;
+mod operate;
 mod record;
 mod recorder;
 mod runner;
 mod service;
 mod shards;
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,18 +18,24 @@ use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
+use antdt_proto::v1::job_server::JobServer;
+use antdt_proto::{Token, TokenCheck};
 use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
 use antdt_shard::{Assignment, DatasetSpec, Epochs, MissingWhy, NullStore, OnQuarantine, SourceError};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::InterceptorLayer;
 
 use crate::job::{JobSpec, Sharding};
+use crate::net;
 use crate::node::NodeEnv;
 use crate::report::{MeasuredOn, MissingEntry, Outcome, Progress, Report, SampleBalance};
+use crate::run_dir::{self, RunDir, RunDirError};
 use crate::worker::TRAIN_DATASET;
 use console::Console;
+use operate::{JobService, Pace};
 use recorder::Recorder;
 use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
@@ -71,7 +78,7 @@ pub enum JobError {
     Policy(#[from] UnknownPolicy),
     /// The port is taken, or the address is not this machine's.
     #[error(
-        "--master-addr, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
+        "--bind, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
     )]
     Listen {
         /// The address that was asked for.
@@ -79,6 +86,17 @@ pub enum JobError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The master listens on all addresses and cannot know which of them others reach it by.
+    #[error(
+        "--advertise = (nothing): with --bind {bind} it is needed; say the address or name by which the nodes reach this machine"
+    )]
+    Advertise {
+        /// The address that was asked for.
+        bind: String,
+    },
+    /// The run directory cannot be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
     /// The job cannot be recorded there.
     #[error("--record = {}: {why}", file.display())]
     Record {
@@ -118,10 +136,17 @@ pub async fn run(
         Some(path) => Some((path.as_path(), record::open(path)?)),
         None => None,
     };
-    let address = format!("{}:{}", spec.master_addr, spec.master_port);
-    let listen = |source| JobError::Listen { address: address.clone(), source };
-    let listener = TcpListener::bind(&address).await.map_err(listen)?;
-    let master = listener.local_addr().map_err(listen)?;
+    let listen = |source| JobError::Listen { address: net::join(&spec.bind, spec.master_port), source };
+    let ip = net::bind_address(&spec.bind).map_err(listen)?;
+    let listener = TcpListener::bind((ip, spec.master_port)).await.map_err(listen)?;
+    let local = listener.local_addr().map_err(listen)?;
+    let master = match &spec.advertise {
+        Some(host) => net::join(host, local.port()),
+        None if ip.is_unspecified() => return Err(JobError::Advertise { bind: spec.bind.clone() }),
+        None => local.to_string(),
+    };
+    let token = secret()?;
+    let stop = stop.child_token();
     let clock = JobClock::start();
     let job_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos()));
@@ -156,6 +181,7 @@ pub async fn run(
         None => None,
     };
     let head = Head::new(config)?;
+    let _run_dir = announce(spec, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
     let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync, spec.workers)));
@@ -169,7 +195,7 @@ pub async fn run(
     let (ended, end) = oneshot::channel();
     let runner = HeadRunner {
         nodes: Arc::clone(&nodes),
-        template: template(spec, master, &job, job_start, programs).await?,
+        template: template(spec, (local.ip(), &master), (&job, &token), job_start, programs).await?,
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
@@ -181,9 +207,23 @@ pub async fn run(
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(forward_events(events, mailbox.clone()));
 
+    let pace = Arc::new(Mutex::new(Pace::default()));
+    let operate = JobService {
+        job: job.clone(),
+        workers: spec.workers,
+        clock,
+        pace: Arc::clone(&pace),
+        recorder: Arc::clone(&recorder),
+        nodes: Arc::clone(&nodes),
+        ledger: ledger.as_ref().map(ShardService::handle),
+        stop: stop.clone(),
+    };
     let mut server = tonic::transport::Server::builder()
         .tcp_nodelay(true)
-        .add_service(ControlServer::new(ControlService::new(job.clone(), mailbox.clone(), parked.clone())));
+        // Around all services, so that none is forgotten.
+        .layer(InterceptorLayer::new(TokenCheck::new(token)))
+        .add_service(ControlServer::new(ControlService::new(job.clone(), mailbox.clone(), parked.clone())))
+        .add_service(JobServer::new(operate));
     if let Some(service) = &ledger {
         server = server.add_service(ShardServer::new().with(service.handle())?.into_service());
     }
@@ -202,7 +242,8 @@ pub async fn run(
     let handle = ledger.as_ref().map(ShardService::handle);
     let closed = |_| JobError::Master("the head has ended".to_owned());
     mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
-    let outcome = watch_job(spec, &mailbox, &recorder, handle.as_ref(), &console, end, &stop).await?;
+    let outcome =
+        watch_job(spec, &mailbox, (&recorder, &pace), handle.as_ref(), &console, end, &stop).await?;
     drop(closing);
 
     parked.clear();
@@ -265,19 +306,22 @@ async fn start_ledger(
 /// What the nodes find in their environment besides what is particular to each.
 async fn template(
     spec: &JobSpec,
-    master: SocketAddr,
-    job: &str,
+    (ip, master): (IpAddr, &str),
+    (job, token): (&str, &Token),
     job_start: Duration,
     programs: &Programs,
 ) -> Result<NodeTemplate, JobError> {
     // For the user's own rendezvous, as torchrun gives it: a port that is free now and not ours.
-    let probe = TcpListener::bind((master.ip(), 0)).await;
+    let probe = TcpListener::bind((ip, 0)).await;
     let port =
         probe.and_then(|probe| probe.local_addr()).map_err(|e| JobError::Master(e.to_string()))?.port();
     Ok(NodeTemplate {
         node: NodeEnv {
             master: master.to_string(),
             job: job.to_owned(),
+            token: token.clone(),
+            bind: spec.bind.clone(),
+            advertise: spec.advertise.clone(),
             holder: Holder::new(NodeId::worker(0), Incarnation(0)),
             job_start,
             spec: spec.clone(),
@@ -285,6 +329,34 @@ async fn template(
         programs: programs.clone(),
         user_port: port,
     })
+}
+
+/// A new secret.
+fn secret() -> Result<Token, JobError> {
+    let mut bytes = [0_u8; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match filled {
+        Ok(count) if count == bytes.len() => {}
+        Ok(_) => return Err(JobError::Master("the system gave too few random bytes".to_owned())),
+        Err(error) => return Err(JobError::Master(format!("the system gives no random bytes: {error}"))),
+    }
+    Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
+}
+
+/// Writes the run directory of the job. A directory that was not asked for is no reason to refuse the job.
+fn announce(spec: &JobSpec, master: &str, job: &str, token: &Token) -> Result<Option<RunDir>, JobError> {
+    let Some(path) = run_dir::place(spec, job) else {
+        tracing::info!("neither XDG_STATE_HOME nor HOME is set: the job has no run directory");
+        return Ok(None);
+    };
+    match RunDir::announce(&path, master, job, token) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) if spec.run_dir.is_none() => {
+            tracing::warn!(%error, "the job has no run directory: no later command can reach it");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Where the launcher's events and its nodes' lines go.
@@ -346,7 +418,7 @@ async fn forward_events(mut events: mpsc::UnboundedReceiver<LauncherEvent>, head
 async fn watch_job(
     spec: &JobSpec,
     head: &Mailbox<Head>,
-    recorder: &Mutex<Recorder>,
+    (recorder, pace): (&Mutex<Recorder>, &Mutex<Pace>),
     ledger: Option<&ShardHandle>,
     console: &Console,
     mut end: oneshot::Receiver<Result<(), String>>,
@@ -381,6 +453,7 @@ async fn watch_job(
                 let left = counts.total.saturating_sub(counts.acked) as f64;
                 let (steps, loss) = lock(recorder).pulse();
                 let rate = seen.samples_per_second;
+                *lock(pace) = Pace { members: seen.members, samples_per_second: rate };
                 console.progress(Progress {
                     step: steps,
                     samples_per_second: rate,

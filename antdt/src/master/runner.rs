@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::Programs;
 use super::recorder::Recorder;
 use super::service::Parked;
+use crate::net;
 use crate::node::NodeEnv;
 
 /// The job's launcher, and the lives that were launched with it.
@@ -21,6 +22,15 @@ pub(super) struct Nodes {
     launcher: Box<dyn Launcher>,
     launched: BTreeSet<Holder>,
     placement: Placement,
+}
+
+/// What is known of the latest life of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NodeView {
+    pub(super) holder: Holder,
+    pub(super) status: LaunchStatus,
+    /// Where the launcher places it; unknown for servers.
+    pub(super) host: Option<String>,
 }
 
 impl std::fmt::Debug for Nodes {
@@ -37,6 +47,22 @@ impl Nodes {
             placement.set(worker, launcher.place(worker));
         }
         Self { launcher, launched: BTreeSet::new(), placement }
+    }
+
+    /// The latest life of each node, in order.
+    pub(super) fn latest(&self) -> Vec<NodeView> {
+        let mut latest: Vec<Holder> = Vec::new();
+        for holder in &self.launched {
+            match latest.last_mut() {
+                Some(last) if last.node == holder.node => *last = *holder,
+                _ => latest.push(*holder),
+            }
+        }
+        let view = |holder: Holder| {
+            let status = self.launcher.status(holder)?;
+            Some(NodeView { holder, status, host: self.placement.host(holder.node).map(str::to_owned) })
+        };
+        latest.into_iter().filter_map(view).collect()
     }
 
     /// Whether a life is pending or running.
@@ -75,7 +101,6 @@ impl NodeTemplate {
         let node = NodeEnv { holder, ..self.node.clone() };
         let mut env = node.variables();
         if let Some(ranks) = placement.ranks(holder.node) {
-            let master = node.master.rsplit_once(':').map_or(&*node.master, |(host, _)| host);
             for (name, value) in [
                 ("RANK", ranks.rank.to_string()),
                 ("WORLD_SIZE", ranks.world_size.to_string()),
@@ -86,7 +111,7 @@ impl NodeTemplate {
                 ("GROUP_RANK", ranks.group_rank.to_string()),
                 ("GROUP_WORLD_SIZE", ranks.group_world_size.to_string()),
                 // torchrun has it without the brackets of an IPv6 address.
-                ("MASTER_ADDR", master.trim_matches(['[', ']']).to_owned()),
+                ("MASTER_ADDR", net::host_of(&node.master).to_owned()),
                 ("MASTER_PORT", self.user_port.to_string()),
                 ("TORCHELASTIC_RESTART_COUNT", holder.incarnation.to_string()),
                 ("TORCHELASTIC_MAX_RESTARTS", node.spec.max_restarts.to_string()),

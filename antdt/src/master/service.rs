@@ -110,6 +110,7 @@ impl v1::control_server::Control for ControlService {
             holder: holder_of(request.holder)?,
             host: request.host,
             device: DeviceClass(request.device),
+            memory_bytes: request.memory_bytes,
             batch_size_min: request.batch_size_min,
             batch_size_max: request.batch_size_max,
         };

@@ -1,11 +1,9 @@
 //! A server process: holds one partition of the parameters.
 
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use antdt_agent::{Meter, Part, Reported, SessionState};
-use antdt_collective::JobToken;
 use antdt_core::{Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed, SyncMode};
 use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness};
 
@@ -36,10 +34,10 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, optimizer: OptimizerSpec) -> Res
         servers: env.spec.servers,
         staleness,
     };
-    let config = PsServerConfig::new(partition, JobToken::new(&env.job));
-    let server = PsServer::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
+    let config = PsServerConfig::new(partition, env.job_token());
+    let server = PsServer::bind(env.data_plane()?, config)?;
     let (stop, stopped) = mpsc::channel();
-    let agent = env.connect(server.local_address().to_string(), move |_| {
+    let agent = env.connect(server.local_address(), move |_| {
         // Ends the wait for the next beat; the receiver outlives the agent.
         let _ = stop.send(());
     })?;

@@ -17,6 +17,9 @@ pub enum WorkerError {
     /// The process that launched this one is dead.
     #[error("the process that launched this node has ended")]
     Orphan,
+    /// An address is unknown, or cannot be reached.
+    #[error("{0}")]
+    Address(String),
     /// A setting or the data cannot be used.
     #[error("{0}")]
     Input(String),
@@ -55,6 +58,7 @@ impl WorkerError {
                 AgentError::MasterLost { .. } | AgentError::Fenced { .. } | AgentError::Start { .. },
             )
             | Self::Orphan
+            | Self::Address(_)
             | Self::Collective(_)
             | Self::Servers(_) => Exit::CODE_RETRY,
             Self::Shards(e) => match e {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
-use antdt_collective::JobToken;
 use antdt_collective::runtime::Listener;
 use antdt_core::{MembershipVersion, OptimizerSpec, Seed, SyncMode};
 use antdt_model::{PsClient, PsClientConfig};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
+use crate::net;
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
 use drive::Finished;
@@ -43,17 +43,19 @@ const SERVERS_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// If the job cannot go on in this process; [`WorkerError::exit_code`] tells the launcher what to do.
 pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -> Result<(), WorkerError> {
-    let token = JobToken::new(&env.job);
+    let token = env.job_token();
     let interrupt = Arc::new(Interrupt::default());
-    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), token)?;
+    let listener = Listener::bind(env.data_plane()?, token)?;
     let told = Arc::clone(&interrupt);
-    let agent = env.connect(listener.local_address().to_string(), move |notice| told.notice(notice))?;
+    let agent = env.connect(listener.local_address(), move |notice| told.notice(notice))?;
     let seed = Seed(env.spec.seed);
     let source = ShardClient::over(
         agent.channel(),
         TRAIN_DATASET,
         ClientOptions {
             seed: seed.derive_number(u64::from(env.holder.node.index)),
+            // Both are services of the master: whoever gives the one up gives the other up.
+            retry_for: env.spec.master_grace,
             ..ClientOptions::default()
         },
     );
@@ -74,7 +76,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
             finish(&agent, &mut compute, finished, replica)
         }
         sync @ (SyncMode::PsBsp | SyncMode::PsAsp) => {
-            let addresses = server_addresses(&agent)?;
+            let addresses = server_addresses(&agent, listener.local_address())?;
             let mut config = PsClientConfig::new(env.holder, token, compute.layout().clone());
             config.timeout = env.spec.collective_timeout;
             let client = PsClient::connect(&addresses, config, &interrupt.enter(MembershipVersion(0))?)?;
@@ -85,15 +87,15 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
     }
 }
 
-fn server_addresses(agent: &Agent) -> Result<Vec<SocketAddr>, WorkerError> {
+fn server_addresses(agent: &Agent, local: SocketAddr) -> Result<Vec<SocketAddr>, WorkerError> {
     let deadline = Instant::now() + SERVERS_TIMEOUT;
     loop {
         let known = agent.session().servers().to_vec();
         if !known.is_empty() {
             let parse = |address: &String| {
-                address
-                    .parse()
-                    .map_err(|_| WorkerError::Input(format!("a server has the address `{address}`")))
+                net::resolve(address, local.ip()).map_err(|error| {
+                    WorkerError::Address(format!("a server has the address `{address}`: {error}"))
+                })
             };
             return known.iter().map(parse).collect();
         }

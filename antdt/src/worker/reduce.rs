@@ -22,6 +22,7 @@ use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
+use crate::net;
 
 /// What a worker needs to take part in rings.
 pub(super) struct Ring<'a> {
@@ -168,7 +169,7 @@ impl Reducer<'_, '_> {
 
     /// Connects to the group, and takes or gives the model if somebody lacks it.
     fn enter(&mut self, joined: &Joined) -> Result<(), WorkerError> {
-        let group = group_of(joined, self.ring.agent)?;
+        let group = group_of(joined, self.ring.agent, self.ring.listener.local_address())?;
         let abort = self.ring.interrupt.enter(joined.membership)?;
         let listener = self.ring.listener;
         let transport = match self.transport.take() {
@@ -273,16 +274,16 @@ impl Reducer<'_, '_> {
     }
 }
 
-fn group_of(joined: &Joined, agent: &Agent) -> Result<Group, WorkerError> {
+fn group_of(joined: &Joined, agent: &Agent, local: SocketAddr) -> Result<Group, WorkerError> {
     let me = joined.members.iter().position(|(holder, _)| *holder == agent.holder());
     let me = me.ok_or_else(|| WorkerError::Input(format!("the new group has no {}", agent.holder())))?;
     let members = joined
         .members
         .iter()
         .map(|(holder, address)| {
-            let address: SocketAddr = address
-                .parse()
-                .map_err(|_| WorkerError::Input(format!("{holder} has the data address `{address}`")))?;
+            let address = net::resolve(address, local.ip()).map_err(|error| {
+                WorkerError::Address(format!("{holder} has the data address `{address}`: {error}"))
+            })?;
             Ok(Member { holder: *holder, address })
         })
         .collect::<Result<_, WorkerError>>()?;

@@ -1,0 +1,153 @@
+//! The token of a job: every call to its master carries it.
+//!
+//! It keeps processes of other jobs and other users out. Calls are not encrypted, so that it is no defence against an
+//! attacker who reads the network.
+
+use std::fmt;
+
+use antdt_core::InvalidValue;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+/// The metadata entry that carries it, as HTTP has it: `authorization: Bearer TOKEN`.
+const ENTRY: &str = "authorization";
+
+/// A channel whose calls carry a token.
+pub type JobChannel = InterceptedService<Channel, Bearer>;
+
+/// The secret of a job. Its `Debug` output does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Characters that a token has at most.
+    pub const LEN_MAX: usize = 256;
+
+    /// Takes the text of a token.
+    ///
+    /// # Errors
+    /// If it is empty, longer than [`LEN_MAX`](Self::LEN_MAX), or has other characters than ASCII letters, digits, `-`
+    /// and `_`.
+    pub fn new(text: impl Into<String>) -> Result<Self, InvalidValue> {
+        let text = text.into();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if text.is_empty() || text.len() > Self::LEN_MAX || !text.bytes().all(plain) {
+            let expected = format!("1 to {} ASCII letters and digits", Self::LEN_MAX);
+            return Err(InvalidValue::new("token", "(a secret)", expected));
+        }
+        Ok(Self(text))
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The metadata value.
+    fn entry(&self) -> MetadataValue<Ascii> {
+        let mut value = MetadataValue::try_from(format!("Bearer {}", self.0))
+            .expect("letters and digits can be in metadata");
+        value.set_sensitive(true);
+        value
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// The client's side: adds the token to each call, if there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    /// Calls carry `token`.
+    pub fn new(token: &Token) -> Self {
+        Self(Some(token.entry()))
+    }
+
+    /// A channel whose calls carry the token of this bearer.
+    pub fn over(self, channel: Channel) -> JobChannel {
+        InterceptedService::new(channel, self)
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert(ENTRY, value.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// The service's side: refuses calls without the token as `UNAUTHENTICATED`.
+#[derive(Debug, Clone)]
+pub struct TokenCheck(Token);
+
+impl TokenCheck {
+    /// Calls must carry `token`.
+    pub const fn new(token: Token) -> Self {
+        Self(token)
+    }
+}
+
+impl Interceptor for TokenCheck {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(value) = request.metadata().get(ENTRY) else {
+            return Err(Status::unauthenticated("the call carries no token of the job"));
+        };
+        let given = value.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
+        if !equal(given, self.0.text().as_bytes()) {
+            return Err(Status::unauthenticated("the call carries the token of another job"));
+        }
+        Ok(request)
+    }
+}
+
+/// Whether two texts are equal. Takes the same time wherever they differ, so that the time says nothing of the secret.
+fn equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Token {
+        Token::new(text).unwrap()
+    }
+
+    fn asked(mut bearer: Bearer) -> Result<Request<()>, Status> {
+        TokenCheck::new(token("secret-1")).call(bearer.call(Request::new(()))?)
+    }
+
+    #[test]
+    fn only_calls_with_the_token_pass() {
+        assert!(asked(Bearer::new(&token("secret-1"))).is_ok());
+        for other in [Bearer::default(), Bearer::new(&token("secret-2")), Bearer::new(&token("secret-11"))] {
+            assert_eq!(asked(other).unwrap_err().code(), tonic::Code::Unauthenticated);
+        }
+    }
+
+    #[test]
+    fn a_token_without_its_word_is_none() {
+        let mut request = Request::new(());
+        request.metadata_mut().insert(ENTRY, MetadataValue::from_static("secret-1"));
+        assert!(TokenCheck::new(token("secret-1")).call(request).is_err());
+    }
+
+    #[test]
+    fn a_token_is_plain_text_and_is_not_shown() {
+        for bad in ["", "two words", "line\n", "\u{fc}", &"x".repeat(257)] {
+            assert!(Token::new(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(format!("{:?}", token("secret-1")), "Token(..)");
+        assert!(!format!("{:?}", Bearer::new(&token("secret-1"))).contains("secret-1"));
+    }
+}

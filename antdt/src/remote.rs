@@ -1,0 +1,240 @@
+//! Asks a running job through its run directory: where it stands, and that it ends.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use antdt_core::{Holder, Role};
+use antdt_proto::v1::job_client::JobClient;
+use antdt_proto::{Bearer, JobChannel, v1};
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use crate::run_dir::{self, MasterFile, RunDirError};
+
+/// Limit of one call.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a job that was asked to stop may take: it gives its nodes a grace, and writes its report.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Pause between two looks at a job that should end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why a job could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// Its run directory does not say how.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// No directory was named, and there is none to choose.
+    #[error("no job of this user runs without a run directory of its own; name the directory of one")]
+    NoneKnown,
+    /// No directory was named, and there are several to choose from.
+    #[error("several jobs run; name one of {}", list(.0))]
+    SeveralKnown(Vec<PathBuf>),
+    /// The master does not answer.
+    #[error("job `{job}`: its master at {address} does not answer ({why}); it may have been killed")]
+    Unreachable {
+        /// The job.
+        job: String,
+        /// The address of its master.
+        address: String,
+        /// The last failure.
+        why: String,
+    },
+    /// The master refuses the token.
+    #[error("job `{job}`: its master at {address} refuses the token ({why}); the directory is another job's")]
+    Refused {
+        /// The job.
+        job: String,
+        /// The address of its master.
+        address: String,
+        /// The master's words.
+        why: String,
+    },
+    /// The job did not end in time.
+    #[error("job `{job}` was asked to stop and still runs after {after:?}; end its nodes, or wait")]
+    StillRunning {
+        /// The job.
+        job: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let texts: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    texts.join(", ")
+}
+
+/// A job that may run in another process.
+#[derive(Debug)]
+pub struct RemoteJob {
+    dir: PathBuf,
+    master: MasterFile,
+    client: JobClient<JobChannel>,
+}
+
+impl RemoteJob {
+    /// Finds the job of a run directory. Without one, the only job that runs without a directory of its own.
+    ///
+    /// Must be called within a tokio runtime; nothing is sent yet.
+    ///
+    /// # Errors
+    /// If there is no such job, or several.
+    pub fn find(dir: Option<&Path>) -> Result<Self, RemoteError> {
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None => {
+                let mut known = run_dir::known();
+                match (known.pop(), known.is_empty()) {
+                    (None, _) => return Err(RemoteError::NoneKnown),
+                    (Some(only), true) => only,
+                    (Some(last), false) => {
+                        known.push(last);
+                        return Err(RemoteError::SeveralKnown(known));
+                    }
+                }
+            }
+        };
+        // People name the report folder as well.
+        let below = dir.join("run");
+        let dir = if !dir.join(run_dir::MASTER).exists() && below.join(run_dir::MASTER).exists() {
+            below
+        } else {
+            dir
+        };
+        let (master, token) = run_dir::read(&dir)?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", master.address)).map_err(|error| {
+            RunDirError::Malformed { path: dir.join(run_dir::MASTER), why: error.to_string() }
+        })?;
+        let channel = endpoint.connect_timeout(CALL_LIMIT).timeout(CALL_LIMIT).connect_lazy();
+        let client = JobClient::new(Bearer::new(&token).over(channel));
+        Ok(Self { dir, master, client })
+    }
+
+    /// Asks where the job stands.
+    ///
+    /// # Errors
+    /// If its master does not answer.
+    pub async fn describe(&self) -> Result<v1::DescribeReply, RemoteError> {
+        let reply = self.client.clone().describe(v1::DescribeRequest {}).await;
+        reply.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
+    /// Ends the job in order, as an interrupt does, and waits until its master is gone.
+    ///
+    /// # Errors
+    /// If its master does not answer, or does not end within a minute.
+    pub async fn stop(&self) -> Result<(), RemoteError> {
+        let asked = self.client.clone().stop(v1::StopRequest {}).await;
+        asked.map_err(|status| self.failed(&status))?;
+        let deadline = tokio::time::Instant::now() + STOP_LIMIT;
+        // Removed by the master as the last thing it does. Another job may have taken the directory meanwhile.
+        while run_dir::read(&self.dir).is_ok_and(|(master, _)| master == self.master)
+            && run_dir::answers(&self.master.address)
+        {
+            if tokio::time::Instant::now() >= deadline {
+                return Err(RemoteError::StillRunning { job: self.master.job.clone(), after: STOP_LIMIT });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Name of the job.
+    pub fn job(&self) -> &str {
+        &self.master.job
+    }
+
+    fn failed(&self, status: &tonic::Status) -> RemoteError {
+        let (job, address) = (self.master.job.clone(), self.master.address.clone());
+        let why = status.message().to_owned();
+        match status.code() {
+            Code::Unauthenticated => RemoteError::Refused { job, address, why },
+            _ => RemoteError::Unreachable { job, address, why },
+        }
+    }
+}
+
+/// Renders where a job stands, as text of a few lines.
+pub fn render(reply: &v1::DescribeReply) -> String {
+    let elapsed = Duration::from_nanos(reply.elapsed_ns).as_secs_f64();
+    let mut text = format!("job {}: {elapsed:.1} s, {} steps", reply.job, reply.steps);
+    if let Some(counts) = &reply.counts {
+        let _ = write!(text, ", {} of {} samples committed", counts.acked, counts.total);
+        if counts.quarantined > 0 {
+            let _ = write!(text, ", {} unreadable", counts.quarantined);
+        }
+    }
+    text += if reply.stopping { ", stopping\n" } else { "\n" };
+    let _ = write!(text, "{} of {} workers take part", reply.members, reply.workers);
+    if reply.samples_per_second > 0.0 {
+        let _ = write!(text, ", {:.0} samples/s", reply.samples_per_second);
+    }
+    if let Some(loss) = reply.loss {
+        let _ = write!(text, ", loss {loss:.4}");
+    }
+    text.push('\n');
+    for node in &reply.nodes {
+        let Some(Ok(holder)) = node.holder.map(Holder::try_from) else { continue };
+        let state = match (node.state(), node.code, node.signal) {
+            (v1::LaunchState::Pending, ..) => "pending".to_owned(),
+            (v1::LaunchState::Running, ..) => "running".to_owned(),
+            (v1::LaunchState::Gone, Some(code), _) => format!("gone, exit code {code}"),
+            (v1::LaunchState::Gone, None, Some(signal)) => format!("gone, signal {signal}"),
+            (v1::LaunchState::Gone, None, None) => "gone".to_owned(),
+            (v1::LaunchState::Unspecified, ..) => "unknown".to_owned(),
+        };
+        let host = match holder.node.role {
+            Role::Worker => format!(" on {}", node.host),
+            Role::Server => String::new(),
+        };
+        let _ = writeln!(text, "  {}, life {}: {state}{host}", holder.node, holder.incarnation);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_told_in_a_few_lines() {
+        let node = |role: v1::Role, state: v1::LaunchState, signal| v1::NodeState {
+            holder: Some(v1::Holder { role: role.into(), index: 1, incarnation: 2 }),
+            state: state.into(),
+            code: None,
+            signal,
+            host: "here".to_owned(),
+        };
+        let reply = v1::DescribeReply {
+            job: "demo".to_owned(),
+            elapsed_ns: 1_500_000_000,
+            steps: 7,
+            counts: Some(v1::Counts { total: 10, acked: 4, ..v1::Counts::default() }),
+            workers: 2,
+            members: 1,
+            samples_per_second: 12.3,
+            loss: Some(0.5),
+            nodes: vec![
+                node(v1::Role::Worker, v1::LaunchState::Running, None),
+                node(v1::Role::Server, v1::LaunchState::Gone, Some(9)),
+            ],
+            stopping: true,
+        };
+        let expected = "job demo: 1.5 s, 7 steps, 4 of 10 samples committed, stopping\n\
+                        1 of 2 workers take part, 12 samples/s, loss 0.5000\n  \
+                        worker-1, life 2: running on here\n  server-1, life 2: gone, signal 9\n";
+        assert_eq!(render(&reply), expected);
+    }
+
+    #[tokio::test]
+    async fn a_directory_without_a_job_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = RemoteJob::find(Some(folder.path())).unwrap_err().to_string();
+        assert!(error.contains("no job runs there"), "{error}");
+    }
+}

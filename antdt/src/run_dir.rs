@@ -1,0 +1,280 @@
+//! The run directory of a job: how a later command reaches its master.
+//!
+//! It holds two files while the job runs, and neither afterwards:
+//!
+//! | file | what | mode |
+//! |---|---|---|
+//! | `master.json` | address of the master, name and generation of the job; process id and host, for people | 0644 |
+//! | `token` | the secret that every call to the master carries | 0600 |
+//!
+//! Its place is `--run-dir`, else the folder `run` in the report folder, else `$XDG_STATE_HOME/antdt/JOB`, with
+//! `~/.local/state` where that variable is not set.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use antdt_proto::Token;
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobSpec;
+use crate::net;
+
+/// Name of the file that says where the master is.
+pub const MASTER: &str = "master.json";
+
+/// Name of the file with the secret.
+pub const TOKEN: &str = "token";
+
+/// How long a master that is named in a directory has to take a connection before the directory counts as left behind.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// What `master.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterFile {
+    /// "host:port" of the master.
+    pub address: String,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the master among the masters of this directory, from 1.
+    pub generation: u64,
+    /// Process id of the master, for people.
+    pub pid: u32,
+    /// Host of the master, for people.
+    pub host: String,
+}
+
+/// Why a run directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunDirError {
+    /// No job runs there.
+    #[error("{}: no job runs there; name the --run-dir of a running job, or `run` in its --report-dir", .0.display())]
+    NoJob(PathBuf),
+    /// Another job runs there.
+    #[error("--run-dir = {}: job `{job}` runs there, at {address}; name another folder, or stop that job", path.display())]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+        /// The other job.
+        job: String,
+        /// The other job's master.
+        address: String,
+    },
+    /// A file cannot be read or written.
+    #[error("--run-dir: {}: {source}; name a folder that this user can write to", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{}: {why}; it belongs to another program or version", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// The directory of a job that runs in this process. Dropping it removes its files.
+#[derive(Debug)]
+pub(crate) struct RunDir {
+    path: PathBuf,
+    /// Whether the directory was made for this job.
+    made: bool,
+}
+
+impl RunDir {
+    /// Announces the master of a job.
+    pub(crate) fn announce(
+        path: &Path,
+        address: &str,
+        job: &str,
+        token: &Token,
+    ) -> Result<Self, RunDirError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RunDirError::File { path, source }
+        };
+        let generation = match read_master(path) {
+            Ok(last) if answers(&last.address) => {
+                let (path, job, address) = (path.to_owned(), last.job, last.address);
+                return Err(RunDirError::Taken { path, job, address });
+            }
+            Ok(last) => last.generation.saturating_add(1),
+            Err(RunDirError::NoJob(_)) => 1,
+            Err(error) => return Err(error),
+        };
+        let made = !path.exists();
+        fs::create_dir_all(path).map_err(failed(path))?;
+        let dir = Self { path: path.to_owned(), made };
+        let master = MasterFile {
+            address: address.to_owned(),
+            job: job.to_owned(),
+            generation,
+            pid: std::process::id(),
+            host: crate::host::name(),
+        };
+        let text = serde_json::to_string_pretty(&master).expect("plain values") + "\n";
+        // The address last: whoever finds it finds the token too.
+        for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o644, &*text)] {
+            let path = path.join(name);
+            replace(&path, mode, text).map_err(failed(&path))?;
+        }
+        Ok(dir)
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        for name in [MASTER, TOKEN] {
+            // Removed by somebody else already, or left for people to find; it names a master that does not answer.
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        if self.made {
+            // Fails if the user keeps something there.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Returns the run directory of a job, as the module says; `None` if there is no place for one.
+pub(crate) fn place(spec: &JobSpec, job: &str) -> Option<PathBuf> {
+    match (&spec.run_dir, &spec.report_dir) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(report)) => Some(report.join("run")),
+        (None, None) => Some(state_folder()?.join(file_name(job))),
+    }
+}
+
+/// Where the run directories of jobs are that name none.
+fn state_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))?;
+    Some(state.join("antdt"))
+}
+
+/// The name of a job as that of a folder.
+fn file_name(job: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    job.chars().map(plain).collect()
+}
+
+/// Reads how to reach the job of a run directory.
+///
+/// # Errors
+/// If no job runs there, or this user may not reach it.
+pub fn read(path: &Path) -> Result<(MasterFile, Token), RunDirError> {
+    let master = read_master(path)?;
+    let file = path.join(TOKEN);
+    let text =
+        fs::read_to_string(&file).map_err(|source| RunDirError::File { path: file.clone(), source })?;
+    let token = Token::new(text.trim())
+        .map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })?;
+    Ok((master, token))
+}
+
+fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
+    let file = path.join(MASTER);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(RunDirError::NoJob(path.to_owned()));
+        }
+        Err(source) => return Err(RunDirError::File { path: file, source }),
+    };
+    serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
+}
+
+/// Returns the run directories of jobs that named none, in order.
+pub fn known() -> Vec<PathBuf> {
+    let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
+    let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.join(MASTER).exists()).collect();
+    paths.sort();
+    paths
+}
+
+/// Whether a process listens at that address.
+pub(crate) fn answers(address: &str) -> bool {
+    net::resolve(address, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+        .and_then(|address| TcpStream::connect_timeout(&address, PROBE))
+        .is_ok()
+}
+
+/// Writes a file that others see whole or not at all.
+fn replace(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let _ = fs::remove_file(&part);
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn token() -> Token {
+        Token::new("secret").unwrap()
+    }
+
+    #[test]
+    fn a_job_is_found_while_it_runs_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report/run");
+        let dir = RunDir::announce(&path, "127.0.0.1:1", "demo", &token()).unwrap();
+        let (master, found) = read(&path).unwrap();
+        assert_eq!(
+            (master.address.as_str(), master.job.as_str(), master.generation),
+            ("127.0.0.1:1", "demo", 1)
+        );
+        assert_eq!((master.pid, found), (std::process::id(), token()));
+        let mode = fs::metadata(path.join(TOKEN)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(dir);
+        assert!(!path.exists() && folder.path().join("report").exists());
+        assert!(matches!(read(&path), Err(RunDirError::NoJob(_))));
+    }
+
+    #[test]
+    fn a_directory_in_use_is_refused_and_one_left_behind_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::mem::forget(RunDir::announce(folder.path(), &address, "first", &token()).unwrap());
+        let refused = RunDir::announce(folder.path(), "127.0.0.1:1", "second", &token()).unwrap_err();
+        assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
+        drop(listener);
+        let dir = RunDir::announce(folder.path(), "127.0.0.1:1", "second", &token()).unwrap();
+        assert_eq!(read(folder.path()).unwrap().0.generation, 2);
+        drop(dir);
+        assert!(folder.path().exists(), "it was there before the job");
+    }
+
+    #[test]
+    fn the_place_is_the_one_that_is_named_or_below_the_report() {
+        let mut spec = JobSpec { report_dir: Some("/r".into()), ..JobSpec::default() };
+        assert_eq!(place(&spec, "j"), Some("/r/run".into()));
+        spec.run_dir = Some("/d".into());
+        assert_eq!(place(&spec, "j"), Some("/d".into()));
+        assert_eq!(file_name("../a b/c.d"), "___a_b_c_d");
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(MASTER), "{}").unwrap();
+        assert!(matches!(read(folder.path()), Err(RunDirError::Malformed { .. })));
+        assert!(RunDir::announce(folder.path(), "127.0.0.1:1", "x", &token()).is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! Jobs on several hosts: three network namespaces with addresses of their own and two workers each, started by a launcher
+//! of the test's own. The master is in a fourth namespace.
+//!
+//! Namespaces need root and `ip`; without them the tests say that they are skipped.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is the test's")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use antdt::job::{DataSource, JobSpec};
+use antdt::master::{self, Programs};
+use antdt::report::{Outcome, Report};
+use antdt_agent::Trainer;
+use antdt_burn::{ClickTrainer, ModelKind, WorkloadSpec};
+use antdt_controller::testing::check_launcher;
+use antdt_core::{Holder, NodeId, Role, Seed, SyncMode};
+use antdt_rt::CancellationToken;
+use serde::{Deserialize, Serialize};
+
+use launcher::{HostPlace, NetnsLauncher, Pids};
+use network::Network;
+
+#[path = "hosts/launcher.rs"]
+mod launcher;
+#[allow(dead_code, reason = "shared with a test that also cuts the network")]
+#[path = "../../antdt-collective/tests/netns/network.rs"]
+mod network;
+
+/// Bound on any one wait here; all take seconds.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Hosts with workers; the master is on one more.
+const HOSTS: u32 = 3;
+
+/// Samples of every job.
+const SAMPLES: u64 = 3000;
+
+/// Variable that tells this test, started once more, to be the master of a job.
+const ORDER: &str = "HOSTS_TEST_ORDER";
+
+/// What the master of a job is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    spec: JobSpec,
+    hosts: Vec<HostPlace>,
+    out: PathBuf,
+    /// A script that runs in place of the worker.
+    script: Option<String>,
+}
+
+/// What it says in the end.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    report: Report,
+    /// Pairs of workers that were seen to share memory.
+    shared: BTreeSet<(u32, u32)>,
+}
+
+/// The namespaces, or why there are none.
+fn network() -> Option<Network> {
+    match Network::of(HOSTS + 1) {
+        Ok(network) => Some(network),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn hosts() -> Vec<HostPlace> {
+    (0..HOSTS).map(|host| (Network::name(host), Network::address(host))).collect()
+}
+
+fn spec(folder: &Path, sync: SyncMode, servers: u32) -> JobSpec {
+    JobSpec {
+        workers: 2 * HOSTS,
+        servers,
+        sync,
+        data: Some(DataSource::Synthetic { rows: SAMPLES }),
+        global_batch_size: 60,
+        // Whatever else the machine does is no straggler.
+        policy: "none".to_owned(),
+        // Slow enough to be looked at.
+        emulate_speed: Some(150.0),
+        bind: Network::address(HOSTS),
+        run_dir: Some(folder.join("run")),
+        master_grace: Duration::from_secs(3),
+        quiet: true,
+        ..JobSpec::default()
+    }
+}
+
+/// Starts a master in its namespace.
+fn start(order: &Order) -> Child {
+    Command::new("ip")
+        .args(["netns", "exec", &Network::name(HOSTS)])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_master", "--nocapture"])
+        .env(ORDER, serde_json::to_string(order).unwrap())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn finish(mut child: Child) -> Output {
+    let deadline = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("not over after {LIMIT:?}: {:?}", child.wait_with_output());
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+fn answer(order: &Order, child: Child) -> Answer {
+    let output = finish(child);
+    let text = std::fs::read_to_string(&order.out)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The master of a job, if this process was started as one.
+#[test]
+fn a_master() {
+    let Ok(text) = std::env::var(ORDER) else { return };
+    let order: Order = serde_json::from_str(&text).unwrap();
+    let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
+    let workload = WorkloadSpec::new(ModelKind::DeepFm, antdt_burn::DataSource::Synthetic { rows: SAMPLES });
+    let trainer = ClickTrainer::open(&workload, Seed(order.spec.seed)).unwrap();
+    let (layout, table) = (trainer.layout(), trainer.layout().table.unwrap());
+    let shape = format!("{},{},{},{}", layout.dense_len, table.rows, table.dim, table.init_scale);
+    let worker = match &order.script {
+        Some(script) => ("/bin/sh".into(), ["-c", script].map(Into::into).into()),
+        None => (antdt.clone(), vec!["worker".into()]),
+    };
+    let programs = Programs {
+        worker,
+        server: (antdt, vec!["server".into()]),
+        env: vec![("ANTDT_LAYOUT".to_owned(), shape)],
+        foreign: order.script.is_some(),
+    };
+    let samples = order.script.is_none().then_some(SAMPLES);
+
+    let pids = Pids::default();
+    let (hosts, theirs) = (order.hosts.clone(), Arc::clone(&pids));
+    let launcher = Box::new(move |outlets| -> Box<dyn antdt_controller::Launcher> {
+        Box::new(NetnsLauncher::new(hosts, outlets, theirs))
+    });
+    let shared = Arc::new(Mutex::new(BTreeSet::new()));
+    let over = Arc::new(AtomicBool::new(false));
+    let (seen, watched) = (Arc::clone(&shared), Arc::clone(&over));
+    let watcher = std::thread::spawn(move || {
+        while !watched.load(Ordering::Relaxed) {
+            seen.lock().unwrap().extend(sharing(&pids));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let stop = CancellationToken::new();
+    let report = runtime.block_on(master::run(&order.spec, samples, &programs, launcher, stop)).unwrap();
+    over.store(true, Ordering::Relaxed);
+    watcher.join().unwrap();
+    let shared = std::mem::take(&mut *shared.lock().unwrap());
+    std::fs::write(&order.out, serde_json::to_string(&Answer { report, shared }).unwrap()).unwrap();
+}
+
+/// The pairs of workers that have mapped the same anonymous file.
+fn sharing(pids: &Mutex<BTreeMap<Holder, u32>>) -> BTreeSet<(u32, u32)> {
+    let pids = pids.lock().unwrap().clone();
+    let mut owners: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    for (holder, pid) in pids.iter().filter(|(holder, _)| holder.node.role == Role::Worker) {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for line in maps.lines().filter(|line| line.contains("/memfd:")) {
+            let inode = line.split_whitespace().nth(4).unwrap().to_owned();
+            owners.entry(inode).or_default().insert(holder.node.index);
+        }
+    }
+    let pairs = |workers: &BTreeSet<u32>| -> Vec<(u32, u32)> {
+        let all = workers.iter().flat_map(|a| workers.iter().map(move |b| (*a, *b)));
+        all.filter(|(a, b)| a < b).collect()
+    };
+    owners.values().flat_map(pairs).collect()
+}
+
+#[test]
+fn a_job_of_six_workers_on_three_hosts_is_exact() {
+    let Some(network) = network() else { return };
+    for (sync, servers) in [(SyncMode::AllReduce, 0), (SyncMode::PsBsp, 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let order = Order {
+            spec: spec(folder.path(), sync, servers),
+            hosts: hosts(),
+            out: folder.path().join("answer.json"),
+            script: None,
+        };
+        let master = start(&order);
+        // Another host reaches the job with the address and the token of its run directory.
+        let says = wait_for("a step", || {
+            let output = Command::new("ip")
+                .args(["netns", "exec", &Network::name(0), env!("CARGO_BIN_EXE_antdt"), "status"])
+                .arg(folder.path().join("run"))
+                .output()
+                .unwrap();
+            let says = String::from_utf8(output.stdout).unwrap();
+            (output.status.success() && !says.contains(", 0 steps")).then_some(says)
+        });
+        for worker in 0..2 * HOSTS {
+            let line = format!("worker-{worker}, life 0: running on {}", Network::name(worker / 2));
+            assert!(says.contains(&line), "{says}");
+        }
+        let Answer { report, shared } = answer(&order, master);
+        assert_eq!(report.outcome, Outcome::Completed, "{sync:?}");
+        let samples = &report.samples;
+        assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES), "{sync:?}");
+        assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0), "{sync:?}");
+        assert_eq!(report.workers.len(), 2 * HOSTS as usize);
+        assert!(report.workers.iter().all(|worker| worker.samples > 0), "{:?}", report.workers);
+        // Memory within a host, and never across.
+        let neighbours: BTreeSet<(u32, u32)> = match sync {
+            SyncMode::AllReduce => (0..HOSTS).map(|host| (2 * host, 2 * host + 1)).collect(),
+            _ => BTreeSet::new(),
+        };
+        assert_eq!(shared, neighbours, "{sync:?}");
+    }
+    drop(network);
+}
+
+#[test]
+fn ranks_follow_the_hosts() {
+    let Some(_network) = network() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR > {}/$ANTDT_NODE",
+        folder.path().display()
+    );
+    let order = Order {
+        spec: spec(folder.path(), SyncMode::AllReduce, 0),
+        hosts: hosts(),
+        out: folder.path().join("answer.json"),
+        script: Some(script),
+    };
+    let Answer { report, .. } = answer(&order, start(&order));
+    assert_eq!(report.outcome, Outcome::Completed);
+    for worker in 0..2 * HOSTS {
+        let file = folder.path().join(NodeId::worker(worker).to_string());
+        let said = std::fs::read_to_string(file).unwrap();
+        let master = Network::address(HOSTS);
+        assert_eq!(said.trim(), format!("{worker} 6 {} 2 {} 3 {master}", worker % 2, worker / 2));
+    }
+}
+
+#[test]
+fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
+    let Some(_network) = network() else { return };
+    for (sync, servers) in [(SyncMode::AllReduce, 0), (SyncMode::PsAsp, 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let order = Order {
+            spec: JobSpec { emulate_speed: Some(20.0), ..spec(folder.path(), sync, servers) },
+            hosts: hosts(),
+            out: folder.path().join("answer.json"),
+            script: None,
+        };
+        let mut master = start(&order);
+        let left = || -> Vec<String> {
+            let pids = |host| {
+                let output =
+                    Command::new("ip").args(["netns", "pids", &Network::name(host)]).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            };
+            (0..HOSTS).flat_map(|host| pids(host).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+        };
+        let all = (2 * HOSTS + servers) as usize;
+        wait_for("all nodes", || (left().len() == all).then_some(()));
+        // Workers that are registered have their lease; those that are not yet give up as well.
+        wait_for("the run directory", || folder.path().join("run/master.json").exists().then_some(()));
+        master.kill().unwrap();
+        master.wait().unwrap();
+        assert!(!left().is_empty(), "they do not end with the process that launched them");
+        wait_for("the end of all nodes", || left().is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn the_launcher_of_these_tests_is_what_a_launcher_should_be() {
+    let Some(_network) = network() else { return };
+    let make = |outlets| -> Box<dyn antdt_controller::Launcher> {
+        Box::new(NetnsLauncher::new(hosts(), outlets, Pids::default()))
+    };
+    check_launcher(make, LIMIT).unwrap_or_else(|violation| panic!("{violation}"));
+}
