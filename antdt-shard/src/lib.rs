@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![allow(clippy::test_attr_in_doctest, reason = "the README shows a property test; `testing` runs the same")]
 
 pub mod spec;
 

@@ -149,7 +149,7 @@ mod tests {
     use antdt_core::{Generation, Seed};
 
     use super::*;
-    use crate::testing::history::{History, specs};
+    use crate::testing::records::{History, specs};
 
     #[test]
     fn a_piece_gives_its_records_or_says_why_not() {

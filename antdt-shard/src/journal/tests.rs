@@ -2,7 +2,7 @@ use antdt_core::Seed;
 
 use super::*;
 use crate::ledger::{LedgerSnapshot, Recovery};
-use crate::testing::history::{History, specs};
+use crate::testing::records::{History, specs};
 
 /// A segment of a random life; the states of the ledger after each frame, with the length of the segment then.
 struct Written {

@@ -335,7 +335,7 @@ impl Book {
     }
 
     /// Unclosed epochs of each share, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn open_epochs(&self) -> impl Iterator<Item = usize> {
         self.shares.iter().map(|share| share.open.len())
     }
@@ -347,7 +347,7 @@ impl Book {
     }
 
     /// Waiting shards of all open passes, for tests; O(waiting shards).
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn todo(&self) -> impl Iterator<Item = (ShardKey, Begun)> {
         let passes = self.shares.iter().flat_map(|share| &share.open);
         passes.flat_map(|pass| pass.todo().map(|(position, begun)| (pass.key(position), begun)))

@@ -25,6 +25,8 @@ mod account;
 mod book;
 pub(crate) mod codec;
 mod cut;
+#[cfg(any(test, feature = "testing"))]
+mod inspect;
 mod leases;
 mod machine;
 mod missing;

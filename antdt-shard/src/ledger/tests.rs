@@ -1,16 +1,14 @@
 //! The ledger against the naive model, against invariants of its own, and in named cases.
 //!
-//! Everything that happens to a ledger is a [`Call`](call::Call). The [`Model`](model::Model) answers it first: a naive
-//! ledger, and a book-keeper who trusts neither. Then the [`Real`](real::Real) one is told, and all
-//! [`invariants`] are checked.
+//! Everything that happens to a ledger is a `Call`. The model of `testing` answers it first: a naive ledger, and a
+//! book-keeper who trusts neither. Then the [`Real`](real::Real) one is told; all invariants of `testing` are checked, and
+//! what only this crate sees.
 
-mod book;
-mod call;
-mod model;
+mod inside;
 mod pair;
 mod real;
 
-/// One file for each invariant of `antdt.md` §11.1.
+/// One file for each invariant that has cases of its own, beside its check in `testing::invariant`.
 mod invariants;
 
 /// Named cases: what a reader may want to know.

@@ -1,12 +1,53 @@
-//! For implementers and tests: a naive ledger to compare with, and suites for the two seams.
+//! For implementers and tests: random histories and what must be true after each of their events, suites for the seams, and
+//! a naive ledger to compare with.
 //!
+//! * [`history`] draws histories; [`Invariants`] plays them against a store, a source or a ledger of yours.
 //! * [`NaiveLedger`] says what the right answer to every event is, slowly.
 //! * [`source`] is the conformance suite of a [`ShardSource`](antdt_core::port::ShardSource).
 //! * [`store`] is the conformance suite of a [`LedgerStore`](crate::LedgerStore).
+//!
+//! The suites are one story each, and say what a call must do. The histories say what no order of calls may do. A property
+//! test of a store, which is opened anew with each restart:
+//!
+//! ```
+//! use antdt_shard::MemStore;
+//! use antdt_shard::testing::{Invariants, history};
+//! use proptest::prelude::*;
+//!
+//! proptest! {
+//!     # #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+//!     # /*
+//!     #[test]
+//!     # */
+//!     fn my_store_keeps_the_promises(history in history::any()) {
+//!         let disk = MemStore::default();
+//!         Invariants::all().check(&history, || disk.clone())?;
+//!     }
+//! }
+//! # my_store_keeps_the_promises();
+//! ```
+//!
+//! A failure names the invariant, the event and the history, shrunk, and prints the line that plays it again:
+//! `Invariants::all().check(&history::replay(r#"…"#), …)`.
 
-pub(crate) mod history;
+mod block;
+pub(crate) mod book;
+pub(crate) mod call;
+mod guarded;
+pub mod history;
+pub(crate) mod invariant;
+pub(crate) mod model;
 mod naive;
+pub(crate) mod records;
 pub mod source;
 pub mod store;
+pub(crate) mod story;
+pub(crate) mod subject;
+pub(crate) mod trial;
+pub(crate) mod view;
 
+pub use guarded::LedgerSource;
+pub use history::History;
+pub use invariant::{Invariant, Invariants};
 pub use naive::{NaiveLedger, Note};
+pub use trial::Violation;

@@ -572,6 +572,27 @@ impl NaiveLedger {
         }
     }
 
+    /// What a holder would be told that asks again, with a request that is new.
+    pub(crate) fn would_answer(&self, holder: Holder) -> Result<FetchOutcome, FetchError> {
+        let mut copy = Self {
+            spec: self.spec.clone(),
+            generation: self.generation,
+            shards: self.shards.clone(),
+            opened: self.opened.clone(),
+            leases: self.leases.clone(),
+            completions: self.completions,
+            remembered: BTreeMap::new(),
+            fences: self.fences.clone(),
+            live: self.live.clone(),
+            grants: BTreeMap::new(),
+            idle: self.idle.clone(),
+            frozen: self.frozen,
+            restored: self.restored,
+            notes: Vec::new(),
+        };
+        copy.fetch(holder, self.generation, RequestId(u64::MAX))
+    }
+
     /// A copy with every lease void, and without what was written down.
     #[must_use]
     pub fn snapshot(&self) -> Self {

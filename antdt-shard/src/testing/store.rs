@@ -1,6 +1,6 @@
 //! What every [`LedgerStore`] and every [`CutStore`] must do, whoever wrote it.
 
-use super::history::History;
+use super::records::History;
 use crate::ledger::{LedgerSnapshot, Recovery};
 use crate::spec::{DatasetSpec, Epochs};
 use crate::store::{CutStore, LedgerStore};

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::Recovery;
-use crate::testing::history::{History, specs};
+use crate::testing::records::{History, specs};
 
 fn encoded(record: &Record) -> Vec<u8> {
     let mut bytes = Vec::new();

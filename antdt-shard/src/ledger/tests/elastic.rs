@@ -5,12 +5,12 @@ use antdt_core::{
     RequestId, SampleRange, ShardKey,
 };
 
-use super::call::Call;
 use super::cases::{all, drained, grant, hand_out, ledger, records};
 use super::pair::{Pair, small, worker};
 use crate::error::{CutError, RecoverError};
 use crate::ledger::{Effect, LedgerCut, LedgerSnapshot, Missing, MissingWhy, Record, ShardLedger};
 use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, Shuffle};
+use crate::testing::call::Call;
 
 const G1: Generation = Generation(1);
 
@@ -62,7 +62,7 @@ fn who_waits_hears_that_what_was_presented_was_the_end() {
     pair.ack(zero, &[all(&pair.newest())]);
     assert!(matches!(pair.fetch(zero, 2), Some(FetchOutcome::Wait { .. })), "the other part is not done");
     pair.say(&Call::Register { holder: one, held: vec![held(&last, 10)] });
-    assert!(pair.real.woke);
+    assert!(pair.real.woke());
     assert_eq!(pair.fetch(zero, 2), Some(FetchOutcome::EndOfData));
 }
 

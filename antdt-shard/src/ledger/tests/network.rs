@@ -18,15 +18,15 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
-use super::book::{Book, Own};
-use super::call::{Call, Reply, worker};
-use super::histories::{check_seen, config, specs};
-use super::invariants::{self, Moment};
-use super::model::Model;
+use super::histories::{check_seen, config};
 use super::pair::Pair;
 use super::real::Real;
 use crate::error::{ExchangeError, FetchError};
 use crate::spec::{Assignment, DatasetSpec};
+use crate::testing::book::{Book, Own};
+use crate::testing::call::{Call, Reply, worker};
+use crate::testing::history::specs;
+use crate::testing::model::Model;
 
 /// What the trainers are working on.
 #[derive(Debug, Clone, Default)]
@@ -622,7 +622,7 @@ impl StateMachineTest for Told {
     type Reference = Stories;
 
     fn init_test(story: &Story) -> Real {
-        Real::new(story.model.book.spec.clone(), story.model.book.generation)
+        Real::new(story.model.book.spec.clone())
     }
 
     fn apply(mut real: Real, story: &Story, _: Step) -> Real {
@@ -684,8 +684,7 @@ impl StateMachineTest for Told {
 
 fn hear(story: &Story, real: &mut Real) {
     if let Some((call, expected)) = &story.last {
-        let reply = real.say(call);
-        invariants::check(&Moment { call, expected, reply: &reply, model: &story.model, real });
+        real.hear(call, expected, &story.model);
     }
     story.check();
 }

@@ -1,12 +1,13 @@
 use antdt_core::{Ack, AckOutcome, FetchOutcome, Generation, Grant, Holder, RequestId};
 
-pub(super) use super::call::worker;
-use super::call::{Call, Reply};
-use super::invariants::{self, Moment};
-use super::model::Model;
 use super::real::Real;
 use crate::ledger::ShardLedger;
 use crate::spec::{DatasetSpec, Epochs};
+pub(super) use crate::testing::call::worker;
+use crate::testing::call::{Call, Reply};
+use crate::testing::invariant::i09_progress::{self, Told};
+use crate::testing::invariant::i20_journal_replay::check_every_prefix;
+use crate::testing::model::Model;
 
 /// The ledger and the model, given the same events. After every event their answers are compared, and all invariants
 /// are checked.
@@ -18,25 +19,18 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(spec: DatasetSpec) -> Self {
-        let real = Real::new(spec.clone(), Model::FIRST);
+        let real = Real::new(spec.clone());
         Self { model: Model::new(spec), real }
     }
 
     pub(super) fn say(&mut self, call: &Call) -> Reply {
         let expected = self.model.say(call);
-        self.hear(call, &expected);
+        self.real.hear(call, &expected, &self.model);
         expected
     }
 
-    /// The model was told already, and answered so.
-    pub(super) fn hear(&mut self, call: &Call, expected: &Reply) {
-        let reply = self.real.say(call);
-        let Self { model, real } = self;
-        invariants::check(&Moment { call, expected, reply: &reply, model, real });
-    }
-
     pub(super) const fn ledger(&self) -> &ShardLedger {
-        &self.real.ledger
+        self.real.ledger()
     }
 
     pub(super) const fn generation(&self) -> Generation {
@@ -86,14 +80,30 @@ impl Pair {
 
     /// The service ends, and begins again without the last `lost` of its records.
     pub(super) fn restart(&mut self, lost: usize) {
-        let kept = self.real.log.len() - lost;
+        let kept = self.real.log().len() - lost;
         self.say(&Call::Restart { kept, compacted: None });
     }
 
     /// Lets everybody die and one worker for each share finish: every history must end this way.
     pub(super) fn drain(&mut self) {
-        invariants::i09_progress::drain(self);
-        invariants::i20_journal_replay::check_every_prefix(&self.real);
+        i09_progress::drain(self).unwrap();
+        check_every_prefix(self.ledger().spec(), self.real.log()).unwrap();
+    }
+}
+
+impl Told for Pair {
+    type Error = String;
+
+    fn tell(&mut self, call: Call) -> Result<Reply, String> {
+        Ok(self.say(&call))
+    }
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn broken(&self, what: String) -> String {
+        what
     }
 }
 

@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 
 use antdt_core::{Ack, Grant, Held, Holder, JobTime, RequestId};
 
-use super::call::{Call, worker};
 use super::pair::{Pair, small};
 use crate::spec::{Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle};
+use crate::testing::call::{Call, worker};
 
 /// Everything that can happen next in a small world of two workers. Leases are the newest and the oldest of all there
 /// were, so that acks of ended leases are among them.
@@ -46,7 +46,7 @@ fn steps(pair: &Pair, request: u64) -> Vec<Call> {
     if pair.model.book.kept() > 0 {
         steps.push(Call::Restore { which: 0 });
     }
-    let (written, least) = (pair.real.log.len(), pair.model.kept_least());
+    let (written, least) = (pair.real.log().len(), pair.model.kept_least());
     if written > least {
         steps.push(Call::Restart { kept: written, compacted: Some(written) });
         steps.push(Call::Restart { kept: written - 1, compacted: None });

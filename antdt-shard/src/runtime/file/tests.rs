@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::ledger::{LedgerSnapshot, Recovery};
-use crate::testing::history::{History, specs};
+use crate::testing::records::{History, specs};
 use crate::testing::store::{check_store, suite_spec};
 
 /// Small enough that each history fills many segments.

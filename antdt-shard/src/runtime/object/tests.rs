@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::journal::urgent;
 use crate::ledger::LedgerSnapshot;
-use crate::testing::history::History;
+use crate::testing::records::History;
 use crate::testing::store::{check_cuts, check_store, loaded, suite_spec};
 
 const PREFIX: &str = "jobs/7";

@@ -1,22 +1,6 @@
 //! The shards of an epoch are disjoint and cover the data set; none is empty, and of even ones only the last is shorter.
 
-use super::Moment;
 use crate::spec::{Cut, DatasetSpec};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let spec = moment.spec();
-    for (grant, _) in &moment.model.book.facts.granted {
-        let (start, end) = match &spec.cut {
-            Cut::Every(len) => (grant.key.index * len, ((grant.key.index + 1) * len).min(spec.num_samples)),
-            Cut::At(ends) => {
-                let at = usize::try_from(grant.key.index).unwrap();
-                (if at == 0 { 0 } else { ends[at - 1] }, ends[at])
-            }
-        };
-        assert_eq!((grant.start, grant.start + grant.len), (start, end), "{grant:?}");
-        assert!(grant.len > 0 && end <= spec.num_samples, "{grant:?}");
-    }
-}
 
 fn check_cut(spec: &DatasetSpec) {
     let mut next = 0;

@@ -5,24 +5,8 @@ use std::collections::BTreeSet;
 
 use antdt_core::{Epoch, Seed, ShardKey};
 
-use super::Moment;
 use crate::ledger::tests::cases::hand_out;
 use crate::spec::{DatasetSpec, Epochs, Shuffle};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    if moment.call.asks().is_none() || moment.model.book.facts.granted.is_empty() {
-        return;
-    }
-    let place = |key: ShardKey| {
-        let (share, position) = moment.place(key);
-        (share, key.epoch, position)
-    };
-    let granted: Vec<_> = moment.model.book.facts.granted.iter().map(|(grant, _)| place(grant.key)).collect();
-    assert!(granted.is_sorted(), "{granted:?}");
-    let last = granted[granted.len() - 1];
-    let passed_over = moment.todo().map(place).find(|waits| waits.0 == last.0 && *waits < last);
-    assert_eq!(passed_over, None, "was passed over for {last:?}");
-}
 
 #[test]
 fn each_epoch_is_handed_out_in_its_own_seeded_order() {

@@ -3,20 +3,8 @@
 
 use antdt_core::{Ack, AckOutcome};
 
-use super::Moment;
 use crate::ledger::tests::cases::{all, grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let facts = &moment.model.book.facts;
-    assert_eq!(facts.twice, [], "counted twice by {:?}", moment.call);
-    assert_eq!(facts.unfounded, [], "counted or lent without reason by {:?}", moment.call);
-    let (before, after) = (moment.real.before.counts().acked, moment.real.ledger.counts().acked);
-    if !moment.call.ends_a_generation() {
-        let counted: u64 = facts.counted.iter().map(|(_, from, to)| to - from).sum();
-        assert_eq!(after, before + counted, "{:?}", moment.call);
-    }
-}
 
 #[test]
 fn a_repeated_last_ack_is_recognised_while_the_life_lasts() {

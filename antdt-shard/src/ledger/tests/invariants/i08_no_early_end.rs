@@ -3,22 +3,9 @@
 
 use antdt_core::FetchOutcome;
 
-use super::Moment;
 use crate::ledger::tests::cases::all;
 use crate::ledger::tests::pair::{Pair, small, worker};
 use crate::spec::{DatasetSpec, Epochs, Shuffle};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (real, book) = (&moment.real.ledger, &moment.model.book);
-    if moment.reply.fetched() == Some(FetchOutcome::EndOfData) {
-        assert_eq!(real.outstanding().count(), 0, "the end while somebody holds a lease");
-        assert_eq!(moment.todo().count(), 0, "the end while a shard waits");
-        let counts = real.counts();
-        assert_eq!(counts.acked + counts.quarantined, counts.total, "the end before the last epoch");
-    }
-    // The event that ended it grants nothing either.
-    assert!(!book.ended || book.facts.granted.is_empty(), "a grant after the end");
-}
 
 #[test]
 fn an_epoch_waits_for_its_last_lease() {
@@ -30,10 +17,10 @@ fn an_epoch_waits_for_its_last_lease() {
     pair.fetch(worker(1, 0), 1);
     let [(slow, _), (fast, _)] = *pair.grants() else { panic!() };
     pair.ack(worker(1, 0), &[all(&fast)]);
-    assert!(!pair.real.woke, "there is nothing new to have");
+    assert!(!pair.real.woke(), "there is nothing new to have");
     assert!(matches!(pair.fetch(worker(1, 0), 2), Some(FetchOutcome::Wait { .. })));
     pair.ack(worker(0, 0), &[all(&slow)]);
-    assert!(pair.real.woke, "the next epoch can open");
+    assert!(pair.real.woke(), "the next epoch can open");
     pair.fetch(worker(1, 0), 2);
     assert_eq!(pair.newest().key.epoch.0, 1);
 }

@@ -1,34 +1,11 @@
 //! The offset of a shard never goes back but by restore or restart, and what is refused changes nothing.
 
-use std::collections::BTreeMap;
+use antdt_core::Ack;
 
-use antdt_core::{Ack, ShardKey};
-
-use super::Moment;
 use crate::error::AckError;
-use crate::ledger::ShardLedger;
 use crate::ledger::tests::cases::{grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
 use crate::spec::{DatasetSpec, Shuffle};
-
-fn offsets(ledger: &ShardLedger) -> BTreeMap<ShardKey, u64> {
-    let waiting = ledger.book.todo().map(|(key, begun)| (key, begun.offset));
-    waiting.chain(ledger.outstanding().map(|lease| (lease.key, lease.offset))).collect()
-}
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (before, after) = (&moment.real.before, &moment.real.ledger);
-    if moment.call.ends_a_generation() {
-        return;
-    }
-    let now = offsets(after);
-    for (key, offset) in offsets(before) {
-        assert!(now.get(&key).is_none_or(|now| *now >= offset), "{key:?} goes back from {offset}");
-    }
-    if moment.reply.is_refusal() {
-        assert!(before.book == after.book && before.standing == after.standing, "{:?}", moment.call);
-    }
-}
 
 #[test]
 fn a_wrong_ack_among_several_leaves_no_trace() {

@@ -3,22 +3,9 @@
 
 use antdt_core::{Ack, Generation, Seed};
 
-use super::Moment;
 use crate::ledger::tests::cases::{grant, ledger};
 use crate::ledger::tests::pair::worker;
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let book = &moment.model.book;
-    for (grant, holder) in &book.facts.granted {
-        let before = book.grants.iter().find(|(before, _)| before.key == grant.key).unwrap();
-        assert_eq!(before.0.seed, grant.seed, "the order of {:?} follows {holder}", grant.key);
-        let of_another = book.grants.iter().find(|(other, _)| other.key != grant.key);
-        if let Some((other, _)) = of_another.filter(|(other, _)| other.seed.is_some()) {
-            assert_ne!(other.seed, grant.seed, "{:?} and {:?} have one order", other.key, grant.key);
-        }
-    }
-}
 
 #[test]
 fn the_order_of_samples_belongs_to_the_shard() {

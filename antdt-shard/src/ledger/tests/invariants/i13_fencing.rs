@@ -1,39 +1,11 @@
 //! A life that registers ends all earlier ones of its node; the end of a life survives restores, and restarts once it is
 //! written down. After it nothing that the life says changes anything; a later life does not notice.
 
-use antdt_core::{AckOutcome, Generation, Holder, Incarnation, NodeId, RequestId};
+use antdt_core::{Generation, Holder, Incarnation, NodeId, RequestId};
 
-use super::Moment;
 use crate::error::{FetchError, RegisterError};
-use crate::ledger::tests::call::Call;
 use crate::ledger::tests::cases::{grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (before, after) = (&moment.real.before, &moment.real.ledger);
-    let book = &moment.model.book;
-    assert_eq!(after.book.fences, book.lost);
-    if book.facts.caller_had_ended {
-        assert_eq!((&before.book, &before.standing), (&after.book, &after.standing), "{:?}", moment.call);
-        let heard = moment.reply.grants().is_empty()
-            && moment.reply.adopted().is_empty()
-            && moment.reply.outcomes().iter().all(|outcome| *outcome == AckOutcome::StaleLease);
-        assert!(heard, "the dead were answered {:?}", moment.reply);
-        if let Call::Register { .. } | Call::Fetch { .. } | Call::Exchange { .. } = moment.call {
-            assert!(moment.reply.is_refusal(), "the dead were answered {:?}", moment.reply);
-        }
-    }
-    for lease in after.outstanding() {
-        assert!(!book.has_ended(lease.holder), "the dead hold {lease:?}");
-    }
-    if let Call::Lost { holder } = moment.call {
-        let of_others = |ledger: &crate::ledger::ShardLedger| -> Vec<_> {
-            let other = |lease: &Holder| lease.node != holder.node || lease.incarnation > holder.incarnation;
-            ledger.outstanding().filter(|lease| other(&lease.holder)).collect()
-        };
-        assert_eq!(of_others(before), of_others(after), "the end of {holder} took the leases of others");
-    }
-}
 
 #[test]
 fn who_may_not_take_part_is_told_why() {

@@ -2,23 +2,9 @@
 
 use antdt_core::{Ack, RequestId};
 
-use super::Moment;
-use crate::ledger::tests::call::{Call, Reply};
 use crate::ledger::tests::pair::{Pair, small, worker};
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let Some(first) = &moment.model.book.facts.repeated else { return };
-    if moment.reply.is_refusal() {
-        return; // For its acks, or for its generation.
-    }
-    // The question for one hears of the first.
-    let heard = if let Call::Fetch { .. } = moment.call { &first[..1] } else { first };
-    assert_eq!(moment.reply.grants(), heard);
-    let (before, after) = (&moment.real.before, &moment.real.ledger);
-    assert_eq!(before.standing.sequence, after.standing.sequence, "a repetition allocates nothing");
-    assert!(moment.model.book.facts.granted.is_empty());
-}
+use crate::testing::call::{Call, Reply};
 
 #[test]
 fn a_repeated_call_counts_its_acks_once_and_gets_the_same_shards() {

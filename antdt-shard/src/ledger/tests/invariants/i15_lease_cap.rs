@@ -2,27 +2,9 @@
 
 use antdt_core::FetchOutcome;
 
-use super::Moment;
 use crate::ledger::tests::cases::all;
 use crate::ledger::tests::pair::{Pair, small, worker};
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (real, book) = (&moment.real.ledger, &moment.model.book);
-    let most = book.spec.max_leases_per_holder as usize;
-    for (node, member) in real.standing.members.iter() {
-        let held = real.outstanding().filter(|lease| lease.holder.node == node).count();
-        assert!(held <= most, "{node} holds {held} leases");
-        assert_eq!(member.leases.len(), held);
-    }
-    for lease in real.outstanding() {
-        let live = book.members.get(&lease.holder.node);
-        assert_eq!(live, Some(&lease.holder.incarnation), "{lease:?} is held by nobody");
-    }
-    if let (Some(FetchOutcome::AtLimit), Some(holder)) = (moment.reply.fetched(), moment.call.caller()) {
-        assert_eq!(real.outstanding().filter(|lease| lease.holder == holder).count(), most);
-    }
-}
 
 #[test]
 fn a_holder_has_no_more_leases_than_it_may() {

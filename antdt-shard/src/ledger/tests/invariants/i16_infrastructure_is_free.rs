@@ -1,32 +1,10 @@
 //! However often nodes are lost, services end and leases are given back: none of it is a fault of the data, and no shard
 //! is given up for it.
 
-use std::collections::BTreeMap;
+use antdt_core::{Ack, Counts};
 
-use antdt_core::{Ack, Counts, ShardKey};
-
-use super::Moment;
-use crate::ledger::ShardLedger;
-use crate::ledger::tests::call::Call;
 use crate::ledger::tests::pair::{Pair, small, worker};
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    if matches!(moment.call, Call::Fail { .. }) || moment.call.ends_a_generation() {
-        return;
-    }
-    let faults = |ledger: &ShardLedger| -> BTreeMap<ShardKey, u32> {
-        let waiting = ledger.book.todo().map(|(key, begun)| (key, begun.faults));
-        let leased = ledger.standing.leases().map(|(_, l)| (l.taken.key, l.taken.begun.faults));
-        waiting.chain(leased).collect()
-    };
-    let (before, after) = (&moment.real.before, &moment.real.ledger);
-    assert!(before.quarantined().eq(after.quarantined()), "{:?}", moment.call);
-    let was = faults(before);
-    for (key, now) in faults(after) {
-        assert_eq!(was.get(&key).copied().unwrap_or(0), now, "{:?} is held against {key:?}", moment.call);
-    }
-}
 
 #[test]
 fn infrastructure_failures_are_free_and_data_faults_are_counted() {

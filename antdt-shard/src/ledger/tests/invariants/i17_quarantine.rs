@@ -1,40 +1,13 @@
 //! A shard is given up after exactly `max_data_faults` faults of its data, with the samples that are left of it; a job
 //! that must not lose so many grants nothing more.
 
-use std::collections::BTreeMap;
+use antdt_core::{Ack, Generation, RequestId};
 
-use antdt_core::{Ack, Generation, RequestId, ShardKey};
-
-use super::Moment;
 use crate::error::FetchError;
 use crate::ledger::Effect;
 use crate::ledger::tests::cases::{drained, grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
 use crate::spec::{DatasetSpec, OnQuarantine, Shuffle};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (real, book) = (&moment.real.ledger, &moment.model.book);
-    let given_up: BTreeMap<ShardKey, u64> =
-        real.quarantined().map(|shard| (shard.key, shard.samples.len() - shard.offset)).collect();
-    assert_eq!(
-        given_up,
-        book.account.given_up(&book.spec),
-        "given up if and only if there were enough faults"
-    );
-    for (key, begun) in real.book.todo() {
-        assert_eq!(begun.faults, book.account.faults(key), "{key:?}");
-    }
-    let lost: u64 = given_up.values().sum();
-    let limit = match book.spec.on_quarantine {
-        OnQuarantine::FailJob => 0,
-        OnQuarantine::Continue { max_samples } => max_samples,
-    };
-    assert_eq!(real.status().failed, lost > limit);
-    assert!(
-        lost <= limit || moment.call.asks().is_none() || book.facts.granted.is_empty(),
-        "a grant though {lost} samples are given up"
-    );
-}
 
 #[test]
 fn a_job_that_must_not_lose_samples_grants_nothing_after_a_quarantine() {

@@ -2,25 +2,9 @@
 
 use antdt_core::Epoch;
 
-use super::Moment;
 use crate::ledger::tests::cases::all;
 use crate::ledger::tests::pair::{Pair, small, worker};
-use crate::spec::{Assignment, DatasetSpec, Epochs};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let (real, book) = (&moment.real.ledger, &moment.model.book);
-    let most = book.spec.epoch_overlap as usize + 1;
-    assert!(real.book.open_epochs().all(|open| open <= most));
-    if book.spec.epoch_overlap > 0 || book.spec.assignment != Assignment::Dynamic {
-        return;
-    }
-    for (grant, _) in &book.facts.granted {
-        for epoch in 0..grant.key.epoch.0 {
-            let counts = real.epoch_counts(Epoch(epoch)).unwrap();
-            assert_eq!(counts.todo + counts.doing, 0, "{} began before {epoch} ended", grant.key.epoch);
-        }
-    }
-}
+use crate::spec::{DatasetSpec, Epochs};
 
 #[test]
 fn with_an_overlap_the_next_epoch_opens_at_the_tail_and_no_further() {

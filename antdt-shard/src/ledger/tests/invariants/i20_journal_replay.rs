@@ -1,48 +1,13 @@
 //! The log is the ledger without its leases: read again it gives the same state, and every beginning of it gives a
 //! state that satisfies the accounts, with no more done than was.
 
-use std::collections::BTreeSet;
-
 use antdt_core::{Ack, AckOutcome, Counts, Epoch, Generation, RequestId};
 
-use super::Moment;
 use crate::error::{FetchError, RecoverError};
 use crate::ledger::tests::cases::{all, grant, ledger, records};
 use crate::ledger::tests::pair::{small, worker};
-use crate::ledger::tests::real::Real;
 use crate::ledger::{Record, Recovery, ShardLedger};
 use crate::spec::{DatasetSpec, Epochs};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let Moment { real, model, .. } = moment;
-    assert_eq!(real.replay.snapshot(), real.ledger.snapshot(), "the log differs from what happened");
-    assert_eq!(model.book.written, model.book.account, "what is done was not written down, or too much was");
-    // Nothing is answered that is not written down.
-    assert_eq!(real.ledger.records.len(), 0);
-}
-
-/// At the end of a history, for it looks at every moment of it once more.
-pub(in super::super) fn check_every_prefix(real: &Real) {
-    let spec = real.ledger.spec();
-    let mut recovery = Recovery::new(spec.clone()).unwrap();
-    let mut acked = 0;
-    for record in &real.log {
-        recovery.apply(record).unwrap();
-        let snapshot = recovery.snapshot();
-        let (counts, book) = (snapshot.counts(), &snapshot.book);
-        assert!(counts.balance() && counts.doing == 0, "after {record:?}: {counts:?}");
-        if !matches!(record, Record::Restored(_)) {
-            assert!(counts.acked >= acked, "{record:?} takes an ack back");
-        }
-        acked = counts.acked;
-        let keys: Vec<_> = book.todo().map(|(key, _)| key).collect();
-        let given_up: Vec<_> = book.quarantined().map(|given_up| given_up.key).collect();
-        let once: BTreeSet<_> = keys.iter().chain(&given_up).collect();
-        assert_eq!(once.len(), keys.len() + given_up.len(), "a shard is in two states after {record:?}");
-        let sums = (0..spec.epoch_limit()).map(|epoch| book.account().epoch(Epoch(epoch)).unwrap());
-        assert_eq!(sums.map(|counts| counts.acked).sum::<u64>(), acked);
-    }
-}
 
 #[test]
 fn a_new_generation_voids_leases_and_keeps_what_is_done() {

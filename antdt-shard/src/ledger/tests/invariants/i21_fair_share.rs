@@ -4,20 +4,9 @@ use std::collections::BTreeMap;
 
 use antdt_core::{FetchOutcome, Generation, Grant, RequestId};
 
-use super::Moment;
 use crate::ledger::tests::cases::{all, ledger};
 use crate::ledger::tests::pair::worker;
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let granted = &moment.model.book.facts.granted;
-    let Some((_, want)) = moment.call.asks().filter(|_| !granted.is_empty()) else { return };
-    let (first, _) = moment.place(granted[0].0.key);
-    let waits = moment.todo().filter(|key| moment.place(*key).0 == first).count() + granted.len() - 1;
-    let members = moment.model.book.members.len();
-    assert!(granted.len() <= want as usize);
-    assert!(granted.len() == 1 || granted.len() * 2 * members <= waits, "{} of {waits}", granted.len());
-}
 
 #[test]
 fn the_makespan_of_unequal_workers_keeps_its_bound() {

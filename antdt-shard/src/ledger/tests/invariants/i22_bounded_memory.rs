@@ -1,43 +1,11 @@
 //! What is remembered follows what waits (as ranges), what is out and who takes part; not what is done, and not how many
 //! epochs there were.
 
-use std::collections::BTreeMap;
-
 use antdt_core::{Ack, Counts, Epoch, FetchOutcome, Generation, Grant, Holder, RequestId, Seed};
 
-use super::Moment;
-use crate::ledger::pass::Begun;
 use crate::ledger::tests::cases::{all, drained, grant, ledger};
 use crate::ledger::tests::pair::worker;
 use crate::spec::{DatasetSpec, Epochs};
-
-pub(super) fn check(moment: &Moment<'_>) {
-    let ledger = &moment.real.ledger;
-    // One entry for each shard that was begun, and for each run of neighbours that nobody has had.
-    let mut entries = 0;
-    let mut untouched: BTreeMap<(u64, Epoch), Vec<u64>> = BTreeMap::new();
-    for (key, begun) in ledger.book.todo() {
-        if begun == Begun::default() {
-            let (share, position) = moment.place(key);
-            untouched.entry((share, key.epoch)).or_default().push(position);
-        } else {
-            entries += 1;
-        }
-    }
-    for positions in untouched.values_mut() {
-        positions.sort_unstable();
-        entries += 1 + positions.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-    }
-    assert_eq!(ledger.book.entries(), entries);
-    let most = ledger.spec().max_leases_per_holder as usize;
-    for member in ledger.standing.members.iter().map(|(_, member)| member) {
-        assert!(member.completed.len() <= most);
-        assert!(member.last.as_ref().is_none_or(|last| last.more.len() < most));
-    }
-    assert_eq!(ledger.standing.members.len(), moment.model.book.members.len());
-    let unknown = ledger.standing.idle.iter().find(|node| !ledger.standing.members.contains(**node));
-    assert_eq!(unknown, None, "waits, and does not take part");
-}
 
 #[test]
 fn an_endless_data_set_never_ends_and_never_grows() {

@@ -2,22 +2,9 @@
 
 use antdt_core::{Ack, Seed};
 
-use super::Moment;
-use crate::ledger::tests::call::Call;
 use crate::ledger::tests::cases::{drained, grant, ledger};
 use crate::ledger::tests::pair::{small, worker};
 use crate::spec::DatasetSpec;
-
-pub(super) fn check(moment: &Moment<'_>) {
-    if matches!(moment.call, Call::Keep | Call::Cut { .. } | Call::Restart { .. } | Call::Restore { .. }) {
-        return; // These take what only the store has.
-    }
-    let Moment { call, reply, real, .. } = moment;
-    let again = real.again(call);
-    assert_eq!(&&again.0, reply);
-    assert_eq!(again.1.snapshot().to_bytes(), real.ledger.snapshot().to_bytes(), "{call:?}");
-    assert_eq!(again.1.standing, real.ledger.standing, "{call:?}");
-}
 
 #[test]
 fn equal_events_give_equal_ledgers_and_records() {

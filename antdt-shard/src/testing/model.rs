@@ -1,30 +1,45 @@
+//! What ought to happen to a ledger: the naive one, and a book-keeper who watches.
+
 use antdt_core::Generation;
 
 use super::book::Book;
 use super::call::{Call, Reply};
+use super::{NaiveLedger, Note};
 use crate::error::CutError;
 use crate::ledger::Record;
 use crate::spec::{Assignment, DatasetSpec, OnQuarantine};
-use crate::testing::{NaiveLedger, Note};
 
 /// What ought to happen: the naive ledger, and a book-keeper who watches it.
 #[derive(Debug, Clone)]
-pub(super) struct Model {
-    pub(super) naive: NaiveLedger,
-    pub(super) book: Book,
+pub(crate) struct Model {
+    pub(crate) naive: NaiveLedger,
+    pub(crate) book: Book,
     kept: Vec<NaiveLedger>,
 }
 
 impl Model {
-    pub(super) const FIRST: Generation = Generation(1);
+    pub(crate) const FIRST: Generation = Generation(1);
 
-    pub(super) fn new(spec: DatasetSpec) -> Self {
+    pub(crate) fn new(spec: DatasetSpec) -> Self {
         let naive = NaiveLedger::new(spec.clone(), Self::FIRST);
         Self { naive, book: Book::new(spec, Self::FIRST), kept: Vec::new() }
     }
 
-    /// The answer that is right.
-    pub(super) fn say(&mut self, call: &Call) -> Reply {
+    /// The answer that is right, of which the book-keeper hears.
+    #[cfg(test)]
+    pub(crate) fn say(&mut self, call: &Call) -> Reply {
+        let (reply, written) = self.answer(call);
+        self.hear(call, &reply, written);
+        reply
+    }
+
+    /// Tells the book-keeper what a ledger answered, and what the naive one wrote down.
+    pub(crate) fn hear(&mut self, call: &Call, reply: &Reply, written: usize) {
+        self.book.hear(call, reply, &self.naive.notes()[written..]);
+    }
+
+    /// The answer that is right, of which the book-keeper has not heard; and how many notes there were before it.
+    pub(crate) fn answer(&mut self, call: &Call) -> (Reply, usize) {
         let mut written = self.naive.notes().len();
         let next = self.book.generation.next();
         let naive = &mut self.naive;
@@ -80,19 +95,18 @@ impl Model {
                 Reply::Nothing
             }
         };
-        self.book.hear(call, &reply, &self.naive.notes()[written..]);
-        reply
+        (reply, written)
     }
 
     /// How few records can be left after a crash: all that were read when this life of the service began, and that it
     /// began, are there before anybody hears of it.
-    pub(super) fn kept_least(&self) -> usize {
+    pub(crate) fn kept_least(&self) -> usize {
         let began = |note: &Note| matches!(note, Note::Record(Record::GenerationStarted { .. }));
         self.naive.notes().iter().rposition(began).map_or(0, |at| at + 1)
     }
 
     /// Workers that have to take part so that the job comes to its end.
-    pub(super) const fn workers(&self) -> u32 {
+    pub(crate) const fn workers(&self) -> u32 {
         match self.book.spec.assignment {
             Assignment::Dynamic => 1,
             Assignment::Static { workers } => workers,
@@ -100,7 +114,7 @@ impl Model {
     }
 
     /// Whether so much cannot be read that nothing more is granted.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         let limit = match self.book.spec.on_quarantine {
             OnQuarantine::FailJob => 0,
             OnQuarantine::Continue { max_samples } => max_samples,

@@ -1,3 +1,5 @@
+//! The book-keeper: what a history did, by its own account.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -6,33 +8,33 @@ use antdt_core::{
     Permutation, RequestId, ShardKey,
 };
 
+use super::Note;
 use super::call::{Call, Reply};
 use crate::error::FetchError;
 use crate::ledger::Record;
 use crate::spec::{Assignment, DatasetSpec};
-use crate::testing::Note;
 
 /// What is done, in samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Account {
-    pub(super) samples: BTreeSet<(Epoch, u64)>,
+pub(crate) struct Account {
+    pub(crate) samples: BTreeSet<(Epoch, u64)>,
     offsets: BTreeMap<ShardKey, u64>,
     faults: BTreeMap<ShardKey, u32>,
 }
 
 impl Account {
     /// Samples of a shard that are done.
-    pub(super) fn offset(&self, key: ShardKey) -> u64 {
+    pub(crate) fn offset(&self, key: ShardKey) -> u64 {
         self.offsets.get(&key).copied().unwrap_or(0)
     }
 
     /// Data faults of a shard.
-    pub(super) fn faults(&self, key: ShardKey) -> u32 {
+    pub(crate) fn faults(&self, key: ShardKey) -> u32 {
         self.faults.get(&key).copied().unwrap_or(0)
     }
 
     /// Shards that had so many data faults, with the samples that are left of them.
-    pub(super) fn given_up(&self, spec: &DatasetSpec) -> BTreeMap<ShardKey, u64> {
+    pub(crate) fn given_up(&self, spec: &DatasetSpec) -> BTreeMap<ShardKey, u64> {
         let faulty = self.faults.iter().filter(|(_, faults)| **faults >= spec.max_data_faults);
         faulty.map(|(key, _)| (*key, spec.shard(key.index).len() - self.offset(*key))).collect()
     }
@@ -51,63 +53,63 @@ enum Line {
 
 /// A lease that is alive.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Own {
-    pub(super) holder: Holder,
-    pub(super) grant: Grant,
-    pub(super) offset: u64,
+pub(crate) struct Own {
+    pub(crate) holder: Holder,
+    pub(crate) grant: Grant,
+    pub(crate) offset: u64,
 }
 
 /// What one event did.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// Whether the life that spoke had ended.
-    pub(super) caller_had_ended: bool,
+    pub(crate) caller_had_ended: bool,
     /// Leases that are new, with their holders: first those of a question, in order.
-    pub(super) granted: Vec<(Grant, Holder)>,
+    pub(crate) granted: Vec<(Grant, Holder)>,
     /// Samples of a shard that were counted: from and to.
-    pub(super) counted: Vec<(ShardKey, u64, u64)>,
+    pub(crate) counted: Vec<(ShardKey, u64, u64)>,
     /// Of these, those that were counted before.
-    pub(super) twice: Vec<(Epoch, u64)>,
+    pub(crate) twice: Vec<(Epoch, u64)>,
     /// What was counted though no lease that was alive, and no lease that was presented and not void, says so.
-    pub(super) unfounded: Vec<(ShardKey, u64)>,
+    pub(crate) unfounded: Vec<(ShardKey, u64)>,
     /// The grants that the same request was answered with before.
-    pub(super) repeated: Option<Vec<Grant>>,
+    pub(crate) repeated: Option<Vec<Grant>>,
 }
 
 /// The book-keeper: he is told what happened and what was answered, trusts neither ledger, and keeps his own list of
 /// leases that are alive, samples that are done, faults, and lives that ended.
 #[derive(Debug, Clone)]
-pub(super) struct Book {
-    pub(super) spec: DatasetSpec,
+pub(crate) struct Book {
+    pub(crate) spec: DatasetSpec,
     /// Share and position of each shard, found by going through every order.
-    pub(super) places: Arc<BTreeMap<ShardKey, (u64, u64)>>,
-    pub(super) generation: Generation,
+    pub(crate) places: Arc<BTreeMap<ShardKey, (u64, u64)>>,
+    pub(crate) generation: Generation,
     /// Every grant there ever was, with its holder.
-    pub(super) grants: Vec<(Grant, Holder)>,
-    pub(super) live: BTreeMap<LeaseId, Own>,
+    pub(crate) grants: Vec<(Grant, Holder)>,
+    pub(crate) live: BTreeMap<LeaseId, Own>,
     /// Leases that were alive when the last generation ended.
-    pub(super) left: Vec<Own>,
-    pub(super) account: Account,
+    pub(crate) left: Vec<Own>,
+    pub(crate) account: Account,
     /// The same, by what was written down only.
-    pub(super) written: Account,
+    pub(crate) written: Account,
     /// Lives that ended.
-    pub(super) lost: BTreeMap<NodeId, Incarnation>,
+    pub(crate) lost: BTreeMap<NodeId, Incarnation>,
     /// Leases up to this generation belong to a model that is no more.
-    pub(super) void: Option<Generation>,
+    pub(crate) void: Option<Generation>,
     /// Somebody was told that this is the end.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// Until when nothing is granted.
-    pub(super) frozen: Option<JobTime>,
+    pub(crate) frozen: Option<JobTime>,
     /// Who is registered in this generation.
-    pub(super) members: BTreeMap<NodeId, Incarnation>,
+    pub(crate) members: BTreeMap<NodeId, Incarnation>,
     /// The last question of each life that was answered with grants.
-    pub(super) answered: BTreeMap<Holder, (RequestId, Vec<Grant>)>,
-    pub(super) facts: Facts,
+    pub(crate) answered: BTreeMap<Holder, (RequestId, Vec<Grant>)>,
+    pub(crate) facts: Facts,
     /// What was done, and which lives had ended, whenever that was kept.
     kept: Vec<(Account, BTreeMap<NodeId, Incarnation>)>,
     lines: Vec<Line>,
     /// What happened how often.
-    pub(super) seen: BTreeMap<&'static str, u64>,
+    pub(crate) seen: BTreeMap<&'static str, u64>,
 }
 
 fn places(spec: &DatasetSpec) -> BTreeMap<ShardKey, (u64, u64)> {
@@ -120,14 +122,17 @@ fn places(spec: &DatasetSpec) -> BTreeMap<ShardKey, (u64, u64)> {
         let order = spec.shard_order(epoch);
         for position in 0..order.len() {
             let share = (0..shares).find(|share| position < order.len() * (share + 1) / shares);
-            places.insert(ShardKey { epoch, index: order.at(position) }, (share.unwrap(), position));
+            places.insert(
+                ShardKey { epoch, index: order.at(position) },
+                (share.expect("every position has a share"), position),
+            );
         }
     }
     places
 }
 
 impl Book {
-    pub(super) fn new(spec: DatasetSpec, generation: Generation) -> Self {
+    pub(crate) fn new(spec: DatasetSpec, generation: Generation) -> Self {
         let places = Arc::new(places(&spec));
         Self {
             spec,
@@ -151,21 +156,21 @@ impl Book {
         }
     }
 
-    pub(super) fn saw(&mut self, what: &'static str) {
+    pub(crate) fn saw(&mut self, what: &'static str) {
         *self.seen.entry(what).or_insert(0) += 1;
     }
 
-    pub(super) fn has_ended(&self, holder: Holder) -> bool {
+    pub(crate) fn has_ended(&self, holder: Holder) -> bool {
         self.lost.get(&holder.node).is_some_and(|lost| *lost >= holder.incarnation)
     }
 
     /// Snapshots that were kept.
-    pub(super) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.kept.len()
     }
 
     /// Takes a call, its answer, and what was written down for it.
-    pub(super) fn hear(&mut self, call: &Call, reply: &Reply, notes: &[Note]) {
+    pub(crate) fn hear(&mut self, call: &Call, reply: &Reply, notes: &[Note]) {
         self.facts = Facts {
             caller_had_ended: call.caller().is_some_and(|holder| self.has_ended(holder)),
             ..Facts::default()
@@ -277,7 +282,7 @@ impl Book {
         }
         let repeated = self.facts.repeated.is_some();
         match (reply.fetched(), reply.fetch_error()) {
-            (Some(FetchOutcome::Granted(grant)), _) => {
+            (Some(FetchOutcome::Granted(grant)), _) if call.asks().is_some() => {
                 self.saw(match () {
                     () if repeated => "granted again",
                     () if grant.resume_at > 0 => "resumed",
@@ -290,6 +295,9 @@ impl Book {
                     let (request, _) = call.asks().expect("it was answered");
                     self.answered.insert(holder, (request, reply.grants()));
                 }
+            }
+            (Some(FetchOutcome::Granted(grant)), _) => {
+                self.facts.unfounded.push((grant.key, grant.resume_at));
             }
             (Some(FetchOutcome::Wait { .. }), _) => self.saw("wait"),
             (Some(FetchOutcome::AtLimit), _) => self.saw("at limit"),
@@ -326,6 +334,11 @@ impl Book {
         }
         for ack in acks {
             let Some(mut own) = self.mine(holder, ack.lease) else { continue };
+            if ack.offset < own.offset || ack.offset > own.grant.len {
+                // No ledger may take it.
+                self.facts.unfounded.push((own.grant.key, ack.offset));
+                continue;
+            }
             let order = own.grant.order();
             self.count(own.grant.key, ack.offset, |offset| {
                 own.grant.sample(order.as_ref(), offset) - own.grant.start
@@ -446,7 +459,7 @@ impl Book {
     }
 
     /// The life of a worker that may take part: the newest, or the next if that has ended.
-    pub(super) fn able(&self, index: u32) -> Holder {
+    pub(crate) fn able(&self, index: u32) -> Holder {
         let node = NodeId::worker(index);
         let newest = self.grants.iter().filter(|(_, holder)| holder.node == node).map(|(_, h)| h.incarnation);
         let after = self.lost.get(&node).map(|lost| lost.next());

@@ -1,17 +1,21 @@
+//! Everything that can happen to a ledger, and what it answers.
+
 use antdt_core::{
     Ack, AckOutcome, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation, JobTime, NodeId,
-    Registered, RequestId,
+    Registered, RequestId, Retry,
 };
 
-use crate::error::{AckError, CutError, ExchangeError, FetchError, RegisterError};
+use antdt_core::port::SeamError;
 
-pub(super) const fn worker(index: u32, incarnation: u32) -> Holder {
+use crate::error::{AckError, CutError, ExchangeError, FetchError, RegisterError, SourceError};
+
+pub(crate) const fn worker(index: u32, incarnation: u32) -> Holder {
     Holder::new(NodeId::worker(index), Incarnation(incarnation))
 }
 
 /// One thing that happens to a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Call {
+pub(crate) enum Call {
     Register {
         holder: Holder,
         held: Vec<Held>,
@@ -69,19 +73,21 @@ pub(super) enum Call {
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Registered(Result<Registered, RegisterError>),
     Fetched(Result<FetchOutcome, FetchError>),
     Exchanged(Result<Exchanged, ExchangeError>),
     Acked(Result<Vec<AckOutcome>, AckError>),
     Failed(Result<AckOutcome, AckError>),
     Cut(Result<(), CutError>),
+    /// A source refused, with an error of its own: what the caller is to do, and the text.
+    Refused(Retry, String),
     Nothing,
 }
 
 impl Call {
     /// Who says it, if it is a worker.
-    pub(super) const fn caller(&self) -> Option<Holder> {
+    pub(crate) const fn caller(&self) -> Option<Holder> {
         match self {
             Self::Register { holder, .. }
             | Self::Fetch { holder, .. }
@@ -101,7 +107,7 @@ impl Call {
     }
 
     /// The shards it asks for, and under which number.
-    pub(super) const fn asks(&self) -> Option<(RequestId, u32)> {
+    pub(crate) const fn asks(&self) -> Option<(RequestId, u32)> {
         match self {
             Self::Fetch { request, .. } => Some((*request, 1)),
             Self::Exchange { request, want, .. } if *want > 0 => Some((*request, *want)),
@@ -110,14 +116,14 @@ impl Call {
     }
 
     /// Whether a new generation begins with it.
-    pub(super) const fn ends_a_generation(&self) -> bool {
+    pub(crate) const fn ends_a_generation(&self) -> bool {
         matches!(self, Self::Restore { .. } | Self::Restart { .. })
     }
 }
 
 impl Reply {
     /// What was said about the shard that was asked for.
-    pub(super) fn fetched(&self) -> Option<FetchOutcome> {
+    pub(crate) fn fetched(&self) -> Option<FetchOutcome> {
         match self {
             Self::Fetched(Ok(outcome)) => Some(*outcome),
             Self::Exchanged(Ok(exchanged)) => exchanged.fetched,
@@ -126,7 +132,7 @@ impl Reply {
     }
 
     /// Every shard that was granted to a question, repetitions among them.
-    pub(super) fn grants(&self) -> Vec<Grant> {
+    pub(crate) fn grants(&self) -> Vec<Grant> {
         match self {
             Self::Fetched(Ok(FetchOutcome::Granted(grant))) => vec![*grant],
             Self::Exchanged(Ok(exchanged)) => exchanged.grants().collect(),
@@ -135,14 +141,14 @@ impl Reply {
     }
 
     /// Every lease that was adopted, repetitions among them.
-    pub(super) fn adopted(&self) -> Vec<Grant> {
+    pub(crate) fn adopted(&self) -> Vec<Grant> {
         match self {
             Self::Registered(Ok(registered)) => registered.adopted.iter().flatten().copied().collect(),
             _ => Vec::new(),
         }
     }
 
-    pub(super) const fn is_refusal(&self) -> bool {
+    pub(crate) const fn is_refusal(&self) -> bool {
         matches!(
             self,
             Self::Registered(Err(_))
@@ -151,11 +157,12 @@ impl Reply {
                 | Self::Acked(Err(_))
                 | Self::Failed(Err(_))
                 | Self::Cut(Err(_))
+                | Self::Refused(..)
         )
     }
 
     /// The outcomes of its acks, in order.
-    pub(super) fn outcomes(&self) -> Vec<AckOutcome> {
+    pub(crate) fn outcomes(&self) -> Vec<AckOutcome> {
         match self {
             Self::Exchanged(Ok(exchanged)) => exchanged.outcomes.to_vec(),
             Self::Acked(Ok(outcomes)) => outcomes.clone(),
@@ -164,8 +171,35 @@ impl Reply {
         }
     }
 
+    /// What a refused caller is to do.
+    pub(crate) fn retry(&self) -> Option<Retry> {
+        let error = match self {
+            Self::Registered(Err(error)) => SourceError::from(error.clone()),
+            Self::Fetched(Err(error)) => SourceError::from(error.clone()),
+            Self::Exchanged(Err(error)) => SourceError::from(error.clone()),
+            Self::Acked(Err(error)) | Self::Failed(Err(error)) => SourceError::from(error.clone()),
+            Self::Refused(retry, _) => return Some(*retry),
+            Self::Registered(Ok(_))
+            | Self::Fetched(Ok(_))
+            | Self::Exchanged(Ok(_))
+            | Self::Acked(Ok(_))
+            | Self::Failed(Ok(_))
+            | Self::Cut(_)
+            | Self::Nothing => return None,
+        };
+        Some(error.retry())
+    }
+
+    /// Whether it says the same: an error of a source says what the caller is to do, and no more.
+    pub(crate) fn agrees(&self, expected: &Self) -> bool {
+        match self {
+            Self::Refused(retry, _) => expected.retry() == Some(*retry),
+            reply => reply == expected,
+        }
+    }
+
     /// Why a question was refused.
-    pub(super) const fn fetch_error(&self) -> Option<&FetchError> {
+    pub(crate) const fn fetch_error(&self) -> Option<&FetchError> {
         match self {
             Self::Fetched(Err(error)) | Self::Exchanged(Err(ExchangeError::Fetch(error))) => Some(error),
             _ => None,

@@ -1,0 +1,21 @@
+//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the shards that wait, whoever asks gets
+//! those that come first in it.
+
+use antdt_core::ShardKey;
+
+use super::{Moment, Verdict};
+
+pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+    if moment.call.asks().is_none() || moment.model.book.facts.granted.is_empty() {
+        return Ok(());
+    }
+    let place = |key: ShardKey| moment.place(key).map(|(share, position)| (share, key.epoch, position));
+    let granted: Vec<_> = moment.model.book.facts.granted.iter().map(|(grant, _)| place(grant.key)).collect();
+    holds!(granted.is_sorted(), "granted out of order: {granted:?}");
+    let Some(Some(last)) = granted.last().copied() else { return Ok(()) };
+    let todo = moment.after.todo();
+    let mut places = todo.keys().filter_map(|key| place(*key));
+    let passed_over = places.find(|waits| waits.0 == last.0 && *waits < last);
+    same!(passed_over, None, "a shard was passed over for {last:?}");
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! The offset of a shard never goes back but by restore or restart, and what is refused changes nothing.
+
+use super::{Moment, Verdict};
+
+pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+    if moment.call.ends_a_generation() {
+        return Ok(());
+    }
+    for (key, (offset, _)) in &moment.before.waiting {
+        let now = moment.after.waiting.get(key).map(|(now, _)| now);
+        holds!(now.is_none_or(|now| now >= offset), "{key:?} goes back from {offset} to {now:?}");
+    }
+    holds!(
+        !moment.reply.is_refusal() || moment.before == moment.after,
+        "a call was refused and changed something"
+    );
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! However often nodes are lost, services end and leases are given back: none of it is a fault of the data, and no shard
+//! is given up for it.
+
+use super::{Moment, Verdict};
+use crate::testing::call::Call;
+
+pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+    if matches!(moment.call, Call::Fail { .. }) || moment.call.ends_a_generation() {
+        return Ok(());
+    }
+    same!(moment.after.quarantined, moment.before.quarantined, "a shard was given up without a data fault");
+    for (key, (_, now)) in &moment.after.waiting {
+        let was = moment.before.waiting.get(key).map_or(0, |(_, was)| *was);
+        same!(*now, was, "a data fault is held against {key:?} that nobody reported");
+    }
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! What a ledger promises, by the numbers of `antdt.md` §11.1, one file each. All of them are checked after every event of a
+//! history.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use antdt_core::{Epoch, ShardKey};
+
+use super::call::{Call, Reply};
+use super::model::Model;
+use super::subject::Journal;
+use super::view::View;
+use crate::ledger::{LedgerSnapshot, Missing};
+use crate::spec::DatasetSpec;
+
+/// Returns an error unless a condition holds.
+macro_rules! holds {
+    ($holds:expr, $($what:tt)+) => {
+        if !$holds {
+            return Err(format!($($what)+));
+        }
+    };
+}
+
+/// Returns an error unless two values are equal.
+macro_rules! same {
+    ($is:expr, $expected:expr, $($what:tt)+) => {
+        match (&$is, &$expected) {
+            (is, expected) => {
+                if is != expected {
+                    let what = format!($($what)+);
+                    return Err(format!("{what}: {is:?}, expected {expected:?}"));
+                }
+            }
+        }
+    };
+}
+
+mod i01_partition;
+mod i02_permutation;
+mod i03_one_state;
+mod i04_exclusive_lease;
+mod i05_accounting;
+mod i06_exactly_once_ack;
+mod i07_coverage;
+mod i08_no_early_end;
+pub(crate) mod i09_progress;
+mod i10_monotone_offset;
+mod i11_resume;
+mod i12_order_of_samples;
+mod i13_fencing;
+mod i14_idempotent_fetch;
+mod i15_lease_cap;
+mod i16_infrastructure_is_free;
+mod i17_quarantine;
+mod i18_epoch_window;
+mod i19_snapshot_restore;
+pub(crate) mod i20_journal_replay;
+mod i21_fair_share;
+mod i23_determinism;
+mod i24_refinement;
+
+/// Whether a promise is kept; else what is wrong.
+pub(crate) type Verdict = Result<(), String>;
+
+/// One of the things that a ledger promises. `Display` gives the number and the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Invariant {
+    /// The shards of an epoch are disjoint and cover the data set.
+    Partition,
+    /// Shards are handed out in the order that seed and epoch fix.
+    Permutation,
+    /// Each shard is in one state: it waits, is leased, is done, or was given up.
+    OneState,
+    /// A shard has one live lease at most, and no lease or generation is used twice.
+    ExclusiveLease,
+    /// Every sample of every epoch is in exactly one account.
+    Accounting,
+    /// Every sample is counted at most once, and only if its holder says so.
+    ExactlyOnceAck,
+    /// The end of the data is told when every sample is accounted for.
+    Coverage,
+    /// Nobody hears of the end while a shard waits or is leased, and nothing is granted after it.
+    NoEarlyEnd,
+    /// Every history ends, and a holder that waits is woken when there is something to have.
+    Progress,
+    /// Offsets never go back, and a refused call changes nothing.
+    MonotoneOffset,
+    /// A shard that is granted again resumes where it was acknowledged.
+    Resume,
+    /// The order within a shard follows from seed, epoch and index alone.
+    OrderOfSamples,
+    /// A life that ended changes nothing any more, and stays ended.
+    Fencing,
+    /// A repeated question gets the same grants and allocates nothing.
+    IdempotentFetch,
+    /// No holder has more leases than its cap, and a lost one has none.
+    LeaseCap,
+    /// The loss of nodes and services is never held against a shard.
+    InfrastructureIsFree,
+    /// A shard is given up after exactly `max_data_faults` data faults, and counted.
+    Quarantine,
+    /// At most `epoch_overlap + 1` epochs are unclosed.
+    EpochWindow,
+    /// A snapshot is the ledger without its leases, and a restore goes on from there.
+    SnapshotRestore,
+    /// The log gives the same state when it is read again, and so does the store.
+    JournalReplay,
+    /// Near the end of an epoch no holder takes more than half of its equal part.
+    FairShare,
+    /// Equal events give equal answers, records and snapshots.
+    Determinism,
+    /// Every answer, record and state is that of the naive ledger.
+    Refinement,
+}
+
+impl Invariant {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 23] = [
+        Self::Partition,
+        Self::Permutation,
+        Self::OneState,
+        Self::ExclusiveLease,
+        Self::Accounting,
+        Self::ExactlyOnceAck,
+        Self::Coverage,
+        Self::NoEarlyEnd,
+        Self::Progress,
+        Self::MonotoneOffset,
+        Self::Resume,
+        Self::OrderOfSamples,
+        Self::Fencing,
+        Self::IdempotentFetch,
+        Self::LeaseCap,
+        Self::InfrastructureIsFree,
+        Self::Quarantine,
+        Self::EpochWindow,
+        Self::SnapshotRestore,
+        Self::JournalReplay,
+        Self::FairShare,
+        Self::Determinism,
+        Self::Refinement,
+    ];
+
+    /// Its number in the list of promises. Number 22, bounded memory, cannot be seen from outside.
+    pub const fn number(self) -> u32 {
+        let at = self as u32 + 1;
+        if at < 22 { at } else { at + 1 }
+    }
+
+    /// Its name, as in the file that checks it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Partition => "partition",
+            Self::Permutation => "permutation",
+            Self::OneState => "one_state",
+            Self::ExclusiveLease => "exclusive_lease",
+            Self::Accounting => "accounting",
+            Self::ExactlyOnceAck => "exactly_once_ack",
+            Self::Coverage => "coverage",
+            Self::NoEarlyEnd => "no_early_end",
+            Self::Progress => "progress",
+            Self::MonotoneOffset => "monotone_offset",
+            Self::Resume => "resume",
+            Self::OrderOfSamples => "order_of_samples",
+            Self::Fencing => "fencing",
+            Self::IdempotentFetch => "idempotent_fetch",
+            Self::LeaseCap => "lease_cap",
+            Self::InfrastructureIsFree => "infrastructure_is_free",
+            Self::Quarantine => "quarantine",
+            Self::EpochWindow => "epoch_window",
+            Self::SnapshotRestore => "snapshot_restore",
+            Self::JournalReplay => "journal_replay",
+            Self::FairShare => "fair_share",
+            Self::Determinism => "determinism",
+            Self::Refinement => "refinement",
+        }
+    }
+
+    /// What is promised.
+    pub const fn promise(self) -> &'static str {
+        match self {
+            Self::Partition => "the shards of an epoch are disjoint and cover the data set",
+            Self::Permutation => "shards are handed out in the order that seed and epoch fix",
+            Self::OneState => "each shard is in one state: it waits, is leased, is done, or was given up",
+            Self::ExclusiveLease => {
+                "a shard has one live lease at most, and no lease or generation is used twice"
+            }
+            Self::Accounting => "every sample of every epoch is in exactly one account",
+            Self::ExactlyOnceAck => "every sample is counted at most once, and only if its holder says so",
+            Self::Coverage => "the end of the data is told when every sample is accounted for",
+            Self::NoEarlyEnd => {
+                "nobody hears of the end while a shard waits or is leased, and nothing is granted after it"
+            }
+            Self::Progress => {
+                "every history ends, and a holder that waits is woken when there is something to have"
+            }
+            Self::MonotoneOffset => "offsets never go back, and a refused call changes nothing",
+            Self::Resume => "a shard that is granted again resumes where it was acknowledged",
+            Self::OrderOfSamples => "the order within a shard follows from seed, epoch and index alone",
+            Self::Fencing => "a life that ended changes nothing any more, and stays ended",
+            Self::IdempotentFetch => "a repeated question gets the same grants and allocates nothing",
+            Self::LeaseCap => "no holder has more leases than its cap, and a lost one has none",
+            Self::InfrastructureIsFree => "the loss of nodes and services is never held against a shard",
+            Self::Quarantine => {
+                "a shard is given up after exactly `max_data_faults` data faults, and counted"
+            }
+            Self::EpochWindow => "at most `epoch_overlap + 1` epochs are unclosed",
+            Self::SnapshotRestore => {
+                "a snapshot is the ledger without its leases, and a restore goes on from there"
+            }
+            Self::JournalReplay => {
+                "the log gives the same state when it is read again, and so does the store"
+            }
+            Self::FairShare => "near the end of an epoch no holder takes more than half of its equal part",
+            Self::Determinism => "equal events give equal answers, records and snapshots",
+            Self::Refinement => "every answer, record and state is that of the naive ledger",
+        }
+    }
+
+    const fn check(self) -> fn(&Moment<'_>) -> Verdict {
+        match self {
+            Self::Partition => i01_partition::check,
+            Self::Permutation => i02_permutation::check,
+            Self::OneState => i03_one_state::check,
+            Self::ExclusiveLease => i04_exclusive_lease::check,
+            Self::Accounting => i05_accounting::check,
+            Self::ExactlyOnceAck => i06_exactly_once_ack::check,
+            Self::Coverage => i07_coverage::check,
+            Self::NoEarlyEnd => i08_no_early_end::check,
+            Self::Progress => i09_progress::check,
+            Self::MonotoneOffset => i10_monotone_offset::check,
+            Self::Resume => i11_resume::check,
+            Self::OrderOfSamples => i12_order_of_samples::check,
+            Self::Fencing => i13_fencing::check,
+            Self::IdempotentFetch => i14_idempotent_fetch::check,
+            Self::LeaseCap => i15_lease_cap::check,
+            Self::InfrastructureIsFree => i16_infrastructure_is_free::check,
+            Self::Quarantine => i17_quarantine::check,
+            Self::EpochWindow => i18_epoch_window::check,
+            Self::SnapshotRestore => i19_snapshot_restore::check,
+            Self::JournalReplay => i20_journal_replay::check,
+            Self::FairShare => i21_fair_share::check,
+            Self::Determinism => i23_determinism::check,
+            Self::Refinement => i24_refinement::check,
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.number(), self.name())
+    }
+}
+
+/// A promise that was broken, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Breach {
+    pub(crate) invariant: Invariant,
+    pub(crate) what: String,
+}
+
+/// The moment after an event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    pub(crate) call: &'a Call,
+    /// What the naive ledger answered.
+    pub(crate) expected: &'a Reply,
+    /// What the ledger answered.
+    pub(crate) reply: &'a Reply,
+    /// The model, which was told of the event and of the answer already.
+    pub(crate) model: &'a Model,
+    pub(crate) before: &'a View,
+    pub(crate) after: &'a View,
+    /// The snapshot of a ledger that heard of the same events, and of none of the questions.
+    pub(crate) twin: &'a LedgerSnapshot,
+    /// The epoch that is asked about: a different one with each record, and one that the job does not have.
+    pub(crate) epoch: Epoch,
+    /// All that is missing of it.
+    pub(crate) missing: &'a [Missing],
+    /// What is missing of two shards of it.
+    pub(crate) missing_some: &'a [Missing],
+    pub(crate) journal: &'a Journal,
+}
+
+impl Moment<'_> {
+    const fn spec(&self) -> &DatasetSpec {
+        &self.model.book.spec
+    }
+
+    /// Share and position of a shard; `None` if the data set has no such shard.
+    fn place(&self, key: ShardKey) -> Option<(u64, u64)> {
+        self.model.book.places.get(&key).copied()
+    }
+}
+
+/// Which promises to check. All of them are what a ledger of this crate keeps.
+///
+/// ```
+/// use antdt_shard::testing::{Invariant, Invariants};
+///
+/// let some = Invariants::all().without(Invariant::Refinement);
+/// assert!(some.contains(Invariant::ExclusiveLease) && !some.contains(Invariant::Refinement));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invariants {
+    pub(super) of: BTreeSet<Invariant>,
+}
+
+impl Invariants {
+    /// All of them.
+    pub fn all() -> Self {
+        Self { of: Invariant::ALL.into() }
+    }
+
+    /// These and no others.
+    pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
+        Self { of: of.into_iter().collect() }
+    }
+
+    /// All but one: for an implementation that differs on purpose.
+    #[must_use]
+    pub fn without(mut self, invariant: Invariant) -> Self {
+        self.of.remove(&invariant);
+        self
+    }
+
+    /// Whether it is checked.
+    pub fn contains(&self, invariant: Invariant) -> bool {
+        self.of.contains(&invariant)
+    }
+
+    /// The first that is broken. What the naive ledger would have said comes last: the others say more.
+    pub(crate) fn check_moment(&self, moment: &Moment<'_>) -> Result<(), Breach> {
+        for invariant in &self.of {
+            (invariant.check())(moment).map_err(|what| Breach { invariant: *invariant, what })?;
+        }
+        Ok(())
+    }
+}

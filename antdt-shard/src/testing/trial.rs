@@ -1,0 +1,247 @@
+//! A history played against a ledger, with all promises checked after every event.
+
+use std::fmt;
+
+use antdt_core::port::ShardSource;
+use antdt_core::{Epoch, Machine};
+
+use super::call::{Call, Reply};
+use super::guarded::{Guarded, LedgerSource};
+use super::history::{History, Line};
+use super::invariant::i09_progress::{Told, drain};
+use super::invariant::i20_journal_replay::check_every_prefix;
+use super::invariant::{Breach, Invariant, Invariants, Moment};
+use super::model::Model;
+use super::story::Story;
+use super::subject::{Opened, Ram, Served, Subject};
+use super::view::View;
+use crate::ledger::{Answer, Effect, Event, ShardLedger};
+use crate::store::LedgerStore;
+
+/// A promise that was broken in a history. Its text says which, after which event, how, and the line that replays it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Violation(Box<Found>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Found {
+    invariant: Invariant,
+    step: Option<usize>,
+    event: String,
+    what: String,
+    history: History,
+}
+
+impl Violation {
+    /// The promise.
+    pub fn invariant(&self) -> Invariant {
+        self.0.invariant
+    }
+
+    /// The step after which it was broken, from 1; `None` if it was after the last, when the service restarts once more and
+    /// fresh workers train what is left.
+    pub fn step(&self) -> Option<usize> {
+        self.0.step
+    }
+
+    /// How it was broken.
+    pub fn what(&self) -> &str {
+        &self.0.what
+    }
+
+    /// The history.
+    pub fn history(&self) -> &History {
+        &self.0.history
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "invariant {} is broken: {}", self.0.invariant, self.0.invariant.promise())?;
+        match self.0.step {
+            Some(step) => {
+                writeln!(f, "  after step {step} of {}: {}", self.0.history.steps().len(), self.0.event)?;
+            }
+            None => {
+                writeln!(f, "  after the last step, {}: {}", self.0.history.steps().len(), self.0.event)?;
+            }
+        }
+        writeln!(f, "  {}", self.0.what)?;
+        write!(f, "  replay: {}", Line(&self.0.history))
+    }
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl Invariants {
+    /// Plays a history against the ledger of this crate over a store. `open` opens the same, at first empty, store whenever
+    /// the service begins: at first, with each restart of the history, and once more at its end.
+    ///
+    /// A store that needs a runtime finds it if the caller has entered one.
+    ///
+    /// # Errors
+    /// With the first promise that is broken.
+    pub fn check<S: LedgerStore>(&self, history: &History, open: impl FnMut() -> S) -> Result<(), Violation> {
+        self.play(history, |spec| Served::new(spec, |ledger| ledger, Opened::new(open)))
+    }
+
+    /// Plays a history through a source, such as a cache or a retry around another. `wrap` makes the source of one life of
+    /// a worker from one that leads straight to the ledger.
+    ///
+    /// # Errors
+    /// With the first promise that is broken.
+    pub fn check_source<S: ShardSource>(
+        &self,
+        history: &History,
+        wrap: impl FnMut(LedgerSource) -> S,
+    ) -> Result<(), Violation> {
+        self.play(history, |spec| Guarded::new(spec, wrap))
+    }
+
+    /// Plays a history against a ledger of your own, or a wrapper around ours. `make` makes it of one that was read from
+    /// its records, at first and with each restart. It is called twice each time: the second is told the same events as the
+    /// first, and has to do the same.
+    ///
+    /// # Errors
+    /// With the first promise that is broken.
+    pub fn check_ledger<M>(
+        &self,
+        history: &History,
+        make: impl FnMut(ShardLedger) -> M,
+    ) -> Result<(), Violation>
+    where
+        M: Machine<Event = Event, Answer = Answer, Effect = Effect>,
+    {
+        self.play(history, |spec| Served::new(spec, make, Ram))
+    }
+
+    fn play<S: Subject>(
+        &self,
+        history: &History,
+        subject: impl FnOnce(crate::spec::DatasetSpec) -> Result<S, Breach>,
+    ) -> Result<(), Violation> {
+        let violation = |step, event: String, Breach { invariant, what }| {
+            let history = history.clone();
+            Violation(Box::new(Found { invariant, step, event, what, history }))
+        };
+        let begun = |breach| violation(Some(0), "the service begins".to_owned(), breach);
+        let subject = subject(history.spec().clone()).map_err(begun)?;
+        let mut story = Story::new(history.spec().clone(), subject.may_lose_records(), subject.is_source());
+        let mut trial = Trial::new(subject, self.clone()).map_err(begun)?;
+        for (at, step) in history.steps().iter().enumerate() {
+            for call in story.take(step) {
+                let (call, heard) = trial.tell(&mut story, call);
+                heard.map_err(|breach| violation(Some(at + 1), format!("{call:?}"), breach))?;
+            }
+        }
+        match finish(&mut trial, &mut story) {
+            // Whoever breaks promises that are not asked for may come to no end.
+            Err((_, breach)) if !self.contains(breach.invariant) => Ok(()),
+            ended => ended.map_err(|(event, breach)| violation(None, event, breach)),
+        }
+    }
+}
+
+/// A subject whose every answer is checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Trial<S> {
+    pub(crate) subject: S,
+    invariants: Invariants,
+    before: View,
+}
+
+impl<S: Subject> Trial<S> {
+    pub(crate) fn new(mut subject: S, invariants: Invariants) -> Result<Self, Breach> {
+        let before = subject.view()?;
+        Ok(Self { subject, invariants, before })
+    }
+
+    /// Makes a call, as it arrives, and checks the answer.
+    fn tell(&mut self, story: &mut Story, call: Call) -> (Call, Result<Reply, Breach>) {
+        let call = story.arriving(call);
+        let (expected, written) = story.model.answer(&call);
+        let heard = self.subject.say(&call).and_then(|reply| {
+            story.model.hear(&call, &reply, written);
+            self.check(&call, &expected, &reply, &story.model)?;
+            story.heard(&call, &reply);
+            Ok(reply)
+        });
+        (call, heard)
+    }
+
+    /// Checks an answer, of which the model was told.
+    pub(crate) fn check(
+        &mut self,
+        call: &Call,
+        expected: &Reply,
+        reply: &Reply,
+        model: &Model,
+    ) -> Result<(), Breach> {
+        let after = self.subject.view()?;
+        let journal = self.subject.journal();
+        let epochs = u64::from(model.book.spec.epoch_limit()) + 1;
+        let epoch = Epoch(u32::try_from(journal.records as u64 % epochs).unwrap_or(u32::MAX));
+        let missing = self.subject.missing(epoch, usize::MAX)?;
+        let missing_some = self.subject.missing(epoch, 2)?;
+        let twin = self.subject.twin()?;
+        let before = std::mem::replace(&mut self.before, after);
+        self.invariants.check_moment(&Moment {
+            call,
+            expected,
+            reply,
+            model,
+            before: &before,
+            after: &self.before,
+            twin: &twin,
+            epoch,
+            missing: &missing,
+            missing_some: &missing_some,
+            journal: &journal,
+        })
+    }
+}
+
+/// A trial and its story.
+struct Playing<'a, S> {
+    trial: &'a mut Trial<S>,
+    story: &'a mut Story,
+}
+
+impl<S: Subject> Told for Playing<'_, S> {
+    type Error = (String, Breach);
+
+    fn tell(&mut self, call: Call) -> Result<Reply, Self::Error> {
+        let (call, heard) = self.trial.tell(self.story, call);
+        heard.map_err(|breach| (format!("{call:?}"), breach))
+    }
+
+    fn model(&self) -> &Model {
+        &self.story.model
+    }
+
+    fn broken(&self, what: String) -> Self::Error {
+        let event = "fresh workers train what is left".to_owned();
+        (event, Breach { invariant: Invariant::Progress, what })
+    }
+}
+
+/// Lets what is late arrive, the service restart, everybody die and one worker for each share finish. Every history must
+/// end this way.
+fn finish<S: Subject>(trial: &mut Trial<S>, story: &mut Story) -> Result<(), (String, Breach)> {
+    let late = story.due(u8::MAX);
+    let mut playing = Playing { trial, story };
+    for call in late {
+        playing.tell(call)?;
+    }
+    let kept = playing.model().naive.notes().len();
+    playing.tell(Call::Restart { kept, compacted: None })?;
+    drain(&mut playing)?;
+    let journal = check_every_prefix(&story.model.book.spec, &trial.subject.records());
+    let event = || "every beginning of the log is read".to_owned();
+    journal.map_err(|what| (event(), Breach { invariant: Invariant::JournalReplay, what }))
+}
