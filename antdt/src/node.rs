@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use antdt_agent::Notice;
-use antdt_agent::runtime::{Agent, AgentConfig};
+use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
 use antdt_core::{Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
 
@@ -14,6 +14,10 @@ use antdt_proto::Token;
 use crate::job::JobSpec;
 use crate::worker::WorkerError;
 use crate::{host, net};
+
+mod session;
+
+pub(crate) use session::NodeSession;
 
 /// The environment of one life of one node.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,7 +162,7 @@ impl NodeEnv {
         &self,
         local: SocketAddr,
         on_notice: impl Fn(Notice) + Send + Sync + 'static,
-    ) -> Result<Agent, WorkerError> {
+    ) -> Result<NodeSession, WorkerError> {
         let config = AgentConfig {
             master: self.master.clone(),
             job: self.job.clone(),
@@ -176,7 +180,7 @@ impl NodeEnv {
             call_timeout: CALL_TIMEOUT,
             master_timeout: self.spec.master_grace,
         };
-        Ok(Agent::connect(config, on_notice)?)
+        Ok(NodeSession::connect(config, on_notice)?)
     }
 }
 
