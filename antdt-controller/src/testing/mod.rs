@@ -1,4 +1,33 @@
-//! Conformance suites: run [`check_policy`] over a policy of yours, and `check_launcher` over a launcher.
+//! Conformance suites and random histories, for policies and launchers of others: `check_launcher` is the suite of a
+//! launcher.
+//!
+//! [`check_policy`] shows a policy random jobs, each by itself. [`history`] takes it through the life of a job, in which plans
+//! are applied or expire, restarts end and workers come and go, and checks [`Invariants`] after every event:
+//!
+//! ```
+//! use antdt_controller::policy::NonDedicated;
+//! use antdt_controller::testing::{Invariants, history};
+//! use proptest::prelude::*;
+//!
+//! proptest! {
+//!     # #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+//!     # /*
+//!     #[test]
+//!     # */
+//!     fn my_policy_keeps_the_promises(history in history::any()) {
+//!         Invariants::all().check(&history, NonDedicated::default())?;
+//!     }
+//! }
+//! # my_policy_keeps_the_promises();
+//! ```
+
+pub mod history;
+mod invariant;
+mod trial;
+
+pub use self::history::History;
+pub use self::invariant::{Invariant, Invariants};
+pub use self::trial::Broken;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
