@@ -60,15 +60,13 @@ impl Reading {
 
 /// Holds leases and cuts batches from them.
 ///
-/// One batch is out at a time: take it, then [`commit`](Self::commit) or [`abort`](Self::abort) it.
-///
-/// Laid out as written: what every batch touches comes first.
+/// Take a batch, then [`commit`](Self::commit) or [`abort`](Self::abort) it. Several may be out at a time: the last one taken is
+/// aborted first, the others are committed together.
 #[derive(Debug, Clone, Default)]
-#[repr(C)]
 pub struct Batcher {
     /// Samples that are leased and in no batch.
     unread: u64,
-    /// Leases that were adopted under another name since the batch that is out was taken: old and new.
+    /// Leases held that were adopted under another name, by which batches that are out may know them: old and new.
     renamed: Vec<(LeaseId, LeaseId)>,
     /// In the order in which they were granted.
     held: NearQueue<Reading>,
@@ -136,7 +134,7 @@ impl Batcher {
                 self.held.remove(place);
             }
         }
-        self.renamed.clear();
+        self.forget_names();
         done
     }
 
@@ -149,7 +147,13 @@ impl Batcher {
                 held.read = held.read.min(fragment.from);
             }
         }
-        self.renamed.clear();
+        self.forget_names();
+    }
+
+    /// Names of leases that are not held any more are needed by nobody.
+    fn forget_names(&mut self) {
+        let held = &self.held;
+        self.renamed.retain(|(_, new)| held.iter().any(|held| held.grant.lease == *new));
     }
 
     /// The lease ended without us: drop it, and do not count its samples.
@@ -203,7 +207,7 @@ impl Batcher {
         self.count();
     }
 
-    /// What a lease is called now; the batch that is out may know it by an older name.
+    /// What a lease is called now; a batch that is out may know it by an older name.
     pub fn name_of(&self, lease: LeaseId) -> LeaseId {
         self.renamed.iter().find(|(old, _)| *old == lease).map_or(lease, |(_, new)| *new)
     }

@@ -14,8 +14,8 @@ use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use antdt_core::{
-    ActionId, ActionOutcome, ClusterView, Holder, JobTime, Machine, MembershipVersion, NodeAction, NodeId,
-    NodeMap, Plan, PlanVersion, Reason, SyncMode,
+    ActionId, ActionOutcome, Capabilities, ClusterView, Holder, JobTime, Machine, MembershipVersion,
+    NodeAction, NodeId, NodeMap, Plan, PlanVersion, Reason,
 };
 
 use crate::apportion::{ApportionError, apportion_evenly};
@@ -29,8 +29,8 @@ const RECORDED_MAX: usize = 16;
 /// Settings of a [`Dispatcher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DispatcherConfig {
-    /// How gradients are combined.
-    pub sync: SyncMode,
+    /// What the sync mode asks of a plan.
+    pub mode: Capabilities,
     /// Samples per synchronous step; in asynchronous training of one batch of all workers together.
     pub global_batch_size: u32,
     /// Workers the job was started with. In asynchronous training a worker's batch is its share among these,
@@ -46,9 +46,9 @@ pub struct DispatcherConfig {
 
 impl DispatcherConfig {
     /// Defaults for everything but the job itself.
-    pub fn new(sync: SyncMode, global_batch_size: u32, workers: u32) -> Self {
+    pub fn new(mode: Capabilities, global_batch_size: u32, workers: u32) -> Self {
         Self {
-            sync,
+            mode,
             global_batch_size,
             workers,
             first_version: PlanVersion(1),
@@ -224,12 +224,20 @@ impl Dispatcher {
                     NodeAction { id, target: proposed.target, kind: proposed.kind, reason: proposed.reason };
                 self.effects.push_back(DispatchEffect::Start(action));
             }
-        } else if let Some(batch_sizes) = decision.batch_sizes {
+        } else if let Some(batch_sizes) =
+            decision.batch_sizes.or_else(|| self.sizes_to_keep(decision.local_steps))
+        {
             let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
-            self.publish(now, batch_sizes, Some(expiry), decision.reasons);
+            self.publish(now, batch_sizes, decision.local_steps, Some(expiry), decision.reasons);
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
         }
+    }
+
+    /// The batch sizes in force, for a plan that only changes the steps between two averages.
+    fn sizes_to_keep(&self, local_steps: Option<u32>) -> Option<BTreeMap<NodeId, u32>> {
+        let in_force = self.in_force.as_ref().filter(|plan| plan.local_steps != local_steps);
+        local_steps.and(in_force).map(|plan| (*plan.batch_sizes).clone())
     }
 
     /// The membership changed: voids the plan on its way and publishes one for the new membership at once.
@@ -251,13 +259,13 @@ impl Dispatcher {
         }
         self.membership = membership;
         self.withdraw(now);
-        let batch_sizes = if self.config.sync.is_synchronous() {
+        let batch_sizes = if self.config.mode.sums_to_global_batch() {
             self.policy.split(self.config.global_batch_size, seats)?
         } else {
             nominal_sizes(&self.config, seats)?
         };
         let reason = Reason::MembershipChanged { workers: seats.len() };
-        self.publish(now, batch_sizes, None, vec![reason]);
+        self.publish(now, batch_sizes, None, None, vec![reason]);
         Ok(())
     }
 
@@ -290,12 +298,15 @@ impl Dispatcher {
         &mut self,
         now: JobTime,
         batch_sizes: BTreeMap<NodeId, u32>,
+        local_steps: Option<u32>,
         expiry: Option<JobTime>,
         reasons: Vec<Reason>,
     ) {
         let version = self.next_version;
         self.next_version = version.next();
-        let plan = Plan::new(version, self.membership, batch_sizes);
+        // What an earlier plan said of the steps between averages holds until another plan says something else.
+        let local_steps = local_steps.or(self.in_force.as_ref().and_then(|plan| plan.local_steps));
+        let plan = Plan::new(version, self.membership, batch_sizes).with_local_steps(local_steps);
         self.record(now, Decided::Plan(version), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
         self.pending = Some((plan, expiry));

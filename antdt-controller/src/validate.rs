@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use antdt_core::{ClusterView, Holder, JobTime, NodeId, NodeView, Role};
+use antdt_core::{ClusterView, Holder, JobTime, LocalSteps, NodeId, NodeView, Role};
 
 use crate::budget::{BudgetRefusal, RestartBudget};
 use crate::policy::Decision;
@@ -42,6 +42,14 @@ pub enum Refusal {
         sum: u64,
         /// What they must add up to.
         global: u32,
+    },
+    /// Steps between averages that the sync mode cannot take.
+    #[error("{steps} steps between averages; this sync mode takes {}", taken(*.mode))]
+    LocalSteps {
+        /// The steps asked for.
+        steps: u32,
+        /// What the mode takes.
+        mode: LocalSteps,
     },
     /// The target of a node action is not a running node.
     #[error("{target} is not running")]
@@ -94,6 +102,13 @@ pub enum Refusal {
     Budget(#[from] BudgetRefusal),
 }
 
+const fn taken(mode: LocalSteps) -> &'static str {
+    match mode {
+        LocalSteps::One => "one step at a time",
+        LocalSteps::Several => "at least 1",
+    }
+}
+
 /// Checks a decision against the view it was made from.
 ///
 /// # Errors
@@ -119,9 +134,15 @@ pub fn validate(
             }
         }
         let sum: u64 = sizes.values().map(|samples| u64::from(*samples)).sum();
-        if view.sync.is_synchronous() && sum != u64::from(view.global_batch_size) {
+        if view.mode.sums_to_global_batch() && sum != u64::from(view.global_batch_size) {
             return Err(Refusal::WrongSum { sum, global: view.global_batch_size });
         }
+    }
+
+    if let Some(steps) = decision.local_steps
+        && (steps == 0 || view.mode.local_steps == LocalSteps::One)
+    {
+        return Err(Refusal::LocalSteps { steps, mode: view.mode.local_steps });
     }
 
     let mut targets = BTreeSet::new();

@@ -21,6 +21,10 @@ pub struct Plan {
     /// Shared by all copies of the plan: every node gets one.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Arc<BTreeMap<NodeId, u32>>,
+    /// Steps that each worker takes between two averages, at least 1, where the sync mode averages models; `None` leaves it
+    /// to the mode's own setting.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub local_steps: Option<u32>,
 }
 
 impl Plan {
@@ -30,7 +34,14 @@ impl Plan {
         membership: MembershipVersion,
         batch_sizes: BTreeMap<NodeId, u32>,
     ) -> Self {
-        Self { version, membership, batch_sizes: Arc::new(batch_sizes) }
+        Self { version, membership, batch_sizes: Arc::new(batch_sizes), local_steps: None }
+    }
+
+    /// The same plan with a number of steps between two averages.
+    #[must_use]
+    pub fn with_local_steps(mut self, steps: Option<u32>) -> Self {
+        self.local_steps = steps;
+        self
     }
 }
 

@@ -14,6 +14,7 @@ pub mod seed;
 pub mod data;
 pub mod param;
 
+pub mod capability;
 pub mod node;
 pub mod report;
 pub mod view;
@@ -26,6 +27,7 @@ pub mod port;
 pub mod trace;
 
 pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
+pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ModelPlace};
 pub use data::{
     Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
     Registered, SampleRange, ShardKey,
@@ -44,4 +46,4 @@ pub use param::{OptimizerSpec, ParamLayout, TableSpec};
 pub use report::{BatchReport, Phase};
 pub use seed::{DetRng, Permutation, Seed};
 pub use time::JobTime;
-pub use view::{ClusterView, NodeView, Pace, Progress, SchedulerView, StragglerKind, SyncMode};
+pub use view::{ClusterView, NodeView, Pace, Progress, SchedulerView, StragglerKind};

@@ -2,52 +2,9 @@
 
 use std::time::Duration;
 
+use crate::capability::Capabilities;
 use crate::id::{Incarnation, MembershipVersion, NodeId, PlanVersion};
 use crate::node::{DeviceClass, NodeStatus};
-
-/// How gradients are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum SyncMode {
-    /// Every worker's gradient in every step, over a ring.
-    AllReduce,
-    /// Parameter server, all workers in step.
-    #[doc(alias = "BSP")]
-    PsBsp,
-    /// Parameter server, each worker at its own pace.
-    #[doc(alias = "ASP")]
-    PsAsp,
-}
-
-impl SyncMode {
-    /// Every mode.
-    pub const ALL: [Self; 3] = [Self::AllReduce, Self::PsBsp, Self::PsAsp];
-
-    /// As written on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "allreduce",
-            Self::PsBsp => "ps-bsp",
-            Self::PsAsp => "ps-asp",
-        }
-    }
-
-    /// Whether the workers' batches of one step must add up to the global batch size.
-    pub const fn is_synchronous(self) -> bool {
-        match self {
-            Self::AllReduce | Self::PsBsp => true,
-            Self::PsAsp => false,
-        }
-    }
-
-    /// Whether parameters live on servers.
-    pub const fn has_servers(self) -> bool {
-        match self {
-            Self::PsBsp | Self::PsAsp => true,
-            Self::AllReduce => false,
-        }
-    }
-}
 
 /// How long a straggler has been one, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,8 +108,8 @@ pub struct SchedulerView {
 pub struct ClusterView {
     /// Running number of the control tick.
     pub tick: u64,
-    /// How gradients are combined.
-    pub sync: SyncMode,
+    /// What the sync mode asks of a plan, and what a restart costs in it.
+    pub mode: Capabilities,
     /// Whether the job goes on while a node is away.
     pub elastic: bool,
     /// The set of live nodes.
@@ -176,10 +133,10 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
-    /// Whether the model would be left if this worker were not: with servers always, in all-reduce if another live worker has
+    /// Whether the model would be left if this worker were not: with servers always, otherwise if another live worker has
     /// it. One that has reported no batch yet may still be about to take it from a peer.
     pub fn has_model_without(&self, worker: NodeId) -> bool {
-        self.sync != SyncMode::AllReduce
+        self.mode.needs_servers()
             || self.live_workers().any(|other| other.id != worker && other.last_report_age.is_some())
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use antdt_controller::policy;
 use antdt_core::{
     BatchReport, Counts, DeviceClass, Exit, Holder, Incarnation, Iteration, JobTime, Machine,
-    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Readiness, Seed, Standing, SyncMode,
+    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Readiness, Seed, Standing,
 };
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Registration};
 use antdt_monitor::MonitorConfig;
@@ -55,7 +55,7 @@ struct Costs {
 struct Job {
     head: Head,
     now: JobTime,
-    sync: SyncMode,
+    sync: &'static str,
     servers: u32,
     lives: Vec<Incarnation>,
     /// The newest group that each worker was told of.
@@ -69,9 +69,9 @@ struct Job {
 }
 
 impl Job {
-    fn new(sync: SyncMode, servers: u32, policy: &str, workers: u32) -> Self {
+    fn new(sync: &'static str, servers: u32, policy: &str, workers: u32) -> Self {
         let head = Head::new(HeadConfig {
-            sync,
+            sync: sync.parse().expect("a mode of the registry"),
             workers,
             servers,
             global_batch_size: BATCH * workers,
@@ -221,12 +221,12 @@ impl Job {
         self.groups[dead as usize] = MembershipVersion(0);
         self.register(NodeId::worker(dead), self.lives[dead as usize]);
         let returns = match self.sync {
-            SyncMode::AllReduce => self.order.len(),
-            SyncMode::PsBsp | SyncMode::PsAsp => 1,
+            "allreduce" => self.order.len(),
+            _ => 1,
         };
         for at in 0..self.order.len() {
             let index = self.order[at];
-            if index == dead || self.sync == SyncMode::AllReduce {
+            if index == dead || self.sync == "allreduce" {
                 self.join(index);
             }
         }
@@ -255,7 +255,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn run(sync: SyncMode, servers: u32, policy: &str, workers: u32) -> Costs {
+fn run(sync: &'static str, servers: u32, policy: &str, workers: u32) -> Costs {
     let before = resident();
     let mut job = Job::new(sync, servers, policy, workers);
     let n = workers as usize;
@@ -271,7 +271,7 @@ fn run(sync: SyncMode, servers: u32, policy: &str, workers: u32) -> Costs {
         if measured {
             beats.push(beat);
         }
-        if sync == SyncMode::PsBsp {
+        if sync == "ps-bsp" {
             readies.push(nanoseconds(n, &mut job, Job::ready));
         }
         if round % 5 == 4 {
@@ -298,15 +298,12 @@ fn main() {
     if sizes.is_empty() {
         sizes = vec![100, 1_000, 16_384];
     }
-    for (sync, servers, policy) in [
-        (SyncMode::AllReduce, 0, "none"),
-        (SyncMode::AllReduce, 0, "nd"),
-        (SyncMode::PsBsp, 4, "nd"),
-        (SyncMode::PsAsp, 4, "nd"),
-    ] {
+    for (sync, servers, policy) in
+        [("allreduce", 0, "none"), ("allreduce", 0, "nd"), ("ps-bsp", 4, "nd"), ("ps-asp", 4, "nd")]
+    {
         println!(
             "{}, policy {policy}, {servers} servers; ns per event (tick, start, death: per worker)",
-            sync.name()
+            sync
         );
         println!(
             "{:>8} {:>10} {:>8} {:>8} {:>9} {:>9} {:>8}",

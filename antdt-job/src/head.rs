@@ -3,43 +3,34 @@
 //! Events come from nodes, from the launcher and from the ledger; effects go to the launcher, the ledger, and the
 //! callers that wait. Nothing here reads a clock or touches a socket, so the same type can be driven by a test.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::BeatReply;
 use antdt_controller::{
-    Arrival, Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Formation, Membership,
-    Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent,
-    RestartSaga, Seat, StepCoordinator,
+    Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga,
 };
 use antdt_core::{
-    BatchReport, ClusterView, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, Joined,
-    Machine, MembershipVersion, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace, Plan, PlanVersion,
-    Progress, Readiness, Role, SchedulerView, Standing, StepCommit, SyncMode,
+    BatchReport, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, Joined, Machine,
+    NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness, Role, Standing, StepCommit,
 };
-use antdt_monitor::{MonitorConfig, MonitorEffect, StragglerDetector};
+use antdt_monitor::MonitorConfig;
 
+use crate::mode::{Departure, HeadHalf, SyncMode};
+
+mod core;
 mod participants;
 mod timers;
 
-use participants::Participants;
+pub use core::HeadCore;
+use core::{Phase, Registered};
 use timers::Timers;
-
-/// What a restart is expected to take before the job has seen one.
-const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
-
-/// How long a process of ours may take from its launch to its registration: it reads its data in between, and there
-/// may be a lot. One that is stuck must not be waited for for ever.
-const REGISTER_LIMIT: Duration = Duration::from_secs(1800);
-
-/// Expected start delay above which nodes count as hard to get.
-const BUSY_ABOVE: Duration = Duration::from_secs(300);
 
 /// Settings of a [`Head`].
 #[derive(Debug)]
 pub struct HeadConfig {
-    /// How gradients are combined.
+    /// How workers combine what they compute.
     pub sync: SyncMode,
     /// Workers of the job.
     pub workers: u32,
@@ -256,70 +247,15 @@ pub enum Note {
     },
 }
 
-#[derive(Debug, Clone)]
-struct Node {
-    incarnation: Incarnation,
-    status: NodeStatus,
-    /// What it said of itself; boxed, so that what every heartbeat needs is close together.
-    registered: Option<Box<Registered>>,
-    launched: JobTime,
-    first_report: bool,
-    plan_applied: PlanVersion,
-    /// Time per sample of the life before, until this one has shown its own.
-    sample_time_before: Option<Duration>,
-    exited: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Registered {
-    info: NodeInfo,
-    data_address: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Running,
-    Over,
-}
-
-/// The master of one job.
+/// The master of one job: what all sync modes share, and the head half of the job's mode.
 #[derive(Debug)]
 pub struct Head {
-    config: HeadConfig,
-    nodes: NodeMap<Node>,
-    /// Workers that are [`NodeStatus::Finished`].
-    finished: usize,
-    /// Addresses of the servers by index; empty until all are known.
-    servers: Arc<[String]>,
-    membership: Membership,
-    coordinator: StepCoordinator,
-    detector: StragglerDetector,
-    dispatcher: Dispatcher,
+    core: HeadCore,
+    mode: Box<dyn HeadHalf>,
     sagas: BTreeMap<NodeId, RestartSaga>,
     saga_due: Timers<()>,
     relaunch: RelaunchBudget,
     relaunch_due: Timers<Holder>,
-    draining: BTreeSet<Holder>,
-    /// Workers that joined and are neither lost nor gone.
-    joined: Participants,
-    /// With servers: workers that wait for the first common start.
-    at_start: BTreeSet<Holder>,
-    started: bool,
-    /// All-reduce: what the members of the group in force were told.
-    formed: Option<Box<Joined>>,
-    lost: Vec<Holder>,
-    published: Option<Plan>,
-    plan_membership: MembershipVersion,
-    membership_changed: bool,
-    start_delay: Option<Duration>,
-    counts: Counts,
-    evaluator: Option<Holder>,
-    evaluated: bool,
-    tick: u64,
-    phase: Phase,
-    /// The first moment at which everything was known to be committed.
-    completed: Option<JobTime>,
-    effects: VecDeque<HeadEffect>,
 }
 
 impl Head {
@@ -328,33 +264,8 @@ impl Head {
     /// # Errors
     /// If the windows and limits of the detector make no sense.
     pub fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
-        let dispatcher_config = DispatcherConfig::new(config.sync, config.global_batch_size, config.workers);
-        let workers = (0..config.workers).map(NodeId::worker);
-        let nodes = workers
-            .clone()
-            .chain((0..config.servers).map(NodeId::server))
-            .map(|node| {
-                let node_state = Node {
-                    incarnation: Incarnation(0),
-                    status: NodeStatus::Pending,
-                    registered: None,
-                    launched: JobTime::ZERO,
-                    first_report: false,
-                    plan_applied: PlanVersion(0),
-                    sample_time_before: None,
-                    exited: false,
-                };
-                (node, node_state)
-            })
-            .collect();
         Ok(Self {
-            nodes,
-            finished: 0,
-            servers: Arc::default(),
-            membership: Membership::new(workers),
-            coordinator: StepCoordinator::new(),
-            detector: StragglerDetector::new(config.monitor)?,
-            dispatcher: Dispatcher::new(dispatcher_config, config.policy.clone()),
+            mode: config.sync.head(),
             sagas: BTreeMap::new(),
             saga_due: Timers::new(),
             relaunch: RelaunchBudget::new(RelaunchConfig {
@@ -362,100 +273,21 @@ impl Head {
                 ..RelaunchConfig::default()
             }),
             relaunch_due: Timers::new(),
-            draining: BTreeSet::new(),
-            joined: Participants::default(),
-            at_start: BTreeSet::new(),
-            started: false,
-            formed: None,
-            lost: Vec::new(),
-            published: None,
-            plan_membership: MembershipVersion(0),
-            membership_changed: false,
-            start_delay: None,
-            counts: Counts::default(),
-            evaluator: None,
-            evaluated: false,
-            tick: 0,
-            phase: Phase::Running,
-            completed: None,
-            effects: VecDeque::new(),
-            config,
+            core: HeadCore::new(config)?,
         })
-    }
-
-    fn note(&mut self, at: JobTime, note: Note) {
-        self.effects.push_back(HeadEffect::Note { at, note });
-    }
-
-    fn action(&mut self, at: JobTime, kind: &'static str, target: String, reason: String) {
-        self.note(at, Note::Action { kind, target, reason });
-    }
-
-    fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: &'static str, text: String) {
-        self.note(at, Note::Event { node, kind, text });
-    }
-
-    fn complete(&mut self, now: JobTime) {
-        if self.completed.is_none() {
-            self.completed = Some(now);
-            self.note(now, Note::Completed);
-        }
     }
 
     fn begin(&mut self, now: JobTime) {
-        let nodes: Vec<NodeId> = self.nodes.iter().map(|(node, _)| node).collect();
+        let nodes: Vec<NodeId> = self.core.nodes.iter().map(|(node, _)| node).collect();
         // Servers first: workers need them.
         for node in nodes.into_iter().rev() {
-            self.launch(now, Holder::new(node, Incarnation(0)));
+            self.core.launch(now, Holder::new(node, Incarnation(0)));
         }
-    }
-
-    fn launch(&mut self, now: JobTime, holder: Holder) {
-        let Some(node) = self.nodes.get_mut(holder.node) else { return };
-        node.incarnation = holder.incarnation;
-        node.launched = now;
-        node.first_report = false;
-        node.exited = false;
-        node.plan_applied = PlanVersion(0);
-        self.set_status(holder.node, NodeStatus::Pending);
-        if holder.node.role == Role::Worker {
-            self.membership.launched(holder);
-        }
-        self.note(now, Note::Launched(holder));
-        self.effects.push_back(HeadEffect::Launch(holder));
-    }
-
-    fn set_status(&mut self, id: NodeId, status: NodeStatus) {
-        let before = std::mem::replace(&mut self.nodes[id].status, status);
-        match id.role {
-            Role::Worker => {
-                self.finished -= usize::from(before == NodeStatus::Finished);
-                self.finished += usize::from(status == NodeStatus::Finished);
-            }
-            Role::Server => self.find_servers(),
-        }
-    }
-
-    /// Learns the addresses of the servers, once all are known.
-    fn find_servers(&mut self) {
-        let servers = self.nodes.of_role(Role::Server).map(|(_, node)| {
-            let running = node.status == NodeStatus::Running;
-            node.registered.as_ref().filter(|_| running).map(|registered| registered.data_address.clone())
-        });
-        self.servers = servers.collect::<Option<Vec<String>>>().unwrap_or_default().into();
-    }
-
-    /// Whether this life may still change anything.
-    fn is_current(&self, holder: Holder) -> bool {
-        self.nodes.get(holder.node).is_some_and(|node| {
-            node.incarnation == holder.incarnation
-                && matches!(node.status, NodeStatus::Running | NodeStatus::Draining | NodeStatus::Finished)
-        })
     }
 
     fn register(&mut self, now: JobTime, registration: Registration) -> HeadAnswer {
         let holder = registration.info.holder;
-        let Some(node) = self.nodes.get_mut(holder.node) else {
+        let Some(node) = self.core.nodes.get_mut(holder.node) else {
             return HeadAnswer::Refused(format!("this job has no {}", holder.node));
         };
         let repeated = node.status == NodeStatus::Running;
@@ -464,30 +296,24 @@ impl Head {
         }
         let Registration { info, data_address, process_id } = registration;
         node.registered = Some(Box::new(Registered { info: info.clone(), data_address }));
-        self.set_status(holder.node, NodeStatus::Running);
+        self.core.set_status(holder.node, NodeStatus::Running);
         if holder.node.role == Role::Worker {
-            self.membership.register(holder);
+            self.core.membership.register(holder);
         }
         if repeated {
             // The answer was lost, and the heartbeats wait for it: this is a sign of life.
-            self.detector.heartbeat(now, holder);
+            self.core.detector.heartbeat(now, holder);
         } else {
-            self.detector.node_joined(now, &info);
+            self.core.detector.node_joined(now, &info);
             let text = format!("{holder} registered as process {process_id}");
-            self.event(now, Some(holder.node), "joined", text);
+            self.core.event(now, Some(holder.node), "joined", text);
         }
         self.saga_event(now, holder.node, RestartEvent::Registered(holder));
         HeadAnswer::Registered {
-            heartbeat: self.config.heartbeat,
-            plan: self.plan_newer_than(PlanVersion(0), holder.node),
-            servers: self.servers.clone(),
+            heartbeat: self.core.config.heartbeat,
+            plan: self.core.plan_newer_than(PlanVersion(0), holder.node),
+            servers: self.core.servers.clone(),
         }
-    }
-
-    /// The published plan, if it is newer and names the node.
-    fn plan_newer_than(&self, known: PlanVersion, node: NodeId) -> Option<Plan> {
-        let newer = self.published.as_ref().filter(|plan| plan.version > known);
-        newer.filter(|plan| plan.batch_sizes.contains_key(&node)).cloned()
     }
 
     fn heartbeat(
@@ -498,359 +324,150 @@ impl Head {
         plan_ready: PlanVersion,
         plan_applied: PlanVersion,
     ) -> HeadAnswer {
-        if !self.is_current(holder) {
+        if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
         }
-        self.detector.heartbeat(now, holder);
+        self.core.detector.heartbeat(now, holder);
         for (report, _) in &reports {
-            self.detector.report(now, report);
+            self.core.detector.report(now, report);
         }
         let reported = !reports.is_empty();
         if reported {
-            self.note(now, Note::Batches(reports));
+            self.core.note(now, Note::Batches(reports));
         }
-        let node = &mut self.nodes[holder.node];
+        let node = &mut self.core.nodes[holder.node];
         if reported && !node.first_report {
             node.first_report = true;
             let took = now.since(node.launched);
             // Half old, half new: the last start says most about the next.
-            self.start_delay = Some(self.start_delay.map_or(took, |before| (before + took) / 2));
+            self.core.start_delay = Some(self.core.start_delay.map_or(took, |before| (before + took) / 2));
         }
         if plan_applied > node.plan_applied {
             node.plan_applied = plan_applied;
-            self.joined.applied(holder, plan_applied);
-            self.note(now, Note::Applied(holder.node, plan_applied));
+            self.core.joined.applied(holder, plan_applied);
+            self.core.note(now, Note::Applied(holder.node, plan_applied));
         }
-        self.note_applied(now);
-        let plan = self.plan_newer_than(plan_ready, holder.node);
+        self.core.note_applied(now);
+        let plan = self.core.plan_newer_than(plan_ready, holder.node);
         let lost = match holder.node.role {
             // All of them every time: a reply may be lost, and they are few.
-            Role::Server => self.lost.clone(),
+            Role::Server => self.core.lost.clone(),
             Role::Worker => Vec::new(),
         };
         HeadAnswer::Beat(Box::new(BeatReply {
             plan,
-            drain: self.draining.contains(&holder),
-            reform: self.membership.reform_wanted() && self.joined.contains(holder),
+            drain: self.core.draining.contains(&holder),
+            reform: self.core.membership.reform_wanted() && self.core.joined.contains(holder),
             fenced: false,
-            servers: self.servers.clone(),
+            servers: self.core.servers.clone(),
             lost,
-            finished: self.phase == Phase::Over,
-            broken_group: self.membership.broken().filter(|_| self.joined.contains(holder)),
+            finished: self.core.phase == Phase::Over,
+            broken_group: self.core.membership.broken().filter(|_| self.core.joined.contains(holder)),
         }))
     }
 
-    /// Notes the newest plan that is in force everywhere: the one on its way, or one that was withdrawn too late.
-    fn note_applied(&mut self, now: JobTime) {
-        let applied = self.joined.applied_by_all();
-        let before = self.dispatcher.in_force().map(|plan| plan.version);
-        if applied <= before {
-            return;
-        }
-        self.dispatcher.plan_applied(now, applied.unwrap_or_default());
-        if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
-            let text = format!("all workers switched to plan {}", plan.version);
-            self.event(now, None, "plan", text);
-        }
-    }
-
     fn join(&mut self, now: JobTime, holder: Holder, standing: Standing) -> HeadAnswer {
-        if !self.is_current(holder) || holder.node.role != Role::Worker {
+        if !self.core.is_current(holder) || holder.node.role != Role::Worker {
             return HeadAnswer::Fenced;
         }
-        if self.phase == Phase::Over {
-            self.send_home(holder);
+        if self.core.phase == Phase::Over {
+            self.core.send_home(holder);
             return HeadAnswer::Parked;
         }
-        match self.config.sync {
-            SyncMode::AllReduce => match self.membership.join(holder, standing) {
-                Arrival::Waits => self.form(now),
-                Arrival::Member if self.completed.is_some() => self.send_home(holder),
-                Arrival::Member => {
-                    let joined = self.formed.clone().expect("a group with members was formed");
-                    self.effects.push_back(HeadEffect::Joined(holder, joined));
-                }
-                Arrival::NotLive => {}
-            },
-            SyncMode::PsBsp | SyncMode::PsAsp => {
-                self.at_start.insert(holder);
-                self.start_with_servers(now);
-            }
-        }
+        self.mode.joining(now, &mut self.core, holder, standing);
         HeadAnswer::Parked
     }
 
-    fn send_home(&mut self, holder: Holder) {
-        let joined = self.joined_reply(self.membership.version(), Arc::default());
-        self.effects.push_back(HeadEffect::Joined(holder, Box::new(Joined { finished: true, ..joined })));
-    }
-
-    fn joined_reply(&self, membership: MembershipVersion, members: Arc<[(Holder, String)]>) -> Joined {
-        Joined {
-            membership,
-            members,
-            commit_prepared: false,
-            source: None,
-            next_step: 0,
-            plan: self
-                .published
-                .clone()
-                .unwrap_or_else(|| Plan::new(PlanVersion(0), membership, BTreeMap::new())),
-            last_commit: None,
-            finished: false,
-        }
-    }
-
-    /// With servers: lets workers in; the first ones all at once.
-    fn start_with_servers(&mut self, now: JobTime) {
-        if self.at_start.is_empty() || (!self.started && self.is_anyone_awaited()) {
-            return;
-        }
-        let entering = std::mem::take(&mut self.at_start);
-        for holder in &entering {
-            self.joined.insert(*holder, self.nodes[holder.node].plan_applied);
-            self.coordinator.join(*holder);
-        }
-        let first = !std::mem::replace(&mut self.started, true);
-        if first {
-            self.replan(now, self.membership.version());
-        }
-        for holder in entering {
-            let mut joined = Joined {
-                next_step: self.coordinator.step(),
-                last_commit: self.coordinator.last_with_samples().cloned(),
-                ..self.joined_reply(self.membership.version(), Arc::default())
-            };
-            if !first && self.config.sync.is_synchronous() {
-                // A worker that comes later, or again, keeps an empty batch until all have switched to the plan that
-                // names it, so that the batches of one step always add up to the same. The published plan may name it
-                // too soon: as an earlier life, or because it is a member already and its answer was lost.
-                joined.plan = Plan::new(PlanVersion(0), joined.membership, BTreeMap::new());
-            }
-            self.effects.push_back(HeadEffect::Joined(holder, Box::new(joined)));
-        }
-        if !first {
-            self.membership_changed = true;
-            self.replan(now, self.membership.version());
-        }
-    }
-
-    /// With servers: whether a worker that has not finished is not yet there for the first common start.
-    fn is_anyone_awaited(&self) -> bool {
-        let unfinished = self.config.workers as usize - self.finished;
-        // Counted first: everyone but the last is told in O(1) that others are awaited.
-        self.at_start.len() < unfinished
-            || self.nodes.of_role(Role::Worker).any(|(id, node)| {
-                let finished = node.status == NodeStatus::Finished;
-                !finished && !self.at_start.contains(&Holder::new(id, node.incarnation))
-            })
-    }
-
-    /// All-reduce: forms a group if everyone has come.
-    fn form(&mut self, now: JobTime) {
-        if self.completed.is_some() {
-            // Everything is committed; a late replacement has nothing to do.
-            for holder in self.membership.dismiss() {
-                self.send_home(holder);
-            }
-            return;
-        }
-        let Some(formation) = self.membership.form() else { return };
-        let Formation { version, members, commit, source, next_step, settled, released, model_lost } =
-            formation;
-        for contribution in settled {
-            self.effects.push_back(HeadEffect::Settle(contribution));
-        }
-        for holder in released {
-            self.effects.push_back(HeadEffect::LedgerLost(holder));
-        }
-        // Even if no step was reported: one may have been committed since the last heartbeat.
-        if model_lost {
-            self.fail("all workers were lost at once, and the model with them".to_owned());
-            return;
-        }
-        self.started = true;
-        self.membership_changed = true;
-        self.joined = Participants::default();
-        for holder in &members {
-            self.joined.insert(*holder, self.nodes[holder.node].plan_applied);
-        }
-        self.replan(now, version);
-        let address = |holder: &Holder| {
-            let registered = self.nodes[holder.node].registered.as_ref();
-            (*holder, registered.map(|registered| registered.data_address.clone()).unwrap_or_default())
-        };
-        let addresses: Arc<[(Holder, String)]> = members.iter().map(address).collect();
-        let text = format!("group {version} of {} workers takes step {next_step}", members.len());
-        self.event(now, None, "membership", text);
-        let joined = Joined {
-            commit_prepared: commit.is_some(),
-            source,
-            next_step,
-            ..self.joined_reply(version, addresses)
-        };
-        let joined = Box::new(joined);
-        for holder in members {
-            self.effects.push_back(HeadEffect::Joined(holder, joined.clone()));
-        }
-        self.formed = Some(joined);
-    }
-
-    /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
-    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
-    fn remember_pace(&mut self, now: JobTime, id: NodeId) {
-        if let Some(time) = self.seat_of(now, id).sample_time {
-            self.nodes[id].sample_time_before = Some(time);
-        }
-    }
-
-    fn seat_of(&self, now: JobTime, id: NodeId) -> Seat {
-        let node = &self.nodes[id];
-        let (batch_size_min, batch_size_max) = self.bounds_of(node);
-        let observed = self.detector.observe(now, id);
-        let sample_time = observed.and_then(|o| o.sample_time_short.or(o.sample_time_long));
-        Seat { id, batch_size_min, batch_size_max, sample_time: sample_time.or(node.sample_time_before) }
-    }
-
-    /// The smallest and the largest batch that a node accepts.
-    fn bounds_of(&self, node: &Node) -> (u32, u32) {
-        let info = node.registered.as_ref().map(|registered| &registered.info);
-        info.map_or((1, self.config.global_batch_size), |info| (info.batch_size_min, info.batch_size_max))
-    }
-
-    /// A plan for the workers that take part now.
-    fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
-        let seats: Vec<Seat> = self.joined.iter().map(|holder| self.seat_of(now, holder.node)).collect();
-        if seats.is_empty() {
-            return;
-        }
-        self.plan_membership = membership;
-        if let Err(error) = self.dispatcher.replan(now, membership, &seats) {
-            self.fail(format!("no batch sizes fit {} workers: {error}", seats.len()));
-        }
-        self.dispatch_effects(now);
-    }
-
-    fn ready(&mut self, holder: Holder, step: u64, readiness: Readiness) -> HeadAnswer {
-        if !self.is_current(holder) {
+    fn ready(&mut self, now: JobTime, holder: Holder, step: u64, readiness: Readiness) -> HeadAnswer {
+        if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
         }
-        match self.coordinator.ready(holder, step, readiness) {
-            Ok(Some(commit)) => {
-                self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit.clone())));
-            }
-            Ok(None) => self.commit(),
-            Err(error) => return HeadAnswer::Refused(error.to_string()),
-        }
-        HeadAnswer::Parked
-    }
-
-    /// With a synchronous server: commits the open step if all are ready.
-    fn commit(&mut self) {
-        let Some(commit) = self.coordinator.commit() else { return };
-        for (holder, acks) in commit.contributors.iter() {
-            let contribution = Contribution { holder: *holder, acks: acks.as_slice().into() };
-            self.effects.push_back(HeadEffect::Settle(contribution));
-        }
-        for holder in self.coordinator.members() {
-            self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit.clone())));
+        match self.mode.ready(now, &mut self.core, holder, step, readiness) {
+            Ok(()) => HeadAnswer::Parked,
+            Err(why) => HeadAnswer::Refused(why),
         }
     }
 
     fn leave(&mut self, now: JobTime, holder: Holder, end_of_data: bool, can_evaluate: bool) -> HeadAnswer {
-        if !self.is_current(holder) {
+        if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
         }
-        self.membership.leave(holder);
-        self.coordinator.remove(holder);
-        self.joined.remove(holder);
-        self.at_start.remove(&holder);
+        self.core.membership.leave(holder);
+        self.core.joined.remove(holder);
         if !end_of_data {
-            self.set_status(holder.node, NodeStatus::Lost);
-            self.remember_pace(now, holder.node);
-            self.detector.node_left(now, holder);
-            self.membership_changed = true;
+            self.core.set_status(holder.node, NodeStatus::Lost);
+            self.core.remember_pace(now, holder.node);
+            self.core.detector.node_left(now, holder);
+            self.core.membership_changed = true;
             // It gave its leases back; from now on nothing of it counts.
-            self.lost.push(holder);
-            self.effects.push_back(HeadEffect::LedgerLost(holder));
-            self.event(now, Some(holder.node), "left", format!("{holder} drained"));
+            self.core.lost.push(holder);
+            self.core.release_leases(holder);
+            self.core.event(now, Some(holder.node), "left", format!("{holder} drained"));
             self.saga_event(now, holder.node, RestartEvent::Drained(holder));
-            self.form(now);
-            self.commit();
-            self.start_with_servers(now);
-            if self.config.sync.has_servers() {
-                self.replan(now, self.membership.version());
-            }
+            self.mode.left(now, &mut self.core, holder, Departure::Drained);
             return HeadAnswer::Left { evaluate: false };
         }
-        self.set_status(holder.node, NodeStatus::Finished);
+        self.core.set_status(holder.node, NodeStatus::Finished);
         // A restart that was under way is pointless now.
         self.sagas.remove(&holder.node);
         self.saga_due.clear(holder.node);
-        self.draining.remove(&holder);
-        self.complete(now);
-        self.event(now, Some(holder.node), "finished", format!("{holder} saw the end of the data"));
-        self.commit();
-        self.form(now);
+        self.core.draining.remove(&holder);
+        self.core.complete(now);
+        self.core.event(now, Some(holder.node), "finished", format!("{holder} saw the end of the data"));
+        self.mode.left(now, &mut self.core, holder, Departure::EndOfData);
         // The same answer to a call that was repeated.
-        let mine = self.evaluator.is_none_or(|evaluator| evaluator == holder);
-        let evaluate = can_evaluate && mine && !self.evaluated;
+        let mine = self.core.evaluator.is_none_or(|evaluator| evaluator == holder);
+        let evaluate = can_evaluate && mine && !self.core.evaluated;
         if evaluate {
             // It stays under watch: the job waits for what it finds.
-            self.evaluator = Some(holder);
+            self.core.evaluator = Some(holder);
         } else {
-            self.detector.node_left(now, holder);
+            self.core.detector.node_left(now, holder);
         }
-        self.end_if_done(now);
+        self.core.end_if_done(now);
         HeadAnswer::Left { evaluate }
     }
 
     /// A life ended without leaving.
     fn lose(&mut self, now: JobTime, holder: Holder) {
-        let Some(node) = self.nodes.get(holder.node) else { return };
+        let Some(node) = self.core.nodes.get(holder.node) else { return };
         if node.incarnation != holder.incarnation
             || matches!(node.status, NodeStatus::Lost | NodeStatus::Finished)
         {
             return;
         }
-        self.set_status(holder.node, NodeStatus::Lost);
-        self.remember_pace(now, holder.node);
-        self.detector.node_left(now, holder);
-        self.draining.remove(&holder);
+        self.core.set_status(holder.node, NodeStatus::Lost);
+        self.core.remember_pace(now, holder.node);
+        self.core.detector.node_left(now, holder);
+        self.core.draining.remove(&holder);
         if holder.node.role != Role::Worker {
             return;
         }
-        self.lost.push(holder);
-        self.at_start.remove(&holder);
-        let took_part = self.joined.remove(holder);
-        for released in self.membership.lost(holder) {
-            self.effects.push_back(HeadEffect::LedgerLost(released));
+        self.core.lost.push(holder);
+        let took_part = self.core.joined.remove(holder);
+        for released in self.core.membership.lost(holder) {
+            self.core.release_leases(released);
         }
-        self.coordinator.remove(holder);
-        self.commit();
-        self.form(now);
         if took_part {
-            let plan = self.nodes[holder.node].plan_applied;
-            self.note(now, Note::Died(holder.node, plan));
-            self.membership_changed = true;
-            if self.config.sync.has_servers() {
-                self.replan(now, self.membership.version());
-            }
+            let plan = self.core.nodes[holder.node].plan_applied;
+            self.core.note(now, Note::Died(holder.node, plan));
+            self.core.membership_changed = true;
         }
+        self.mode.lost(now, &mut self.core, holder, took_part);
     }
 
     fn exited(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) {
-        let Some(node) = self.nodes.get_mut(holder.node) else { return };
+        let Some(node) = self.core.nodes.get_mut(holder.node) else { return };
         if node.incarnation != holder.incarnation {
             return;
         }
         node.exited = true;
         let status = node.status;
-        if self.phase == Phase::Over {
+        if self.core.phase == Phase::Over {
             return;
         }
         if holder.node.role == Role::Server {
-            self.fail(format!(
+            self.core.fail(format!(
                 "{} ended ({exit}), and the parameters it held with it{}",
                 holder.node,
                 last_words(tail)
@@ -858,18 +475,18 @@ impl Head {
             return;
         }
         if status == NodeStatus::Finished {
-            self.detector.node_left(now, holder);
-            if self.evaluator == Some(holder) && !self.evaluated {
+            self.core.detector.node_left(now, holder);
+            if self.core.evaluator == Some(holder) && !self.core.evaluated {
                 // The training is complete all the same; the report says that nobody knows how good the model is.
-                self.evaluated = true;
-                self.event(
+                self.core.evaluated = true;
+                self.core.event(
                     now,
                     Some(holder.node),
                     "lost",
                     format!("{holder} ended while it evaluated ({exit})"),
                 );
             }
-            self.end_if_done(now);
+            self.core.end_if_done(now);
             return;
         }
         let unregistered = status == NodeStatus::Pending;
@@ -884,21 +501,21 @@ impl Head {
             self.finish_quietly(now, holder);
             return;
         }
-        self.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
+        self.core.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
         match self.relaunch.exited(holder, exit) {
             Relaunch::Repeated => {}
             Relaunch::Again { holder: next, after, reason } => {
-                self.action(now, "RESTART", holder.node.to_string(), reason.to_string());
+                self.core.action(now, "RESTART", holder.node.to_string(), reason.to_string());
                 self.relaunch_due.set(holder.node, now + after, next);
                 self.relaunch_what_is_due(now);
             }
             Relaunch::Finished => {
-                self.fail(format!("{holder} ended before the end of the data{}", last_words(tail)));
+                self.core.fail(format!("{holder} ended before the end of the data{}", last_words(tail)));
             }
-            Relaunch::Hopeless(reason) => self.fail(format!("{reason}{}", last_words(tail))),
+            Relaunch::Hopeless(reason) => self.core.fail(format!("{reason}{}", last_words(tail))),
             Relaunch::Exhausted(reason) => {
-                let limit = self.config.max_restarts;
-                self.fail(format!(
+                let limit = self.core.config.max_restarts;
+                self.core.fail(format!(
                     "{reason}; it was restarted {limit} times already (--max-restarts){}",
                     last_words(tail)
                 ));
@@ -907,27 +524,24 @@ impl Head {
     }
 
     fn finish_quietly(&mut self, now: JobTime, holder: Holder) {
-        self.set_status(holder.node, NodeStatus::Finished);
-        self.membership.give_up(holder.node);
-        self.event(now, Some(holder.node), "finished", format!("{holder} ended"));
-        self.end_if_done(now);
-    }
-
-    fn end_what_never_registers(&mut self, now: JobTime) {
-        let stuck = |node: &Node| {
-            node.status == NodeStatus::Pending && !node.exited && now.since(node.launched) >= REGISTER_LIMIT
-        };
-        if self.config.must_register {
-            for (id, node) in self.nodes.iter().filter(|(_, node)| stuck(node)) {
-                // Its exit, which the launcher tells, does the rest. Killing it twice does no harm.
-                self.effects.push_back(HeadEffect::Kill(Holder::new(id, node.incarnation)));
-            }
-        }
+        self.core.set_status(holder.node, NodeStatus::Finished);
+        self.core.membership.give_up(holder.node);
+        self.core.event(now, Some(holder.node), "finished", format!("{holder} ended"));
+        self.core.end_if_done(now);
     }
 
     fn relaunch_what_is_due(&mut self, now: JobTime) {
         for (_, holder) in self.relaunch_due.take_due(now) {
-            self.launch(now, holder);
+            self.core.launch(now, holder);
+        }
+    }
+
+    /// Begins the restarts that the policy asked for.
+    fn begin_restarts(&mut self, now: JobTime) {
+        while let Some(action) = self.core.actions.pop_front() {
+            let node = action.target.node;
+            self.sagas.insert(node, RestartSaga::begin(now, &action, RestartConfig::default()));
+            self.saga_effects(now, node);
         }
     }
 
@@ -942,23 +556,23 @@ impl Head {
         while let Some(effect) = self.sagas.get_mut(&node).and_then(RestartSaga::poll_effect) {
             match effect {
                 RestartEffect::Drain(holder) => {
-                    self.draining.insert(holder);
-                    if let Some(state) = self.nodes.get(node)
+                    self.core.draining.insert(holder);
+                    if let Some(state) = self.core.nodes.get(node)
                         && state.incarnation == holder.incarnation
                         && state.status == NodeStatus::Running
                     {
-                        self.set_status(node, NodeStatus::Draining);
+                        self.core.set_status(node, NodeStatus::Draining);
                     }
                 }
                 RestartEffect::Fence(holder) => self.lose(now, holder),
-                RestartEffect::Kill(holder) => self.effects.push_back(HeadEffect::Kill(holder)),
+                RestartEffect::Kill(holder) => self.core.effects.push_back(HeadEffect::Kill(holder)),
                 RestartEffect::Launch(holder) => {
-                    self.draining.remove(&saga_old(&self.sagas, node));
-                    self.launch(now, holder);
+                    self.core.draining.remove(&saga_old(&self.sagas, node));
+                    self.core.launch(now, holder);
                 }
                 RestartEffect::Outcome(outcome) => {
-                    self.event(now, Some(node), "restart", format!("{outcome:?}"));
-                    self.dispatcher.action_ended(now, &outcome);
+                    self.core.event(now, Some(node), "restart", format!("{outcome:?}"));
+                    self.core.dispatcher.action_ended(now, &outcome);
                 }
                 _ => {}
             }
@@ -972,180 +586,28 @@ impl Head {
         }
     }
 
-    /// All-reduce: whether no other worker is known to have the model. One that has reported a batch has it; one that
-    /// drains is about to leave with it.
-    fn alone_has_model(&self, holder: Holder) -> bool {
-        self.config.sync == SyncMode::AllReduce
-            && self.membership.is_live(holder)
-            && !self.nodes.of_role(Role::Worker).any(|(id, node)| {
-                id != holder.node && node.status == NodeStatus::Running && node.first_report
-            })
-    }
-
-    fn detector_effects(&mut self, now: JobTime) {
-        while let Some(effect) = self.detector.poll_effect() {
-            match effect {
-                MonitorEffect::PaceChanged { holder, from, to, slowness_ratio } => {
-                    self.pace_changed(now, holder, from, to, slowness_ratio);
-                }
-                MonitorEffect::Late(holder) => {
-                    self.event(now, Some(holder.node), "late", format!("{holder} missed heartbeats"));
-                }
-                MonitorEffect::Silent(holder) => {
-                    let text = format!("{holder} fell silent; it is killed and started again");
-                    self.event(now, Some(holder.node), "lost", text);
-                    // Its exit, which the launcher tells, does the rest.
-                    self.effects.push_back(HeadEffect::Kill(holder));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn pace_changed(&mut self, now: JobTime, holder: Holder, from: Pace, to: Pace, ratio: Option<f64>) {
-        let ratio =
-            ratio.map(|ratio| format!(", {ratio:.2}x the time per sample of its peers")).unwrap_or_default();
-        match (from.is_straggler(), to) {
-            (_, Pace::Straggler(kind)) => {
-                let text = format!("{holder} is a {kind:?} straggler{ratio}").to_lowercase();
-                self.event(now, Some(holder.node), "straggler", text);
-            }
-            (true, _) => {
-                self.event(
-                    now,
-                    Some(holder.node),
-                    "recovered",
-                    format!("{holder} is no straggler any more{ratio}"),
-                );
-            }
-            (false, _) => {}
-        }
-    }
-
-    fn dispatch_effects(&mut self, now: JobTime) {
-        while let Some(effect) = self.dispatcher.poll_effect() {
-            match effect {
-                DispatchEffect::Publish(plan) => {
-                    self.note(now, Note::Published(plan.clone()));
-                    self.published = Some(plan);
-                }
-                DispatchEffect::Withdraw(version) => {
-                    let withdrawn = self.published.take_if(|plan| plan.version == version);
-                    self.published = self
-                        .published
-                        .take()
-                        .or_else(|| withdrawn.and_then(|_| self.dispatcher.in_force().cloned()));
-                }
-                DispatchEffect::Start(action) => {
-                    let node = action.target.node;
-                    let saga = RestartSaga::begin(now, &action, RestartConfig::default());
-                    self.sagas.insert(node, saga);
-                    self.saga_effects(now, node);
-                }
-                DispatchEffect::Record(record) => self.decided(&record),
-                _ => {}
-            }
-        }
-    }
-
-    fn decided(&mut self, record: &DecisionRecord) {
-        let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
-        match record.decided {
-            Decided::Plan(_) | Decided::Restart(..) | Decided::Refused => {
-                self.action(record.at, record.kind(), target, record.reason());
-            }
-            // Why nothing was done is worth knowing, but is no action.
-            Decided::Nothing => self.event(record.at, None, "none", record.reason()),
-            _ => {}
-        }
-    }
-
     fn tick(&mut self, now: JobTime, counts: Option<Counts>) -> HeadAnswer {
         if let Some(counts) = counts {
-            self.counts = counts;
+            self.core.counts = counts;
         }
         self.relaunch_what_is_due(now);
-        self.end_what_never_registers(now);
-        let samples_per_second = self.detector.samples_per_second();
-        let data_left = self.counts.acked + self.counts.quarantined < self.counts.total;
-        if self.phase == Phase::Running && self.started && data_left && !self.joined.is_empty() {
-            self.tick += 1;
-            let view = self.view(now, samples_per_second);
-            self.membership_changed = false;
-            self.dispatcher.tick(now, &view);
-            self.dispatch_effects(now);
+        self.core.end_what_never_registers(now);
+        let samples_per_second = self.core.detector.samples_per_second();
+        let data_left = self.core.counts.acked + self.core.counts.quarantined < self.core.counts.total;
+        if self.core.phase == Phase::Running && self.core.started && data_left && !self.core.joined.is_empty()
+        {
+            self.core.tick += 1;
+            let view = self.core.view(now, samples_per_second);
+            self.core.membership_changed = false;
+            self.core.dispatcher.tick(now, &view);
+            self.core.dispatch_effects(now);
+            self.begin_restarts(now);
         }
         HeadAnswer::Seen(Seen {
             samples_per_second,
-            members: self.membership.live_count(),
-            stragglers: self.detector.stragglers().count(),
+            members: self.core.membership.live_count(),
+            stragglers: self.core.detector.stragglers().count(),
         })
-    }
-
-    fn view(&self, now: JobTime, samples_per_second: f64) -> ClusterView {
-        let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
-        let of_role = |role| self.nodes.of_role(role).map(|(id, node)| self.view_of(now, id, node)).collect();
-        ClusterView {
-            tick: self.tick,
-            sync: self.config.sync,
-            elastic: true,
-            membership: self.plan_membership,
-            membership_changed: self.membership_changed
-                || self.joined.len() != self.membership.live_count()
-                || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Draining),
-            plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
-            plan_pending: self.dispatcher.pending().is_some(),
-            global_batch_size: self.config.global_batch_size,
-            workers: of_role(Role::Worker),
-            servers: of_role(Role::Server),
-            progress: Progress {
-                committed: self.counts.acked,
-                expected: self.counts.total,
-                samples_per_second,
-            },
-            scheduler: SchedulerView { start_delay, busy: start_delay > BUSY_ABOVE },
-        }
-    }
-
-    fn view_of(&self, now: JobTime, id: NodeId, node: &Node) -> NodeView {
-        let observed = self.detector.observe(now, id);
-        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
-        let (batch_size_min, batch_size_max) = self.bounds_of(node);
-        let device = node.registered.as_ref().map(|registered| registered.info.device.clone());
-        NodeView {
-            id,
-            incarnation: node.incarnation,
-            device: device.unwrap_or_default(),
-            status: node.status,
-            batch_size: in_force.and_then(|plan| plan.batch_sizes.get(&id).copied()).unwrap_or(0),
-            batch_size_min,
-            batch_size_max,
-            pace: observed.map_or(Pace::Unknown, |o| o.pace),
-            sample_time_short: observed.and_then(|o| o.sample_time_short),
-            sample_time_long: observed.and_then(|o| o.sample_time_long),
-            slowness_ratio: observed.and_then(|o| o.slowness_ratio),
-            slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
-            last_report_age: observed.and_then(|o| o.last_report_age),
-            restarts: node.incarnation.0,
-            chief: id == NodeId::worker(0),
-        }
-    }
-
-    fn end_if_done(&mut self, now: JobTime) {
-        let all_done = self.finished == self.config.workers as usize;
-        let evaluating = self.evaluator.is_some() && !self.evaluated;
-        if self.phase == Phase::Running && all_done && !evaluating {
-            self.phase = Phase::Over;
-            self.complete(now);
-            self.effects.push_back(HeadEffect::End(Ok(())));
-        }
-    }
-
-    fn fail(&mut self, why: String) {
-        if self.phase == Phase::Running {
-            self.phase = Phase::Over;
-            self.effects.push_back(HeadEffect::End(Err(why)));
-        }
     }
 }
 
@@ -1175,15 +637,15 @@ impl Machine for Head {
                 self.heartbeat(now, holder, reports, plan_ready, plan_applied.0)
             }
             HeadEvent::Join { holder, standing } => self.join(now, holder, standing),
-            HeadEvent::Ready { holder, step, readiness } => self.ready(holder, step, readiness),
+            HeadEvent::Ready { holder, step, readiness } => self.ready(now, holder, step, readiness),
             HeadEvent::Leave { holder, end_of_data, can_evaluate } => {
                 self.leave(now, holder, end_of_data, can_evaluate)
             }
             HeadEvent::Evaluated { holder, samples, loss, auc } => {
-                if self.evaluator == Some(holder) {
-                    self.note(now, Note::Evaluated { samples, loss, auc });
-                    self.evaluated = true;
-                    self.end_if_done(now);
+                if self.core.evaluator == Some(holder) {
+                    self.core.note(now, Note::Evaluated { samples, loss, auc });
+                    self.core.evaluated = true;
+                    self.core.end_if_done(now);
                 }
                 HeadAnswer::Noted
             }
@@ -1193,7 +655,7 @@ impl Machine for Head {
             }
             HeadEvent::LaunchFailed(holder, why) => {
                 self.saga_event(now, holder.node, RestartEvent::LaunchFailed(holder));
-                self.fail(why);
+                self.core.fail(why);
                 HeadAnswer::Noted
             }
             HeadEvent::Exited(holder, exit, tail) => {
@@ -1202,33 +664,34 @@ impl Machine for Head {
             }
             HeadEvent::Tick(counts) => self.tick(now, counts),
             HeadEvent::Stop(why) => {
-                self.fail(why);
+                self.core.fail(why);
                 HeadAnswer::Noted
             }
         };
-        self.detector_effects(now);
+        self.core.detector_effects(now);
         answer
     }
 
     fn poll_effect(&mut self) -> Option<HeadEffect> {
-        self.effects.pop_front()
+        self.core.effects.pop_front()
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        let due = [self.saga_due.next(), self.relaunch_due.next(), self.detector.deadline()];
+        let due = [self.saga_due.next(), self.relaunch_due.next(), self.core.detector.deadline()];
         due.into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: JobTime) {
-        if self.deadline().is_some_and(|due| now.since(due) > self.config.heartbeat) {
+        if self.deadline().is_some_and(|due| now.since(due) > self.core.config.heartbeat) {
             // The master itself was away, stopped at the terminal or starved: nobody's silence proves anything.
-            for (id, node) in self.nodes.iter() {
-                self.detector.heartbeat(now, Holder::new(id, node.incarnation));
+            for (id, node) in self.core.nodes.iter() {
+                self.core.detector.heartbeat(now, Holder::new(id, node.incarnation));
             }
         }
         let due = self.saga_due.take_due(now);
         for (node, ()) in &due {
-            let needed = self.sagas.get(node).map(RestartSaga::old).filter(|old| self.alone_has_model(*old));
+            let needed =
+                self.sagas.get(node).map(RestartSaga::old).filter(|old| self.core.alone_has_model(*old));
             if let Some(saga) = self.sagas.get_mut(node) {
                 if let Some(old) = needed {
                     saga.event(now, RestartEvent::Needed(old));
@@ -1240,10 +703,10 @@ impl Machine for Head {
             self.saga_effects(now, node);
         }
         self.relaunch_what_is_due(now);
-        if self.detector.deadline().is_some_and(|at| at <= now) {
-            self.detector.on_deadline(now);
+        if self.core.detector.deadline().is_some_and(|at| at <= now) {
+            self.core.detector.on_deadline(now);
         }
-        self.detector_effects(now);
+        self.core.detector_effects(now);
     }
 }
 

@@ -3,9 +3,11 @@
 
 pub mod head;
 pub mod limits;
+pub mod mode;
 pub mod worker;
 
 #[cfg(feature = "serde")]
 pub use head::HeadSettings;
 pub use head::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};
+pub use mode::SyncMode;
 pub use worker::{Call, End, Reply, WorkerLoop};

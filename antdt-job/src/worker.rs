@@ -4,37 +4,34 @@
 //! its answer; between the two the loop waits. Gradients and parameters stay with the driver, samples and steps are
 //! decided here. What the master orders meanwhile stands in the [`AgentSession`].
 //!
-//! A step of each mode, as long as nothing goes wrong:
-//!
-//! | mode | calls |
-//! |---|---|
-//! | all-reduce | `Load`, `Compute`, `Combine`, `Agree`, `Apply`, `Exchange` |
-//! | servers, in step | `Exchange`, `Load`, `Pull`, `Compute`, `Push`, `Ready` |
-//! | servers, at its own pace | `Load`, `Pull`, `Compute`, `Push`, `Exchange` |
+//! What all sync modes share is [`WorkerCore`]: leases and batches, plans, reports, the beginning and the end. What comes
+//! between a batch in memory and its acknowledgement is the [worker half](crate::mode::WorkerHalf) of the mode.
 //!
 //! Source: our design.
 
+mod core;
 mod feed;
-mod push;
-mod reduce;
 
 use std::time::Duration;
 
-use antdt_agent::{AgentSession, Batch, Batcher, Meter, PlanSwitch, Reported};
+use antdt_agent::{AgentSession, Batch, Batcher};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Acks, Exchanged, Held, Holder, Iteration, JobTime, Joined, MembershipVersion, Readiness, Registered,
-    RequestId, Standing, StepCommit, StepResult, SyncMode,
+    Ack, Acks, Exchanged, Held, Holder, JobTime, Joined, Readiness, Registered, RequestId, Standing,
+    StepCommit, StepResult,
 };
 
-use feed::Feed;
+use crate::mode::{SyncMode, Turn, WorkerHalf};
+
+pub use core::WorkerCore;
+use core::{At, Then};
 
 /// What a worker asks of the outside. One at a time; each says which [`Reply`] ends it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
     /// Meet the others at the master. [`Reply::Joined`].
     Join(Standing),
-    /// All-reduce: connect to the group, and take or give the model if a member lacks it. [`Reply::Entered`] or
+    /// Connect to the group, and take or give the model if a member lacks it. [`Reply::Entered`] or
     /// [`Reply::Broken`].
     Enter(Box<Joined>),
     /// Register with the shard service, presenting leases of its earlier life. [`Reply::Registered`].
@@ -69,7 +66,8 @@ pub enum Call {
     Pull,
     /// Compute the gradient of the loaded batch, which is zero if it is empty. [`Reply::Computed`].
     Compute,
-    /// All-reduce: add up everybody's gradients, and learn who contributed which samples. [`Reply::Combined`] or
+    /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples, and learn
+    /// which member contributed which samples. [`Reply::Combined`] or
     /// [`Reply::Broken`].
     Combine {
         /// Of this step.
@@ -79,9 +77,9 @@ pub enum Call {
         /// Due when the step is committed.
         acks: Acks,
     },
-    /// All-reduce: add up everybody's control values. [`Reply::Agreed`] or [`Reply::Broken`].
+    /// Add up the control values of all members. [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
-    /// All-reduce: the step that was combined last becomes part of the model. [`Reply::Applied`].
+    /// What was combined last becomes part of the model. [`Reply::Applied`].
     Apply,
     /// Servers: send the gradient to all of them. [`Reply::Pushed`].
     Push {
@@ -97,6 +95,8 @@ pub enum Call {
         /// What this worker did in it.
         readiness: Readiness,
     },
+    /// Models of their own: change this worker's model by the gradient that it computed last. [`Reply::Advanced`].
+    Advance,
     /// Training is over; nothing follows.
     Stop(End),
 }
@@ -150,6 +150,8 @@ pub enum Reply {
     Pushed,
     /// See [`Call::Ready`].
     Committed(Box<StepCommit>),
+    /// See [`Call::Advance`].
+    Advanced,
 }
 
 /// How a worker's training ended.
@@ -169,136 +171,46 @@ pub enum End {
 /// How long a step without samples may wait for a shard to come back: short, since the peers wait too.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The same for a worker with nobody to keep in step with.
-const PATIENCE_ALONE: Duration = Duration::from_secs(1);
-
-/// What the reply that comes next answers.
-#[derive(Debug, Clone, PartialEq)]
-enum At {
-    /// Nothing was asked yet.
-    Start,
-    Joining,
-    /// The survivors have the step that a group broke in; the new group is entered when it is part of the model.
-    Settling(Box<Joined>),
-    Entering {
-        /// Whether somebody in the group has a trained model.
-        has_source: bool,
-    },
-    Feeding(Then),
-    Sleeping,
-    Loading,
-    Pulling,
-    Computing,
-    Combining,
-    Agreeing,
-    Applying(Verdict),
-    Pushing,
-    Readying,
-    /// Training is over.
-    Over,
-}
-
-/// What to do when the shard service has answered all that was asked of it.
-#[derive(Debug, Clone, PartialEq)]
-enum Then {
-    /// Take a batch.
-    Take,
-    /// Go on without a batch.
-    TakeNothing,
-    /// The step that was settled is acknowledged.
-    Enter(Box<Joined>),
-    /// The step is acknowledged.
-    Finish(Verdict),
-    /// At its own pace: the batch is acknowledged.
-    Next,
-    /// The leases are given back.
-    Stop(End),
-}
+/// The same for a worker that keeps in step with no other one.
+pub(crate) const PATIENCE_ALONE: Duration = Duration::from_secs(1);
 
 /// The training loop of one life of a worker. See the [module](self).
-///
-/// Laid out as written. Who drives thousands of them pays for each line of memory that a reply touches, so what all
-/// replies touch is together, at the front.
 #[derive(Debug, Clone)]
-#[repr(C)]
 pub struct WorkerLoop {
-    at: At,
-    sync: SyncMode,
-    /// Nobody had samples in the last step.
-    idle: bool,
-    /// All-reduce: whether the worker has the job's model, which a replacement takes from a survivor.
-    trained: bool,
-    /// All-reduce: nobody else is in the group.
-    alone: bool,
-    /// All-reduce: the worker is the first member of its group, and stays with the model when all others leave at once.
-    first: bool,
-    /// All-reduce: the worker was ordered to leave before this step began, and may.
-    draining: bool,
-    step: u64,
-    /// Samples behind its gradient, and the sum of their losses.
-    computed: (u64, f64),
-    /// All-reduce: the step whose result is here but not yet part of the model.
-    prepared: Option<StepResult>,
-    /// All-reduce: the newest step in the model.
-    applied: Option<StepResult>,
-    switch: PlanSwitch,
-    meter: Meter,
-    feed: Feed,
-    /// The batch that is out.
-    batch: Batch,
-    holder: Holder,
-    /// All-reduce: the newest group that the worker was told of.
-    group: MembershipVersion,
+    core: WorkerCore,
+    half: Box<dyn WorkerHalf>,
 }
 
 impl WorkerLoop {
     /// A life that has registered at the master. Begin it with [`Reply::Begin`].
-    pub fn new(holder: Holder, sync: SyncMode, now: JobTime) -> Self {
-        Self {
-            holder,
-            sync,
-            at: At::Start,
-            feed: Feed::default(),
-            meter: Meter::new(holder, now),
-            switch: PlanSwitch::new(holder.node),
-            step: 0,
-            idle: false,
-            batch: Batch::default(),
-            computed: (0, 0.0),
-            group: MembershipVersion(0),
-            trained: false,
-            applied: None,
-            prepared: None,
-            alone: false,
-            first: false,
-            draining: false,
-        }
+    pub fn new(holder: Holder, sync: &SyncMode, now: JobTime) -> Self {
+        Self { core: WorkerCore::new(holder, now), half: sync.worker() }
     }
 
-    /// Whose loop it is.
+    /// The life whose loop it is.
     pub const fn holder(&self) -> Holder {
-        self.holder
+        self.core.holder()
     }
 
-    /// Steps behind the worker, which is the number of the one it takes: the job's in the synchronous modes, its own
-    /// in the other.
+    /// Steps behind the worker, which is the number of the one it takes: the job's where all workers combine together, its own
+    /// in the other modes.
     pub const fn steps(&self) -> u64 {
-        self.step
+        self.core.steps()
     }
 
     /// Whether every sample of the job is accounted for, as far as this worker was told.
     pub const fn end_of_data(&self) -> bool {
-        self.feed.end_of_data()
+        self.core.end_of_data()
     }
 
     /// Samples per batch in the plan in force; 0 before the first.
     pub const fn batch_size(&self) -> u32 {
-        self.switch.batch_size()
+        self.core.batch_size()
     }
 
     /// The leases it holds.
     pub const fn leases(&self) -> &Batcher {
-        self.feed.leases()
+        self.core.leases()
     }
 
     /// Takes the answer to the last call, and says what to do next. `session` is the agent's side of the session with
@@ -306,143 +218,39 @@ impl WorkerLoop {
     ///
     /// A reply that does not answer the last call ends the training: [`End::Failed`].
     pub fn step(&mut self, now: JobTime, session: &mut AgentSession, reply: &Reply) -> Call {
-        match (std::mem::replace(&mut self.at, At::Over), reply) {
-            (At::Start, Reply::Begin) => self.join(),
+        let Self { core, half } = self;
+        let mut turn = Turn { now, session };
+        match (core.take_at(), reply) {
+            (At::Start, Reply::Begin) => core.join(half.standing()),
             // The answer to an earlier question: what became of that group, the worker knows.
-            (At::Joining, Reply::Joined(joined)) if self.knows(joined) => self.join(),
-            (At::Joining, Reply::Joined(joined)) => {
-                session.regrouped();
-                match self.sync {
-                    SyncMode::AllReduce => self.joined(joined.clone()),
-                    SyncMode::PsBsp | SyncMode::PsAsp => self.joined_servers(session, joined),
-                }
-            }
-            (At::Feeding(then), reply) => match self.feed.answer(reply) {
-                Ok(Some(call)) => self.ask(At::Feeding(then), call),
-                Ok(None) => self.fed(now, session, then),
-                Err(why) => self.fail(why),
+            (At::Joining, Reply::Joined(joined)) if half.knows(joined) => core.join(half.standing()),
+            (At::Joining, Reply::Joined(joined)) => half.joined(core, &mut turn, joined),
+            (At::Feeding(then), reply) => match core.answer(&then, reply) {
+                Ok(Some(call)) => call,
+                Ok(None) => match then {
+                    Then::Take => core.load_taken(),
+                    Then::TakeNothing => core.load(Batch::default()),
+                    Then::Half => half.fed(core, &mut turn),
+                    Then::Stop(end) => core.stop(end),
+                },
+                Err(why) => core.fail(why),
             },
-            (At::Sleeping, Reply::Slept) => self.load(Batch::default()),
-            (At::Loading, Reply::Loaded) => match self.sync {
-                SyncMode::AllReduce => self.loaded(now),
-                SyncMode::PsBsp | SyncMode::PsAsp => self.loaded_for_servers(now, session),
-            },
+            (At::Sleeping, Reply::Slept) => core.load(Batch::default()),
+            (At::Loading, Reply::Loaded) => half.loaded(core, &mut turn),
             (At::Loading, Reply::Unreadable { sample, why }) => {
-                match self.feed.fault(&self.batch, *sample, why.clone()) {
-                    Some(call) => self.ask(At::Feeding(Then::TakeNothing), call),
-                    None => self.fail(format!("sample {sample} cannot be read, but no sample was asked for")),
-                }
+                let call = half.before_fault(core, &mut turn);
+                call.unwrap_or_else(|| core.fault(*sample, why.clone()))
             }
-            (At::Computing, Reply::Computed { samples, loss_sum }) => {
-                self.computed = (*samples, *loss_sum);
-                match self.sync {
-                    SyncMode::AllReduce => self.computed(now),
-                    SyncMode::PsBsp | SyncMode::PsAsp => self.computed_for_servers(now),
-                }
-            }
-            (At::Settling(joined), Reply::Applied) => self.settled(joined),
-            (At::Entering { .. }, Reply::Broken) => self.join(),
-            (At::Entering { has_source }, Reply::Entered) => self.entered(session, has_source),
-            (At::Combining, Reply::Broken) => self.broken_without_result(now),
-            (At::Combining, Reply::Combined(result)) => self.combined(session, result.clone()),
-            (At::Agreeing, Reply::Broken) => self.broken_with_result(now),
-            (At::Agreeing, Reply::Agreed(verdict)) => self.ask(At::Applying(*verdict), Call::Apply),
-            (At::Applying(verdict), Reply::Applied) => self.applied(now, session, verdict),
-            (At::Pulling, Reply::Pulled) => self.pulled(now),
-            (At::Pushing, Reply::Pushed) => self.pushed(now, session),
-            (At::Readying, Reply::Committed(commit)) => self.committed(now, session, commit),
-            (at, reply) => self.fail(not_an_answer(reply, &at)),
-        }
-    }
-
-    /// Waits for the answer to `call`.
-    fn ask(&mut self, at: At, call: Call) -> Call {
-        self.at = at;
-        call
-    }
-
-    fn fail(&mut self, why: String) -> Call {
-        self.ask(At::Over, Call::Stop(End::Failed(why)))
-    }
-
-    /// Gives the leases back, then stops.
-    fn over(&mut self, end: End) -> Call {
-        match self.feed.release() {
-            Some(call) => self.ask(At::Feeding(Then::Stop(end)), call),
-            None => self.ask(At::Over, Call::Stop(end)),
-        }
-    }
-
-    /// Meets the others, or with servers the master.
-    fn join(&mut self) -> Call {
-        let standing =
-            Standing { group: self.group, applied: self.applied.clone(), prepared: self.prepared.clone() };
-        self.ask(At::Joining, Call::Join(standing))
-    }
-
-    fn fed(&mut self, now: JobTime, session: &mut AgentSession, then: Then) -> Call {
-        match then {
-            Then::Take => {
-                let batch = self.feed.take();
-                self.load(batch)
-            }
-            Then::TakeNothing => self.load(Batch::default()),
-            Then::Enter(joined) => self.enter(joined),
-            Then::Finish(verdict) => self.finish(now, session, &verdict),
-            Then::Next => self.next_alone(now, session),
-            Then::Stop(end) => self.ask(At::Over, Call::Stop(end)),
-        }
-    }
-
-    /// Gets a batch of the size in force. When nothing is held, the service may keep the question for `patience`.
-    fn take_batch(&mut self, patience: Duration) -> Call {
-        let want = u64::from(self.switch.batch_size());
-        if want == 0 {
-            // There is no batch size yet; it comes with a heartbeat. Until then the loop must not spin.
-            let pause = patience.min(PATIENCE);
-            return if pause.is_zero() {
-                self.load(Batch::default())
-            } else {
-                self.ask(At::Sleeping, Call::Sleep(pause))
-            };
-        }
-        match self.feed.next(want, patience) {
-            Some(call) => self.ask(At::Feeding(Then::Take), call),
-            None => {
-                let batch = self.feed.take();
-                self.load(batch)
+            (At::Half, reply) => half.answered(core, &mut turn, reply),
+            (at @ (At::Start | At::Joining | At::Sleeping | At::Loading | At::Over), reply) => {
+                core.not_an_answer(reply, &at)
             }
         }
-    }
-
-    fn load(&mut self, batch: Batch) -> Call {
-        self.batch = batch;
-        self.ask(At::Loading, Call::Load(self.batch.clone()))
-    }
-
-    /// How long a step in which nothing is held may wait: when nobody had samples it is only a question of patience.
-    const fn patience(&self) -> Duration {
-        if self.idle { PATIENCE } else { Duration::ZERO }
-    }
-
-    fn offer_plan(&mut self, session: &mut AgentSession) {
-        if let Some(plan) = session.take_plan() {
-            self.switch.offer(plan);
-        }
-    }
-
-    fn note_plans(&self, session: &mut AgentSession) {
-        session.plans(self.switch.ready(), self.switch.applied(), self.step);
-    }
-
-    fn report(&mut self, now: JobTime, session: &mut AgentSession, samples: u64) {
-        let report = self.meter.finish(now, Iteration(self.step), self.switch.applied(), samples);
-        session.report(Reported { report, loss_sum: self.computed.1 });
     }
 }
 
 /// Why a reply ends the training.
-fn not_an_answer(reply: &Reply, asked: &impl std::fmt::Debug) -> String {
+pub(crate) fn not_an_answer(reply: &Reply, asked: &impl std::fmt::Debug) -> String {
     let (reply, asked) = (format!("{reply:?}"), format!("{asked:?}"));
     let name = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
     format!("the reply {} came while {}; carry out one call at a time", name(&reply), name(&asked))

@@ -40,8 +40,8 @@ fn records(effects: &[DispatchEffect]) -> Vec<(&'static str, String)> {
 }
 
 /// Four workers with a global batch of 256, plan 1 in force for membership 1.
-fn settled(sync: SyncMode, policy: Box<dyn Policy>) -> Dispatcher {
-    let mut dispatcher = Dispatcher::new(DispatcherConfig::new(sync, 256, 4), policy);
+fn settled(mode: Capabilities, policy: Box<dyn Policy>) -> Dispatcher {
+    let mut dispatcher = Dispatcher::new(DispatcherConfig::new(mode, 256, 4), policy);
     dispatcher.replan(at(0), MembershipVersion(1), &seats(&[0, 1, 2, 3])).unwrap();
     assert_eq!(published(&drain(&mut dispatcher)), [(1, vec![64; 4])]);
     dispatcher.plan_applied(at(0), PlanVersion(1));
@@ -49,12 +49,12 @@ fn settled(sync: SyncMode, policy: Box<dyn Policy>) -> Dispatcher {
 }
 
 fn slow_view() -> ClusterView {
-    quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000])
+    quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000])
 }
 
 #[test]
 fn the_first_plan_is_even_and_a_straggler_brings_the_second() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &slow_view());
     let effects = drain(&mut dispatcher);
     assert_eq!(published(&effects), [(2, vec![79, 79, 79, 19])]);
@@ -74,7 +74,7 @@ fn the_first_plan_is_even_and_a_straggler_brings_the_second() {
 
 #[test]
 fn one_plan_is_on_its_way_at_a_time() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &slow_view());
     drain(&mut dispatcher);
     dispatcher.tick(at(2), &slow_view());
@@ -83,7 +83,7 @@ fn one_plan_is_on_its_way_at_a_time() {
 
 #[test]
 fn a_plan_that_is_not_applied_in_time_is_withdrawn_and_its_version_not_used_again() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &slow_view());
     drain(&mut dispatcher);
     assert_eq!(dispatcher.deadline(), Some(at(31)));
@@ -95,7 +95,7 @@ fn a_plan_that_is_not_applied_in_time_is_withdrawn_and_its_version_not_used_agai
 
 #[test]
 fn the_plan_for_a_new_membership_does_not_expire() {
-    let mut dispatcher = settled(SyncMode::PsBsp, Box::new(Unmanaged));
+    let mut dispatcher = settled(Capabilities::SERVERS_IN_STEP, Box::new(Unmanaged));
     dispatcher.replan(at(1), MembershipVersion(2), &seats(&[0, 1, 2])).unwrap();
     assert_eq!(published(&drain(&mut dispatcher))[0].0, 2);
     // The master was away for long; plan 1 would leave the workers with batch sizes of another membership for ever.
@@ -108,7 +108,7 @@ fn the_plan_for_a_new_membership_does_not_expire() {
 
 #[test]
 fn a_plan_has_ten_steps_to_be_applied_however_long_they_are() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     let mut view = slow_view();
     view.progress.samples_per_second = 256.0 / 30.0;
     dispatcher.tick(at(1), &view);
@@ -117,7 +117,7 @@ fn a_plan_has_ten_steps_to_be_applied_however_long_they_are() {
 
 #[test]
 fn what_the_workers_did_counts_even_if_the_plan_was_withdrawn_meanwhile() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &slow_view());
     dispatcher.on_deadline(at(31));
     dispatcher.plan_applied(at(32), PlanVersion(2));
@@ -137,7 +137,7 @@ fn a_change_of_the_membership_voids_the_plan_and_brings_one_for_the_survivors() 
         (Box::new(Unmanaged) as Box<dyn Policy>, vec![86, 85, 85]),
         (Box::new(NonDedicated::default()), vec![114, 114, 28]),
     ] {
-        let mut dispatcher = settled(SyncMode::AllReduce, policy);
+        let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, policy);
         dispatcher.tick(at(1), &slow_view());
         drain(&mut dispatcher);
         let mut survivors = seats(&[0, 1, 3]);
@@ -154,7 +154,7 @@ fn a_change_of_the_membership_voids_the_plan_and_brings_one_for_the_survivors() 
 
 #[test]
 fn news_of_an_older_membership_change_nothing() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(Unmanaged));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Unmanaged));
     dispatcher.replan(at(1), MembershipVersion(5), &seats(&[0, 1])).unwrap();
     drain(&mut dispatcher);
     dispatcher.replan(at(2), MembershipVersion(4), &seats(&[0, 1, 2])).unwrap();
@@ -164,7 +164,7 @@ fn news_of_an_older_membership_change_nothing() {
 
 #[test]
 fn a_view_of_another_membership_is_not_decided_on() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     let view = ClusterView { membership: MembershipVersion(2), ..slow_view() };
     dispatcher.tick(at(1), &view);
     assert_eq!(records(&drain(&mut dispatcher)), [("NONE", Reason::Unsettled.to_string())]);
@@ -172,14 +172,14 @@ fn a_view_of_another_membership_is_not_decided_on() {
 
 #[test]
 fn an_asynchronous_survivor_keeps_its_batch_size() {
-    let mut dispatcher = settled(SyncMode::PsAsp, Box::new(Unmanaged));
+    let mut dispatcher = settled(Capabilities::SERVERS_AT_OWN_PACE, Box::new(Unmanaged));
     dispatcher.replan(at(1), MembershipVersion(2), &seats(&[0, 1, 3])).unwrap();
     assert_eq!(published(&drain(&mut dispatcher)), [(2, vec![64; 3])]);
 }
 
 #[test]
 fn a_global_batch_that_the_survivors_cannot_hold_is_an_error() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(Unmanaged));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Unmanaged));
     let mut only = seats(&[0]);
     only[0].batch_size_max = 100;
     let e = dispatcher.replan(at(1), MembershipVersion(2), &only).unwrap_err();
@@ -193,11 +193,11 @@ fn a_global_batch_that_the_survivors_cannot_hold_is_an_error() {
 
 #[test]
 fn doing_nothing_is_recorded_once_for_each_kind_of_reason() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
-    let small = |us| quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, us]);
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
+    let small = |us| quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, us]);
     for second in 0..100 {
         dispatcher.tick(at(second), &small(if second % 2 == 0 { 1040 } else { 1050 }));
-        dispatcher.tick(at(second), &quiet_view(SyncMode::AllReduce, &[1000; 4]));
+        dispatcher.tick(at(second), &quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]));
     }
     let effects = drain(&mut dispatcher);
     let texts: Vec<String> = records(&effects).into_iter().map(|(_, text)| text).collect();
@@ -212,7 +212,7 @@ fn persistent_view() -> ClusterView {
 
 #[test]
 fn a_restart_is_started_once_and_charged_to_the_budget() {
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(NonDedicated::default()));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(NonDedicated::default()));
     dispatcher.tick(at(1), &persistent_view());
     let effects = drain(&mut dispatcher);
     let [DispatchEffect::Record(record), DispatchEffect::Start(action)] = &effects[..] else {
@@ -263,9 +263,9 @@ fn a_decision_with_one_fault_is_refused_whole() {
             kind: NodeActionKind::KillRestart { drain: Duration::ZERO },
             reason: Reason::Balanced,
         }],
-        reasons: vec![],
+        ..Decision::default()
     });
-    let mut dispatcher = settled(SyncMode::AllReduce, Box::new(policy));
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(policy));
     dispatcher.tick(at(1), &slow_view());
     let expected = "refused: the batch sizes add up to 260, the global batch is 256";
     assert_eq!(records(&drain(&mut dispatcher)), [("REFUSED", expected.into())]);
@@ -319,7 +319,7 @@ proptest! {
     fn no_policy_can_break_the_job(seed in any::<u64>()) {
         let mut rng = Seed(seed).rng();
         let mut dispatcher =
-            Dispatcher::new(DispatcherConfig::new(SyncMode::AllReduce, 256, 4), Box::new(Fuzz(Seed(seed).derive("policy").rng())));
+            Dispatcher::new(DispatcherConfig::new(Capabilities::REPLICAS_IN_STEP, 256, 4), Box::new(Fuzz(Seed(seed).derive("policy").rng())));
         let mut membership = MembershipVersion(1);
         dispatcher.replan(at(0), membership, &seats(&[0, 1, 2, 3])).unwrap();
         drain(&mut dispatcher);
@@ -331,7 +331,7 @@ proptest! {
         for second in 1..200 {
             let now = at(second * 10);
             let mut view = random_view(&mut rng, second);
-            view.workers = quiet_view(SyncMode::AllReduce, &[1000; 4]).workers;
+            view.workers = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]).workers;
             for worker in &mut view.workers {
                 worker.incarnation = Incarnation(rng.below(3) as u32);
                 worker.device = DeviceClass::default();
@@ -339,7 +339,7 @@ proptest! {
                     worker.status = NodeStatus::Lost;
                 }
             }
-            view.sync = SyncMode::AllReduce;
+            view.mode = Capabilities::REPLICAS_IN_STEP;
             view.global_batch_size = 256;
             view.membership = membership;
             (view.membership_changed, view.plan_pending) = (false, false);
@@ -395,4 +395,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn steps_between_averages_come_with_the_sizes_in_force_and_outlive_a_change_of_the_membership() {
+    let policy = Scripted(|_| Decision { local_steps: Some(8), ..Decision::default() });
+    let mut dispatcher =
+        Dispatcher::new(DispatcherConfig::new(Capabilities::AVERAGED, 256, 4), Box::new(policy));
+    let view = quiet_view(Capabilities::AVERAGED, &[1000; 4]);
+    let seats: Vec<Seat> = view.workers.iter().map(Seat::from).collect();
+    dispatcher.replan(at(0), MembershipVersion(1), &seats).unwrap();
+    assert_eq!(dispatcher.newest().unwrap().local_steps, None, "the mode's own");
+    dispatcher.plan_applied(at(1), PlanVersion(1));
+    dispatcher.tick(at(2), &view);
+    let asked = dispatcher.pending().unwrap().clone();
+    assert_eq!((asked.local_steps, asked.batch_sizes.len()), (Some(8), 4));
+    dispatcher.plan_applied(at(3), asked.version);
+    dispatcher.tick(at(4), &view);
+    assert_eq!(dispatcher.pending(), None, "they are in force");
+    dispatcher.replan(at(5), MembershipVersion(2), &seats[..3]).unwrap();
+    assert_eq!(dispatcher.newest().unwrap().local_steps, Some(8));
 }

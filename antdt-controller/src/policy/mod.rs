@@ -37,6 +37,10 @@ pub struct Decision {
     /// New batch sizes for all live workers.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Option<BTreeMap<NodeId, u32>>,
+    /// Steps that each worker takes between two averages; only in a sync mode that
+    /// [averages models](antdt_core::LocalSteps::Several). `None` leaves it as it is. Without batch sizes, those in force
+    /// stay.
+    pub local_steps: Option<u32>,
     /// Node actions. They change the membership, so batch sizes decided in the same tick are dropped.
     pub node_actions: Vec<ProposedAction>,
     /// Why the batch sizes change, or why nothing is done.

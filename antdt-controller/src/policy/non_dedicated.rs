@@ -44,8 +44,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    ClusterView, DeviceClass, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace, Reason,
-    StragglerKind, SyncMode,
+    Barrier, ClusterView, DeviceClass, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace,
+    Reason, StragglerKind,
 };
 
 use super::{Decision, Policy, ProposedAction, Seat};
@@ -206,12 +206,10 @@ impl NonDedicated {
         }
         let delay = view.scheduler.start_delay.as_secs_f64();
         let pause = self.config.reform_pause.as_secs_f64();
-        let seconds = match view.sync {
-            SyncMode::PsAsp => delay * normal / gain,
-            SyncMode::AllReduce | SyncMode::PsBsp if view.elastic => {
-                (normal * delay + 2.0 * pause * others) / gain
-            }
-            SyncMode::AllReduce | SyncMode::PsBsp => delay * (others + normal) / gain,
+        let seconds = match view.mode.barrier {
+            Barrier::Nobody => delay * normal / gain,
+            Barrier::All if view.elastic => (normal * delay + 2.0 * pause * others) / gain,
+            Barrier::All => delay * (others + normal) / gain,
         };
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
@@ -323,7 +321,7 @@ impl Policy for NonDedicated {
         if !decision.node_actions.is_empty() {
             return decision;
         }
-        if view.sync.is_synchronous() {
+        if view.mode.sums_to_global_batch() {
             match self.rebalance(view, &live) {
                 Ok((batch_sizes, reason)) => {
                     decision.batch_sizes = Some(batch_sizes);

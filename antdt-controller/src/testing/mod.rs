@@ -33,8 +33,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{
-    ActionOutcome, ClusterView, DetRng, DeviceClass, Incarnation, JobTime, MembershipVersion, NodeId,
-    NodeStatus, NodeView, Pace, PlanVersion, Progress, SchedulerView, Seed, StragglerKind, SyncMode,
+    ActionOutcome, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime, MembershipVersion,
+    NodeId, NodeStatus, NodeView, Pace, PlanVersion, Progress, SchedulerView, Seed, StragglerKind,
 };
 
 use crate::budget::{BudgetConfig, RestartBudget};
@@ -154,18 +154,19 @@ fn number(rng: &mut DetRng, below: u32) -> u32 {
 
 /// A job in any state, likely and unlikely.
 pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
-    let sync = SyncMode::ALL[number(rng, 3) as usize];
+    let modes = Capabilities::COMMON;
+    let mode = modes[rng.below(modes.len() as u64) as usize];
     // Mostly quiet jobs: otherwise a policy would hardly ever get to decide something.
     let noisy = rng.below(4) == 0;
     let workers: Vec<NodeView> =
         (0..number(rng, 9)).map(|index| random_node(rng, NodeId::worker(index), noisy)).collect();
-    let servers = if sync.has_servers() { number(rng, 3) } else { 0 };
+    let servers = if mode.needs_servers() { number(rng, 3) } else { 0 };
     let servers = (0..servers).map(|index| random_node(rng, NodeId::server(index), noisy)).collect();
     let in_use: u32 =
         workers.iter().filter(|node| node.status == NodeStatus::Running).map(|node| node.batch_size).sum();
     ClusterView {
         tick,
-        sync,
+        mode,
         elastic: rng.below(4) > 0,
         membership: MembershipVersion(1),
         membership_changed: noisy && rng.below(4) == 0,
@@ -231,7 +232,7 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
 }
 
 /// A quiet synchronous job of workers with these times per sample, in microseconds, and equal batches of 64.
-pub fn quiet_view(sync: SyncMode, sample_times_us: &[u64]) -> ClusterView {
+pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
     let workers: BTreeMap<NodeId, u64> =
         (0..).map(NodeId::worker).zip(sample_times_us.iter().copied()).collect();
     let mut sorted = sample_times_us.to_vec();
@@ -241,7 +242,7 @@ pub fn quiet_view(sync: SyncMode, sample_times_us: &[u64]) -> ClusterView {
     let ratio = |time: u64| time as f64 / typical as f64;
     ClusterView {
         tick: 1,
-        sync,
+        mode,
         elastic: true,
         membership: MembershipVersion(1),
         membership_changed: false,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use antdt_core::{Incarnation, NodeActionKind, NodeStatus, Reason, SyncMode};
+use antdt_core::{Capabilities, Incarnation, NodeActionKind, NodeStatus, Reason};
 
 use super::*;
 use crate::budget::BudgetConfig;
@@ -21,7 +21,7 @@ fn check(view: &ClusterView, sizes: Option<Vec<(u32, u32)>>, targets: &[Holder])
                 reason: Reason::Balanced,
             })
             .collect(),
-        reasons: vec![],
+        ..Decision::default()
     };
     validate(NOW, &decision, view, &RestartBudget::default())
 }
@@ -32,7 +32,7 @@ fn life(node: NodeId, incarnation: u32) -> Holder {
 
 #[test]
 fn every_broken_plan_is_refused() {
-    let view = quiet_view(SyncMode::AllReduce, &[1000, 1000]);
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000]);
     let node = NodeId::worker;
     let cases = [
         (vec![(0, 64), (1, 64)], Ok(())),
@@ -44,13 +44,13 @@ fn every_broken_plan_is_refused() {
     for (sizes, expected) in cases {
         assert_eq!(check(&view, Some(sizes), &[]), expected);
     }
-    let asynchronous = quiet_view(SyncMode::PsAsp, &[1000, 1000]);
+    let asynchronous = quiet_view(Capabilities::SERVERS_AT_OWN_PACE, &[1000, 1000]);
     assert_eq!(check(&asynchronous, Some(vec![(0, 10), (1, 10)]), &[]), Ok(()), "no sum to keep");
 }
 
 #[test]
 fn every_broken_action_is_refused() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
     view.workers[2].status = NodeStatus::Draining;
     view.workers[3].incarnation = Incarnation(2);
     let node = NodeId::worker;
@@ -79,22 +79,22 @@ fn every_broken_action_is_refused() {
 #[test]
 fn the_only_replica_of_the_model_is_not_restarted() {
     let target = life(NodeId::worker(1), 0);
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp] {
-        let mut view = quiet_view(sync, &[1000; 2]);
+    for mode in [Capabilities::REPLICAS_IN_STEP, Capabilities::SERVERS_IN_STEP] {
+        let mut view = quiet_view(mode, &[1000; 2]);
         assert_eq!(check(&view, None, &[target]), Ok(()));
         let only = Err(Refusal::OnlyWorker { node: target.node });
-        let expected = if sync == SyncMode::AllReduce { only } else { Ok(()) };
+        let expected = if mode == Capabilities::REPLICAS_IN_STEP { only } else { Ok(()) };
         // Registered, but without a batch: it is still to take the model from the other.
         view.workers[0].last_report_age = None;
-        assert_eq!(check(&view, None, &[target]), expected, "{sync:?}");
+        assert_eq!(check(&view, None, &[target]), expected, "{mode:?}");
         view.workers[0].status = NodeStatus::Lost;
-        assert_eq!(check(&view, None, &[target]), expected, "{sync:?}");
+        assert_eq!(check(&view, None, &[target]), expected, "{mode:?}");
     }
 }
 
 #[test]
 fn a_node_over_its_budget_is_refused() {
-    let view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
     let none = RestartBudget::new(BudgetConfig { per_node: 0, ..BudgetConfig::default() });
     let target = life(NodeId::worker(1), 0);
     let kind = NodeActionKind::KillRestart { drain: Duration::ZERO };
@@ -102,4 +102,18 @@ fn a_node_over_its_budget_is_refused() {
     let decision = Decision { node_actions: vec![action], ..Decision::default() };
     let expected = BudgetRefusal::Node { node: target.node, times: 0 };
     assert_eq!(validate(NOW, &decision, &view, &none), Err(Refusal::Budget(expected)));
+}
+
+#[test]
+fn steps_between_averages_are_for_modes_that_average_models() {
+    let with = |mode: Capabilities, steps| {
+        let view = quiet_view(mode, &[1000; 2]);
+        let decision = Decision { local_steps: Some(steps), ..Decision::default() };
+        validate(JobTime::ZERO, &decision, &view, &RestartBudget::default())
+    };
+    assert_eq!(with(Capabilities::AVERAGED, 1), Ok(()));
+    assert!(matches!(with(Capabilities::AVERAGED, 0), Err(Refusal::LocalSteps { steps: 0, .. })));
+    for mode in Capabilities::COMMON.into_iter().filter(|mode| *mode != Capabilities::AVERAGED) {
+        assert!(matches!(with(mode, 4), Err(Refusal::LocalSteps { steps: 4, .. })), "{mode:?}");
+    }
 }

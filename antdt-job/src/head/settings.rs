@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use antdt_controller::Policy;
-use antdt_core::{BatchReport, SyncMode};
+use antdt_core::BatchReport;
 use antdt_monitor::MonitorConfig;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::HeadConfig;
+use crate::mode::SyncMode;
 
 /// A [`HeadConfig`] in writing: the policy by its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadSettings {
-    /// How gradients are combined.
+    /// How workers combine what they compute.
     pub sync: SyncMode,
     /// Workers of the job.
     pub workers: u32,
@@ -36,7 +37,7 @@ pub struct HeadSettings {
 impl From<&HeadConfig> for HeadSettings {
     fn from(config: &HeadConfig) -> Self {
         Self {
-            sync: config.sync,
+            sync: config.sync.clone(),
             workers: config.workers,
             servers: config.servers,
             global_batch_size: config.global_batch_size,
@@ -53,7 +54,7 @@ impl HeadSettings {
     /// The settings with a policy in the state in which jobs begin.
     pub fn config(&self, policy: Box<dyn Policy>) -> HeadConfig {
         HeadConfig {
-            sync: self.sync,
+            sync: self.sync.clone(),
             workers: self.workers,
             servers: self.servers,
             global_batch_size: self.global_batch_size,

@@ -1,7 +1,13 @@
 use antdt_controller::budget::RestartBudget;
 use antdt_controller::policy::{Decision, ProposedAction, Unmanaged};
-use antdt_core::{Ack, DeviceClass, Generation, LeaseId, NodeActionKind, Reason, StepResult};
+use std::collections::BTreeSet;
 
+use antdt_core::{
+    Ack, ClusterView, DeviceClass, Generation, LeaseId, MembershipVersion, NodeActionKind, NodeView, Reason,
+    StepResult,
+};
+
+use super::core::REGISTER_LIMIT;
 use super::*;
 
 mod histories;
@@ -12,6 +18,8 @@ struct World {
     now: JobTime,
     effects: Vec<HeadEffect>,
     notes: Vec<Note>,
+    /// What the members of the newest group were told.
+    formed: Option<Box<Joined>>,
 }
 
 fn worker(index: u32, incarnation: u32) -> Holder {
@@ -27,13 +35,13 @@ fn ack(sequence: u64, offset: u64) -> Ack {
 }
 
 impl World {
-    fn new(sync: SyncMode, workers: u32, servers: u32) -> Self {
+    fn new(sync: &'static str, workers: u32, servers: u32) -> Self {
         Self::with_policy(sync, workers, servers, Box::new(Unmanaged))
     }
 
-    fn with_policy(sync: SyncMode, workers: u32, servers: u32, policy: Box<dyn Policy>) -> Self {
+    fn with_policy(sync: &'static str, workers: u32, servers: u32, policy: Box<dyn Policy>) -> Self {
         let head = Head::new(HeadConfig {
-            sync,
+            sync: sync.parse().unwrap(),
             workers,
             servers,
             global_batch_size: 64,
@@ -44,7 +52,8 @@ impl World {
             monitor: MonitorConfig::default(),
         })
         .unwrap();
-        let mut world = Self { head, now: JobTime::ZERO, effects: Vec::new(), notes: Vec::new() };
+        let mut world =
+            Self { head, now: JobTime::ZERO, effects: Vec::new(), notes: Vec::new(), formed: None };
         world.tell(HeadEvent::Begin);
         world
     }
@@ -71,6 +80,12 @@ impl World {
         while let Some(effect) = self.head.poll_effect() {
             match effect {
                 HeadEffect::Note { note, .. } => self.notes.push(note),
+                HeadEffect::Joined(holder, joined) => {
+                    if !joined.members.is_empty() {
+                        self.formed = Some(joined.clone());
+                    }
+                    self.effects.push(HeadEffect::Joined(holder, joined));
+                }
                 effect => self.effects.push(effect),
             }
         }
@@ -109,7 +124,7 @@ impl World {
     }
 
     fn join(&mut self, holder: Holder, applied: Option<StepResult>) -> HeadAnswer {
-        let group = self.head.formed.as_ref().map(|joined| joined.membership).unwrap_or_default();
+        let group = self.formed.as_ref().map(|joined| joined.membership).unwrap_or_default();
         self.tell(HeadEvent::Join { holder, standing: Standing { group, applied, prepared: None } })
     }
 
@@ -132,10 +147,10 @@ impl World {
 
     /// All workers (and servers) registered and joined; earlier orders forgotten.
     fn running(mut self) -> Self {
-        for index in 0..self.head.config.servers {
+        for index in 0..self.head.core.config.servers {
             self.register(server(index));
         }
-        for index in 0..self.head.config.workers {
+        for index in 0..self.head.core.config.workers {
             self.register(worker(index, 0));
             self.join(worker(index, 0), None);
         }
@@ -156,7 +171,7 @@ const KILLED: Exit = Exit::Killed { signal: 9 };
 
 #[test]
 fn servers_start_first_and_the_first_group_waits_for_everyone() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1);
+    let mut world = World::new("ps-asp", 2, 1);
     assert_eq!(world.orders(), ["launch server-0#0", "launch worker-1#0", "launch worker-0#0"]);
     world.register(worker(0, 0));
     world.join(worker(0, 0), None);
@@ -168,7 +183,7 @@ fn servers_start_first_and_the_first_group_waits_for_everyone() {
 
 #[test]
 fn server_addresses_are_told_once_all_are_known() {
-    let mut world = World::new(SyncMode::PsBsp, 1, 2);
+    let mut world = World::new("ps-bsp", 1, 2);
     world.register(server(1));
     let HeadAnswer::Registered { servers, .. } = world.register(worker(0, 0)) else { panic!("refused") };
     assert!(servers.is_empty());
@@ -179,7 +194,7 @@ fn server_addresses_are_told_once_all_are_known() {
 
 #[test]
 fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
-    let mut world = World::new(SyncMode::AllReduce, 3, 0).running();
+    let mut world = World::new("allreduce", 3, 0).running();
     world.exits(worker(2, 0), KILLED);
     assert_eq!(world.orders(), ["launch worker-2#1"], "its leases wait for the survivors");
     let done = [(worker(0, 0), ack(1, 5)), (worker(1, 0), ack(2, 5)), (worker(2, 0), ack(3, 5))];
@@ -202,8 +217,8 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
 
 #[test]
 fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
-    let told = world.head.formed.clone().expect("a group was formed");
+    let mut world = World::new("allreduce", 2, 0).running();
+    let told = world.formed.clone().expect("a group was formed");
     world.tell(HeadEvent::Join { holder: worker(0, 0), standing: Standing::default() });
     let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
     assert_eq!((*holder, joined), (worker(0, 0), &told));
@@ -219,18 +234,18 @@ fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
 
 #[test]
 fn batch_sizes_follow_the_membership_and_always_add_up() {
-    let mut world = World::new(SyncMode::AllReduce, 3, 0).running();
-    let sum = |world: &World| world.head.published.as_ref().unwrap().batch_sizes.values().sum::<u32>();
-    assert_eq!((sum(&world), world.head.published.as_ref().unwrap().batch_sizes.len()), (64, 3));
+    let mut world = World::new("allreduce", 3, 0).running();
+    let sum = |world: &World| world.head.core.published.as_ref().unwrap().batch_sizes.values().sum::<u32>();
+    assert_eq!((sum(&world), world.head.core.published.as_ref().unwrap().batch_sizes.len()), (64, 3));
     world.exits(worker(2, 0), KILLED);
     world.join(worker(0, 0), None);
     world.join(worker(1, 0), None);
-    assert_eq!((sum(&world), world.head.published.as_ref().unwrap().batch_sizes.len()), (64, 2));
+    assert_eq!((sum(&world), world.head.core.published.as_ref().unwrap().batch_sizes.len()), (64, 2));
 }
 
 #[test]
 fn a_synchronous_step_is_settled_before_anybody_is_told() {
-    let mut world = World::new(SyncMode::PsBsp, 2, 1).running();
+    let mut world = World::new("ps-bsp", 2, 1).running();
     let ready = |samples, offset| Readiness {
         samples,
         end_of_data: false,
@@ -251,7 +266,7 @@ fn a_synchronous_step_is_settled_before_anybody_is_told() {
 
 #[test]
 fn a_death_completes_the_step_for_those_who_are_ready() {
-    let mut world = World::new(SyncMode::PsBsp, 2, 1).running();
+    let mut world = World::new("ps-bsp", 2, 1).running();
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![ack(1, 3)] };
     world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness: readiness.clone() });
     world.exits(worker(1, 0), KILLED);
@@ -269,7 +284,7 @@ fn a_death_completes_the_step_for_those_who_are_ready() {
 
 #[test]
 fn a_worker_that_comes_later_starts_at_the_open_step_with_an_empty_batch() {
-    let mut world = World::new(SyncMode::PsBsp, 2, 1).running();
+    let mut world = World::new("ps-bsp", 2, 1).running();
     world.exits(worker(1, 0), KILLED);
     let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
     world.tell(HeadEvent::Ready { holder: worker(0, 0), step: 0, readiness });
@@ -280,25 +295,25 @@ fn a_worker_that_comes_later_starts_at_the_open_step_with_an_empty_batch() {
     assert_eq!((*holder, joined.next_step), (worker(1, 1), 1));
     assert!(!joined.plan.batch_sizes.contains_key(&NodeId::worker(1)));
     assert_eq!(joined.last_commit.as_ref().map(|commit| commit.samples), Some(3));
-    assert!(world.head.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
+    assert!(world.head.core.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
 }
 
 #[test]
 fn a_worker_that_asks_again_to_be_let_in_does_not_begin_a_plan_that_the_others_do_not_have() {
-    let mut world = World::new(SyncMode::PsBsp, 2, 1).running();
+    let mut world = World::new("ps-bsp", 2, 1).running();
     world.effects.clear();
     // Its answer was lost; the plan that is published names it.
     world.join(worker(1, 0), None);
     let [HeadEffect::Joined(holder, joined)] = &world.effects[..] else { panic!("{:?}", world.effects) };
     assert_eq!(*holder, worker(1, 0));
     assert!(joined.plan.batch_sizes.is_empty());
-    assert!(world.head.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
+    assert!(world.head.core.published.as_ref().unwrap().batch_sizes.contains_key(&NodeId::worker(1)));
 }
 
 #[test]
 fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
-    let mut world = World::new(SyncMode::PsBsp, 2, 1).running();
-    let first = world.head.published.as_ref().unwrap().version;
+    let mut world = World::new("ps-bsp", 2, 1).running();
+    let first = world.head.core.published.as_ref().unwrap().version;
     for index in 0..2 {
         world.tell(HeadEvent::Heartbeat {
             holder: worker(index, 0),
@@ -310,7 +325,7 @@ fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
     world.exits(worker(1, 0), KILLED);
     world.register(worker(1, 1));
     world.join(worker(1, 1), None);
-    let newest = world.head.published.as_ref().unwrap().version;
+    let newest = world.head.core.published.as_ref().unwrap().version;
     assert!(newest > first);
     world.now = world.now + Duration::from_secs(42);
     let counts = Counts { total: 100, ..Counts::default() };
@@ -329,7 +344,7 @@ fn a_replacement_gets_its_plan_however_long_the_master_was_away() {
 
 #[test]
 fn a_registration_that_is_repeated_is_a_sign_of_life() {
-    let mut world = World::new(SyncMode::PsAsp, 1, 1);
+    let mut world = World::new("ps-asp", 1, 1);
     world.register(server(0));
     world.register(worker(0, 0));
     let limit = MonitorConfig::default().liveness.lost_after;
@@ -343,7 +358,7 @@ fn a_registration_that_is_repeated_is_a_sign_of_life() {
 
 #[test]
 fn the_job_ends_when_all_have_left_and_one_has_evaluated() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     let HeadAnswer::Left { evaluate: true } = world.leave(worker(1, 0), true) else {
         panic!("nobody evaluates")
     };
@@ -361,7 +376,7 @@ fn the_job_ends_when_all_have_left_and_one_has_evaluated() {
 
 #[test]
 fn an_evaluator_that_dies_does_not_keep_the_job_from_ending() {
-    let mut world = World::new(SyncMode::AllReduce, 1, 0).running();
+    let mut world = World::new("allreduce", 1, 0).running();
     world.leave(worker(0, 0), true);
     world.exits(worker(0, 0), KILLED);
     assert_eq!(world.orders(), ["end"]);
@@ -369,7 +384,7 @@ fn an_evaluator_that_dies_does_not_keep_the_job_from_ending() {
 
 #[test]
 fn an_evaluator_that_falls_silent_is_killed_and_does_not_keep_the_job_from_ending() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    let mut world = World::new("allreduce", 2, 0).running();
     world.leave(worker(0, 0), true);
     world.leave(worker(1, 0), true);
     world.orders();
@@ -381,7 +396,7 @@ fn an_evaluator_that_falls_silent_is_killed_and_does_not_keep_the_job_from_endin
 
 #[test]
 fn a_leave_that_is_repeated_gets_the_same_answer() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    let mut world = World::new("allreduce", 2, 0).running();
     for _ in 0..2 {
         assert!(matches!(world.leave(worker(0, 0), true), HeadAnswer::Left { evaluate: true }));
     }
@@ -390,7 +405,7 @@ fn a_leave_that_is_repeated_gets_the_same_answer() {
 
 #[test]
 fn a_silent_worker_is_killed_but_not_when_the_master_was_away_itself() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     world.orders();
     world.beat(worker(0, 0));
     let away = MonitorConfig::default().liveness.lost_after * 3;
@@ -404,7 +419,7 @@ fn a_silent_worker_is_killed_but_not_when_the_master_was_away_itself() {
 
 #[test]
 fn a_replacement_that_comes_after_the_end_is_sent_home() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0).running();
+    let mut world = World::new("allreduce", 2, 0).running();
     world.exits(worker(1, 0), KILLED);
     world.join(worker(0, 0), None);
     world.leave(worker(0, 0), true);
@@ -420,7 +435,7 @@ fn a_replacement_that_comes_after_the_end_is_sent_home() {
 
 #[test]
 fn what_cannot_be_cured_ends_the_job_with_the_last_words_of_the_process() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     world.exits(worker(1, 0), Exit::Unretryable { code: 1 });
     let orders = world.orders();
     assert!(
@@ -428,7 +443,7 @@ fn what_cannot_be_cured_ends_the_job_with_the_last_words_of_the_process() {
         "{orders:?}"
     );
 
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     world.exits(server(0), KILLED);
     assert!(
         world.orders()[0]
@@ -438,7 +453,7 @@ fn what_cannot_be_cured_ends_the_job_with_the_last_words_of_the_process() {
 
 #[test]
 fn a_node_that_keeps_dying_is_given_up_after_the_limit() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     for incarnation in 0..2 {
         world.exits(worker(1, incarnation), KILLED);
         // The second new life waits a moment; the deadline brings it.
@@ -454,7 +469,7 @@ fn a_node_that_keeps_dying_is_given_up_after_the_limit() {
 
 #[test]
 fn losing_every_replica_of_a_trained_model_fails_the_job() {
-    let mut world = World::new(SyncMode::AllReduce, 1, 0).running();
+    let mut world = World::new("allreduce", 1, 0).running();
     world.exits(worker(0, 0), KILLED);
     world.register(worker(0, 1));
     world.join(worker(0, 1), None);
@@ -463,7 +478,7 @@ fn losing_every_replica_of_a_trained_model_fails_the_job() {
 
 #[test]
 fn a_foreign_program_is_done_when_it_says_so() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0);
+    let mut world = World::new("allreduce", 2, 0);
     world.orders();
     world.exits(worker(0, 0), Exit::Finished);
     world.exits(worker(1, 0), KILLED);
@@ -501,7 +516,7 @@ impl Policy for RestartOne {
 #[test]
 fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
     // A job of 20 workers has a budget for one restart at a time.
-    let mut world = World::with_policy(SyncMode::PsAsp, 20, 1, Box::new(RestartOne::default())).running();
+    let mut world = World::with_policy("ps-asp", 20, 1, Box::new(RestartOne::default())).running();
     for index in 0..20 {
         let plan_applied = (PlanVersion(1), 0);
         let (holder, reports, plan_ready) = (worker(index, 0), Vec::new(), PlanVersion(1));
@@ -528,7 +543,7 @@ fn a_restart_drains_the_node_fences_it_and_starts_its_next_life() {
 
 #[test]
 fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
-    let mut world = World::with_policy(SyncMode::AllReduce, 2, 0, Box::new(RestartOne::default())).running();
+    let mut world = World::with_policy("allreduce", 2, 0, Box::new(RestartOne::default())).running();
     let trains = |world: &mut World, holder: Holder, plan: u64| {
         let (plan, reports) = (PlanVersion(plan), reports(holder, 0, 1, Duration::from_millis(100)));
         world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) })
@@ -558,7 +573,7 @@ fn a_worker_whose_restart_was_ordered_is_kept_while_it_alone_has_the_model() {
 
 #[test]
 fn a_life_that_was_replaced_is_fenced_whatever_it_asks() {
-    let mut world = World::new(SyncMode::PsAsp, 2, 1).running();
+    let mut world = World::new("ps-asp", 2, 1).running();
     world.exits(worker(1, 0), KILLED);
     assert!(matches!(world.register(worker(1, 0)), HeadAnswer::Fenced));
     assert!(matches!(world.beat(worker(1, 0)), HeadAnswer::Fenced));
@@ -587,7 +602,7 @@ fn reports(holder: Holder, sequence: u64, count: u64, compute: Duration) -> Vec<
 #[test]
 fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_otherwise() {
     let nd = antdt_controller::policy::by_name("nd").unwrap();
-    let mut world = World::with_policy(SyncMode::AllReduce, 4, 0, nd).running();
+    let mut world = World::with_policy("allreduce", 4, 0, nd).running();
     for index in 0..4 {
         let compute = Duration::from_millis(if index == 2 { 400 } else { 100 });
         let (holder, plan) = (worker(index, 0), PlanVersion(1));
@@ -600,7 +615,7 @@ fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_other
     for index in [0, 1, 3] {
         world.join(worker(index, 0), None);
     }
-    let sizes = &world.head.published.as_ref().unwrap().batch_sizes;
+    let sizes = &world.head.core.published.as_ref().unwrap().batch_sizes;
     assert_eq!(sizes.len(), 4);
     assert!(sizes[&NodeId::worker(2)] * 3 < sizes[&NodeId::worker(0)], "{sizes:?}");
     assert_eq!(sizes.values().sum::<u32>(), 64);
@@ -608,7 +623,7 @@ fn a_replacement_is_taken_to_be_as_slow_as_its_earlier_life_until_it_shows_other
 
 #[test]
 fn a_process_that_never_registers_is_ended_and_started_again() {
-    let mut world = World::new(SyncMode::AllReduce, 2, 0);
+    let mut world = World::new("allreduce", 2, 0);
     world.register(worker(0, 0));
     world.orders();
     world.tell(HeadEvent::Tick(None));

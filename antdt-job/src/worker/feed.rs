@@ -33,10 +33,7 @@ enum Asked {
 }
 
 /// Leases of one worker. Whatever returns a call goes on with its [`answer`](Self::answer), until no call is left.
-///
-/// Laid out as written: what every exchange touches comes first.
 #[derive(Debug, Clone, Default)]
-#[repr(C)]
 pub(super) struct Feed {
     asked: Asked,
     registered: bool,
@@ -94,13 +91,15 @@ impl Feed {
         self.batcher.take(self.batch_len)
     }
 
+    /// The acks that are due when a batch is committed, under the names that its leases have now.
+    pub(super) fn acks_of(&self, batch: &Batch) -> Acks {
+        let renamed = |ack: Ack| Ack { lease: self.batcher.name_of(ack.lease), ..ack };
+        batch.fragments.iter().map(|fragment| renamed(fragment.ack())).collect()
+    }
+
     /// The batch is part of the model: acknowledge it.
     pub(super) fn commit(&mut self, batch: &Batch) -> Option<Call> {
-        self.acks.clear();
-        for fragment in &batch.fragments {
-            let Ack { lease, offset } = fragment.ack();
-            self.acks.push(Ack { lease: self.batcher.name_of(lease), offset });
-        }
+        self.acks = self.acks_of(batch);
         let mut finished = self.batcher.commit(batch);
         if !finished.is_empty() {
             self.done.append(&mut finished);

@@ -1,4 +1,5 @@
 use antdt_agent::BeatReply;
+use antdt_core::MembershipVersion;
 use antdt_core::port::WANT_MAX;
 use antdt_core::{AckOutcome, FetchOutcome, PlanVersion, Rank};
 
@@ -12,7 +13,7 @@ use outside::{Outside, plan};
 /// Another member of the group.
 const PEER: Holder = Holder::new(antdt_core::NodeId::worker(1), antdt_core::Incarnation(0));
 
-const MODES: [SyncMode; 3] = SyncMode::ALL;
+const MODES: [&str; 3] = ["allreduce", "ps-bsp", "ps-asp"];
 
 /// The names of the calls up to the end of a step.
 fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
@@ -34,7 +35,7 @@ fn an_epoch_trains_and_acknowledges_every_sample_once_and_ends() {
         assert_eq!(outside.end(), End::EndOfData { trained: true }, "{sync:?}");
         assert_eq!(outside.trained(), 20);
         // In step with servers it is the master that acknowledges, when it commits.
-        let acked = if sync == SyncMode::PsBsp { 0 } else { 20 };
+        let acked = if sync == "ps-bsp" { 0 } else { 20 };
         assert_eq!(outside.acked.values().sum::<u64>(), acked, "{sync:?}");
         let reported: u64 = outside.session.beat().reports.iter().map(|r| r.report.samples).sum();
         assert_eq!((reported, outside.worker.end_of_data()), (20, true));
@@ -68,7 +69,7 @@ fn nothing_is_asked_of_the_shard_service_before_the_worker_has_joined() {
 
 #[test]
 fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[8, 8], 4);
+    let mut outside = Outside::new("allreduce", &[8, 8], 4);
     let mut wanted = Vec::new();
     for _ in 0..3 {
         outside.until(|call| matches!(call, Call::Exchange { .. }));
@@ -84,7 +85,7 @@ fn a_shard_is_asked_for_with_the_ack_of_the_last_batch_that_the_shards_held_fill
 #[test]
 fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
     let batch = 2 * WANT_MAX + 1;
-    let mut outside = Outside::new(SyncMode::AllReduce, &vec![1; batch as usize], batch);
+    let mut outside = Outside::new("allreduce", &vec![1; batch as usize], batch);
     let mut wanted = Vec::new();
     while !matches!(outside.call, Call::Load(_)) {
         if let Call::Exchange { want, .. } = &outside.call {
@@ -100,7 +101,7 @@ fn a_batch_of_more_shards_than_one_call_may_ask_for_is_filled_by_several() {
 
 #[test]
 fn the_parts_of_a_step_switch_when_the_replies_come() {
-    let mut outside = Outside::new(SyncMode::PsBsp, &[100], 4);
+    let mut outside = Outside::new("ps-bsp", &[100], 4);
     outside.until(|call| matches!(call, Call::Load(_)));
     outside.session.beat();
     calls_of_a_step(&mut outside);
@@ -112,7 +113,7 @@ fn the_parts_of_a_step_switch_when_the_replies_come() {
         (report.data_wait, report.communicate, report.compute, report.barrier_wait),
         (ms(1), ms(2), ms(1), ms(1))
     );
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Load(_)));
     calls_of_a_step(&mut outside);
     calls_of_a_step(&mut outside);
@@ -139,7 +140,7 @@ fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
 
 #[test]
 fn a_drained_worker_that_nobody_shares_the_model_with_goes_on_until_somebody_does() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Compute));
     outside.order(BeatReply { drain: true, ..BeatReply::default() });
     for _ in 0..5 {
@@ -160,7 +161,7 @@ fn a_drained_worker_that_nobody_shares_the_model_with_goes_on_until_somebody_doe
 #[test]
 fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_model() {
     for first in [true, false] {
-        let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+        let mut outside = Outside::new("allreduce", &[100], 4);
         (outside.peer, outside.peer_first) = (Some(PEER), !first);
         outside.until(|call| matches!(call, Call::Compute));
         outside.order(BeatReply { drain: true, ..BeatReply::default() });
@@ -188,7 +189,7 @@ fn when_all_of_a_group_are_drained_in_one_step_the_first_of_them_stays_with_the_
 
 #[test]
 fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Compute));
     outside.order(BeatReply { reform: true, ..BeatReply::default() });
     outside.until(|call| matches!(call, Call::Agree(_)));
@@ -212,7 +213,7 @@ fn an_order_to_meet_is_followed_after_the_step_and_only_once() {
 
 #[test]
 fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Agree(_)));
     let Call::Agree(mine) = outside.call.clone() else { unreachable!() };
     let peer = Lanes { reform: true, samples: 3, ..Lanes::default() };
@@ -225,7 +226,7 @@ fn a_peer_that_asks_to_meet_is_followed_too_and_a_draining_one_waits_for_all() {
 
 #[test]
 fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Combine { .. }));
     let batch = outside.batch.clone();
     outside.say(&Reply::Broken);
@@ -244,7 +245,7 @@ fn a_batch_whose_sum_never_came_is_read_again_in_the_same_order() {
 #[test]
 fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decides() {
     for committed in [true, false] {
-        let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+        let mut outside = Outside::new("allreduce", &[100], 4);
         outside.until(|call| matches!(call, Call::Agree(_)));
         let batch = outside.batch.clone();
         outside.say(&Reply::Broken);
@@ -273,7 +274,7 @@ fn a_step_whose_result_is_here_is_committed_or_taken_back_as_the_new_group_decid
 
 #[test]
 fn an_answer_that_names_a_group_it_knows_decides_nothing() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.until(|call| matches!(call, Call::Enter(_)));
     let Call::Enter(first) = outside.call.clone() else { unreachable!() };
     outside.until(|call| matches!(call, Call::Agree(_)));
@@ -287,7 +288,7 @@ fn an_answer_that_names_a_group_it_knows_decides_nothing() {
 
 #[test]
 fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
+    let mut outside = Outside::new("allreduce", &[10], 4);
     outside.until(|call| matches!(call, Call::Enter(_)));
     outside.say(&Reply::Broken);
     assert_eq!(outside.call, Call::Join(Standing { group: MembershipVersion(1), ..Standing::default() }));
@@ -296,7 +297,7 @@ fn a_group_that_breaks_while_it_is_formed_is_formed_again() {
 
 #[test]
 fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[10], 4);
+    let mut outside = Outside::new("allreduce", &[10], 4);
     let joined = Joined { source: Some(Rank(0)), next_step: 7, ..outside.joined(false) };
     outside.say(&Reply::Joined(Box::new(joined)));
     outside.say(&Reply::Entered);
@@ -319,7 +320,7 @@ fn a_replacement_that_comes_when_all_is_done_has_no_model() {
 
 #[test]
 fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[4, 6], 8);
+    let mut outside = Outside::new("allreduce", &[4, 6], 8);
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     let Call::Exchange { request, .. } = outside.call else { unreachable!() };
@@ -338,7 +339,7 @@ fn leases_outlive_a_restart_of_the_service_and_what_is_done_is_presented() {
 /// The master acknowledges a step in one place, and does so in vain when the service has forgotten the leases.
 #[test]
 fn a_shard_that_is_done_is_presented_though_the_master_acknowledged_it() {
-    let mut outside = Outside::new(SyncMode::PsBsp, &[3, 6], 4);
+    let mut outside = Outside::new("ps-bsp", &[3, 6], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside.say(&Reply::ServiceRestarted);
@@ -352,7 +353,7 @@ fn a_shard_that_is_done_is_presented_though_the_master_acknowledged_it() {
 
 #[test]
 fn a_lease_that_is_not_adopted_is_dropped_and_trained_from_where_it_stood() {
-    let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
+    let mut outside = Outside::new("ps-asp", &[40], 8);
     outside.until(|call| matches!(call, Call::Push { .. }));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside.say(&Reply::ServiceRestarted);
@@ -365,7 +366,7 @@ fn a_lease_that_is_not_adopted_is_dropped_and_trained_from_where_it_stood() {
 
 #[test]
 fn a_service_that_does_not_stay_is_given_up() {
-    let mut outside = Outside::new(SyncMode::PsAsp, &[40], 8);
+    let mut outside = Outside::new("ps-asp", &[40], 8);
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     for _ in 0..8 {
         outside.say(&Reply::ServiceRestarted);
@@ -399,7 +400,7 @@ fn a_sample_that_cannot_be_read_faults_its_lease_and_the_others_are_read_again()
 
 #[test]
 fn a_lease_that_ended_without_the_worker_is_dropped() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[40], 8);
+    let mut outside = Outside::new("allreduce", &[40], 8);
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside.say(&Reply::Exchanged(Exchanged {
@@ -412,7 +413,7 @@ fn a_lease_that_ended_without_the_worker_is_dropped() {
 #[test]
 fn a_recalled_lease_is_given_back_before_anything_else() {
     // Two more of the first one's length would do; they are longer, and one of them is not begun.
-    let mut outside = Outside::new(SyncMode::AllReduce, &[2, 6, 6], 5);
+    let mut outside = Outside::new("allreduce", &[2, 6, 6], 5);
     outside.until(|call| matches!(call, Call::Apply));
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     let recalled = outside.leases();
@@ -429,7 +430,7 @@ fn a_recalled_lease_is_given_back_before_anything_else() {
 
 #[test]
 fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[1000], 4);
+    let mut outside = Outside::new("allreduce", &[1000], 4);
     outside.until(|call| matches!(call, Call::Compute));
     outside.order(BeatReply { plan: Some(plan(2, 1, 16)), ..BeatReply::default() });
     let mut sizes = Vec::new();
@@ -452,7 +453,7 @@ fn a_plan_is_in_force_from_the_step_in_which_all_hold_it() {
 
 #[test]
 fn at_its_own_pace_a_plan_is_in_force_with_the_next_batch() {
-    let mut outside = Outside::new(SyncMode::PsAsp, &[1000], 4);
+    let mut outside = Outside::new("ps-asp", &[1000], 4);
     outside.until(|call| matches!(call, Call::Compute));
     outside.order(BeatReply { plan: Some(plan(2, 9, 16)), ..BeatReply::default() });
     outside.until(|call| matches!(call, Call::Load(_)));
@@ -476,7 +477,7 @@ fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
         outside.say(&nothing());
         outside.until(|call| matches!(call, Call::Exchange { .. }));
         let expected = match sync {
-            SyncMode::PsAsp => [PATIENCE_ALONE, PATIENCE_ALONE],
+            "ps-asp" => [PATIENCE_ALONE, PATIENCE_ALONE],
             _ => [Duration::ZERO, PATIENCE],
         };
         assert_eq!([first, wait(&outside)], expected, "{sync:?}");
@@ -487,7 +488,7 @@ fn an_idle_step_waits_a_little_for_a_shard_to_come_back() {
 
 #[test]
 fn without_a_batch_size_the_worker_sleeps_and_does_not_spin() {
-    let mut outside = Outside::new(SyncMode::PsAsp, &[100], 0);
+    let mut outside = Outside::new("ps-asp", &[100], 0);
     outside.until(|call| matches!(call, Call::Sleep(_)));
     assert_eq!(outside.call, Call::Sleep(PATIENCE));
     outside.order(BeatReply { plan: Some(plan(2, 1, 5)), ..BeatReply::default() });
@@ -497,7 +498,7 @@ fn without_a_batch_size_the_worker_sleeps_and_does_not_spin() {
 
 #[test]
 fn a_commit_without_the_workers_own_push_fails_it() {
-    let mut outside = Outside::new(SyncMode::PsBsp, &[100], 4);
+    let mut outside = Outside::new("ps-bsp", &[100], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
     let (contributors, samples) = (std::collections::BTreeMap::new(), 3);
     let commit = StepCommit { step: 0, contributors: contributors.into(), samples, apply: None, end: false };
@@ -508,14 +509,14 @@ fn a_commit_without_the_workers_own_push_fails_it() {
 
 #[test]
 fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
-    let mut outside = Outside::new(SyncMode::AllReduce, &[100], 4);
+    let mut outside = Outside::new("allreduce", &[100], 4);
     outside.say(&Reply::Pulled);
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("Pulled") && why.contains("Joining"), "{why}");
     outside.say(&Reply::Entered);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "it stays so");
 
-    let mut outside = Outside::new(SyncMode::PsAsp, &[100], 4);
+    let mut outside = Outside::new("ps-asp", &[100], 4);
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside.say(&Reply::Released);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);

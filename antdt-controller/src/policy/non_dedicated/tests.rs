@@ -1,4 +1,4 @@
-use antdt_core::{ActionId, DeviceClass};
+use antdt_core::{ActionId, Capabilities, DeviceClass};
 
 use super::*;
 use crate::budget::BudgetConfig;
@@ -12,8 +12,8 @@ fn decide(view: &ClusterView) -> Decision {
 }
 
 /// Four workers, worker 3 four times slower all the time, with 1 000 s to go and 10 s to start a node.
-fn persistent(sync: SyncMode) -> ClusterView {
-    let mut view = quiet_view(sync, &[1000, 1000, 1000, 4000]);
+fn persistent(mode: Capabilities) -> ClusterView {
+    let mut view = quiet_view(mode, &[1000, 1000, 1000, 4000]);
     make_persistent(&mut view, 3);
     view
 }
@@ -29,9 +29,9 @@ fn sizes(decision: &Decision) -> Option<Vec<u32>> {
 
 #[test]
 fn a_transient_straggler_gets_smaller_batches_in_synchronous_modes() {
-    for sync in [SyncMode::AllReduce, SyncMode::PsBsp] {
-        let decision = decide(&quiet_view(sync, &[1000, 1000, 1000, 4000]));
-        assert_eq!(sizes(&decision), Some(vec![79, 79, 79, 19]), "{sync:?}");
+    for mode in [Capabilities::REPLICAS_IN_STEP, Capabilities::SERVERS_IN_STEP] {
+        let decision = decide(&quiet_view(mode, &[1000, 1000, 1000, 4000]));
+        assert_eq!(sizes(&decision), Some(vec![79, 79, 79, 19]), "{mode:?}");
         let gain_percent = 69; // 256 ms to 79 ms
         let expected = Reason::Rebalance { slowest: WORKER_3, slowness_percent: 400, gain_percent };
         assert_eq!(decision.reasons, [expected]);
@@ -41,25 +41,31 @@ fn a_transient_straggler_gets_smaller_batches_in_synchronous_modes() {
 
 #[test]
 fn a_transient_straggler_is_left_to_the_shards_in_asynchronous_mode() {
-    let decision = decide(&quiet_view(SyncMode::PsAsp, &[1000, 1000, 1000, 4000]));
+    let decision = decide(&quiet_view(Capabilities::SERVERS_AT_OWN_PACE, &[1000, 1000, 1000, 4000]));
     assert_eq!(decision, Decision::nothing(Reason::Balanced));
 }
 
 #[test]
 fn of_two_workers_the_slow_one_gets_less() {
-    assert_eq!(sizes(&decide(&quiet_view(SyncMode::AllReduce, &[1000, 3000]))), Some(vec![96, 32]));
+    assert_eq!(
+        sizes(&decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 3000]))),
+        Some(vec![96, 32])
+    );
 }
 
 #[test]
 fn a_gain_below_five_percent_is_not_worth_a_plan() {
-    let small = decide(&quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 1050]));
+    let small = decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 1050]));
     assert_eq!(small, Decision::nothing(Reason::GainTooSmall { percent: 3 }));
-    assert_eq!(decide(&quiet_view(SyncMode::AllReduce, &[1000; 4])), Decision::nothing(Reason::Balanced));
+    assert_eq!(
+        decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4])),
+        Decision::nothing(Reason::Balanced)
+    );
 }
 
 #[test]
 fn a_straggler_that_recovered_gets_its_share_back() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[1000; 4]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
     for (worker, size) in view.workers.iter_mut().zip([79, 79, 79, 19]) {
         worker.batch_size = size;
     }
@@ -68,12 +74,15 @@ fn a_straggler_that_recovered_gets_its_share_back() {
 
 #[test]
 fn equal_slowness_of_all_is_no_reason_to_act() {
-    assert_eq!(decide(&quiet_view(SyncMode::AllReduce, &[9000; 4])), Decision::nothing(Reason::Balanced));
+    assert_eq!(
+        decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[9000; 4])),
+        Decision::nothing(Reason::Balanced)
+    );
 }
 
 #[test]
 fn nothing_is_decided_in_motion_or_without_numbers() {
-    let base = quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000]);
+    let base = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000]);
     let pending = ClusterView { plan_pending: true, ..base.clone() };
     assert_eq!(decide(&pending), Decision::nothing(Reason::Unsettled));
     let changed = ClusterView { membership_changed: true, ..base.clone() };
@@ -81,14 +90,16 @@ fn nothing_is_decided_in_motion_or_without_numbers() {
     let mut unknown = base;
     unknown.workers[0].sample_time_short = None;
     assert_eq!(decide(&unknown), Decision::nothing(Reason::NotEnoughData { known: 3, needed: 4 }));
-    let empty = quiet_view(SyncMode::AllReduce, &[]);
+    let empty = quiet_view(Capabilities::REPLICAS_IN_STEP, &[]);
     assert_eq!(decide(&empty), Decision::nothing(Reason::NotEnoughData { known: 0, needed: 1 }));
 }
 
 #[test]
 fn of_many_workers_one_in_ten_may_be_unknown_and_counts_as_typical() {
-    let mut view =
-        quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000, 1000, 1000, 1000, 1000, 1000, 1000]);
+    let mut view = quiet_view(
+        Capabilities::REPLICAS_IN_STEP,
+        &[1000, 1000, 1000, 4000, 1000, 1000, 1000, 1000, 1000, 1000],
+    );
     view.workers[9].sample_time_short = None;
     view.workers[9].sample_time_long = None;
     let sizes = sizes(&decide(&view)).expect("a plan");
@@ -98,14 +109,14 @@ fn of_many_workers_one_in_ten_may_be_unknown_and_counts_as_typical() {
 
 #[test]
 fn a_persistent_straggler_is_restarted_when_that_pays() {
-    for sync in SyncMode::ALL {
-        let decision = decide(&persistent(sync));
+    for mode in Capabilities::COMMON {
+        let decision = decide(&persistent(mode));
         let expected = ProposedAction {
             target: Holder::new(WORKER_3, Incarnation(0)),
             kind: NodeActionKind::KillRestart { drain: Duration::from_secs(30) },
             reason: Reason::PersistentStraggler { node: WORKER_3, slowness_percent: 400 },
         };
-        assert_eq!(decision.node_actions, [expected], "{sync:?}");
+        assert_eq!(decision.node_actions, [expected], "{mode:?}");
         assert_eq!(decision.batch_sizes, None, "the membership changes first");
     }
 }
@@ -114,25 +125,25 @@ fn a_persistent_straggler_is_restarted_when_that_pays() {
 #[test]
 fn the_break_even_time_follows_the_table() {
     let cases = [
-        (SyncMode::PsAsp, true, 10.0 * 1000.0 / 750.0),
-        (SyncMode::AllReduce, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
-        (SyncMode::PsBsp, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
-        (SyncMode::AllReduce, false, 10.0 * 4000.0 / 750.0),
+        (Capabilities::SERVERS_AT_OWN_PACE, true, 10.0 * 1000.0 / 750.0),
+        (Capabilities::REPLICAS_IN_STEP, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
+        (Capabilities::SERVERS_IN_STEP, true, (1000.0 * 10.0 + 2.0 * 3000.0) / 750.0),
+        (Capabilities::REPLICAS_IN_STEP, false, 10.0 * 4000.0 / 750.0),
     ];
-    for (sync, elastic, seconds) in cases {
+    for (mode, elastic, seconds) in cases {
         for (left, pays) in [(1.49, false), (1.51, true)] {
-            let mut view = ClusterView { elastic, ..persistent(sync) };
+            let mut view = ClusterView { elastic, ..persistent(mode) };
             view.progress.samples_per_second = 1000.0;
             view.progress.committed = view.progress.expected - (left * seconds * 1000.0) as u64;
             let decision = decide(&view);
-            assert_eq!(!decision.node_actions.is_empty(), pays, "{sync:?} {elastic} {left}");
+            assert_eq!(!decision.node_actions.is_empty(), pays, "{mode:?} {elastic} {left}");
             if !pays {
                 let Reason::RestartNotWorthIt { node, break_even } = decision.reasons[0] else {
                     panic!("{decision:?}")
                 };
                 assert_eq!(node, WORKER_3);
                 assert!((break_even.as_secs_f64() - seconds).abs() < 1e-6);
-                assert_eq!(decision.batch_sizes.is_some(), sync.is_synchronous(), "batch sizes instead");
+                assert_eq!(decision.batch_sizes.is_some(), mode.sums_to_global_batch(), "batch sizes instead");
             }
         }
     }
@@ -140,17 +151,17 @@ fn the_break_even_time_follows_the_table() {
 
 #[test]
 fn a_busy_cluster_or_an_unknown_rate_means_batch_sizes_instead() {
-    let mut busy = persistent(SyncMode::AllReduce);
+    let mut busy = persistent(Capabilities::REPLICAS_IN_STEP);
     busy.scheduler.busy = true;
     assert!(decide(&busy).node_actions.is_empty() && decide(&busy).batch_sizes.is_some());
-    let mut unknown = persistent(SyncMode::AllReduce);
+    let mut unknown = persistent(Capabilities::REPLICAS_IN_STEP);
     unknown.progress.samples_per_second = 0.0;
     assert!(decide(&unknown).node_actions.is_empty() && decide(&unknown).batch_sizes.is_some());
 }
 
 #[test]
 fn the_chief_is_restarted_only_with_the_users_word() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[4000, 1000, 1000, 1000]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[4000, 1000, 1000, 1000]);
     make_persistent(&mut view, 0);
     let decision = decide(&view);
     assert!(decision.node_actions.is_empty() && decision.batch_sizes.is_some());
@@ -162,7 +173,7 @@ fn the_chief_is_restarted_only_with_the_users_word() {
 /// What is done about worker 3 after a restart that left it at `ratio`, having been at 4.
 fn after_restart(ratio: f64) -> Decision {
     let mut policy = NonDedicated::default();
-    let mut view = persistent(SyncMode::AllReduce);
+    let mut view = persistent(Capabilities::REPLICAS_IN_STEP);
     assert_eq!(policy.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
     view.workers[3].incarnation = Incarnation(1);
     view.workers[3].slowness_ratio = Some(ratio);
@@ -181,7 +192,7 @@ fn a_node_that_came_back_as_slow_is_not_restarted_again() {
 #[test]
 fn a_proposal_that_was_not_carried_out_is_no_strike() {
     let mut policy = NonDedicated::default();
-    let view = persistent(SyncMode::AllReduce);
+    let view = persistent(Capabilities::REPLICAS_IN_STEP);
     for _ in 0..3 {
         assert_eq!(policy.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
     }
@@ -189,7 +200,7 @@ fn a_proposal_that_was_not_carried_out_is_no_strike() {
 
 #[test]
 fn restarts_keep_to_the_budget() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 1000, 1000, 4000, 5000, 1000]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000, 5000, 1000]);
     make_persistent(&mut view, 3);
     make_persistent(&mut view, 4);
     let decision = decide(&view);
@@ -200,15 +211,18 @@ fn restarts_keep_to_the_budget() {
     budget.started(JobTime(0), ActionId(1), Holder::new(WORKER_3, Incarnation(0)));
     budget.ended(JobTime(0), ActionId(1));
     let none = BudgetConfig { per_node: 0, ..BudgetConfig::default() };
-    let decision =
-        NonDedicated::default().decide(NOW, &persistent(SyncMode::AllReduce), &RestartBudget::new(none));
+    let decision = NonDedicated::default().decide(
+        NOW,
+        &persistent(Capabilities::REPLICAS_IN_STEP),
+        &RestartBudget::new(none),
+    );
     assert_eq!(decision.reasons[0], Reason::BudgetExhausted { node: WORKER_3 });
     assert!(decision.batch_sizes.is_some());
 }
 
 #[test]
 fn slow_hardware_is_never_restarted() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 1000, 4000, 4000]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 4000, 4000]);
     for worker in &mut view.workers[2..] {
         worker.device = DeviceClass("old".to_owned());
         worker.pace = Pace::Straggler(StragglerKind::Deterministic);
@@ -220,7 +234,7 @@ fn slow_hardware_is_never_restarted() {
 
 #[test]
 fn a_slow_server_is_named_and_kept() {
-    let mut view = quiet_view(SyncMode::PsBsp, &[1000; 4]);
+    let mut view = quiet_view(Capabilities::SERVERS_IN_STEP, &[1000; 4]);
     let mut server = view.workers[3].clone();
     server.id = NodeId::server(0);
     server.pace = Pace::Straggler(StragglerKind::Persistent);
@@ -232,7 +246,7 @@ fn a_slow_server_is_named_and_kept() {
 
 #[test]
 fn a_global_batch_that_no_longer_fits_changes_nothing_and_says_so() {
-    let mut view = quiet_view(SyncMode::AllReduce, &[1000, 4000]);
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 4000]);
     view.global_batch_size = 1;
     let decision = decide(&view);
     assert_eq!(decision.batch_sizes, None);

@@ -61,7 +61,7 @@ struct Process {
 
 struct Job {
     world: World,
-    sync: SyncMode,
+    sync: &'static str,
     rng: DetRng,
     processes: BTreeMap<NodeId, Process>,
     released: BTreeSet<Holder>,
@@ -77,10 +77,10 @@ struct Job {
 }
 
 impl Job {
-    fn new(sync: SyncMode, seed: u64) -> Self {
+    fn new(sync: &'static str, seed: u64) -> Self {
         let mut rng = Seed(seed).rng();
         let workers = 1 + u32::try_from(rng.below(4)).unwrap();
-        let servers = u32::from(sync.has_servers());
+        let servers = u32::from(sync.parse::<SyncMode>().unwrap().capabilities().needs_servers());
         let mut world = World::with_policy(sync, workers, servers, Box::new(Restless(Seed(seed + 1).rng())));
         world.head.relaunch =
             RelaunchBudget::new(RelaunchConfig { max_restarts: 1000, ..RelaunchConfig::default() });
@@ -186,13 +186,12 @@ impl Job {
         else {
             return;
         };
-        if self.sync == SyncMode::AllReduce && process.doing != Doing::Waiting {
+        if self.sync == "allreduce" && process.doing != Doing::Waiting {
             return; // The answer to an old copy of a question.
         }
         assert_eq!(process.doing, Doing::Waiting);
-        let known =
-            self.sync == SyncMode::AllReduce && !joined.finished && joined.membership <= process.group;
-        if known || (self.sync == SyncMode::AllReduce && self.rng.below(8) == 0) {
+        let known = self.sync == "allreduce" && !joined.finished && joined.membership <= process.group;
+        if known || (self.sync == "allreduce" && self.rng.below(8) == 0) {
             // Of a group that it knows; or the answer is lost, and it asks again.
             process.doing = Doing::Joining;
             return;
@@ -210,7 +209,7 @@ impl Job {
         }
         let has = process.applied.as_ref().map_or(0, |result| result.step + 1);
         let lacking = joined.source.is_some() && has == 0;
-        if self.sync == SyncMode::AllReduce && !lacking {
+        if self.sync == "allreduce" && !lacking {
             assert_eq!(has, joined.next_step, "{holder} goes on with another model than the others");
         }
         process.step = joined.next_step;
@@ -269,16 +268,16 @@ impl Job {
     fn work(&mut self, process: &Process) {
         let (holder, end) = (process.holder, self.batches_left == 0);
         match self.sync {
-            SyncMode::PsAsp => {
+            "ps-asp" => {
                 self.batches_left = self.batches_left.saturating_sub(1);
                 if end || process.draining {
                     self.life(holder).unwrap().doing = Doing::Leaving { end_of_data: end };
                 }
             }
-            SyncMode::PsBsp if process.draining => {
+            "ps-bsp" if process.draining => {
                 self.life(holder).unwrap().doing = Doing::Leaving { end_of_data: false };
             }
-            SyncMode::PsBsp => {
+            "ps-bsp" => {
                 self.life(holder).unwrap().doing = Doing::Ready;
                 let promised = self.processes.values().filter(|p| p.doing == Doing::Ready).count() as u64;
                 let samples = u64::from(promised <= self.batches_left);
@@ -291,7 +290,7 @@ impl Job {
                 let answer = self.world.tell(HeadEvent::Ready { holder, step: process.step, readiness });
                 assert!(matches!(answer, HeadAnswer::Parked), "{answer:?}");
             }
-            SyncMode::AllReduce => self.reduce(process),
+            _ => self.reduce(process),
         }
     }
 
@@ -328,7 +327,7 @@ impl Job {
             .then(|| members[usize::try_from(self.rng.below(members.len() as u64)).unwrap()]);
         let everybody_prepared = self.rng.below(2) == 0;
         let reform = members.iter().any(|member| self.processes[&member.node].draining)
-            || self.world.head.membership.reform_wanted();
+            || self.world.head.core.membership.reform_wanted();
         let mut applied = dies.is_none();
         let mut acked = Vec::new();
         for member in &members {
@@ -388,7 +387,7 @@ impl Job {
                             process.draining |= reply.drain;
                         }
                     }
-                    for index in 0..self.world.head.config.servers {
+                    for index in 0..self.world.head.core.config.servers {
                         self.world.beat(server(index));
                     }
                 }
@@ -396,7 +395,7 @@ impl Job {
                     let time = Duration::from_millis(self.rng.below(400));
                     self.world.wait(time);
                 }
-                4 if self.sync == SyncMode::AllReduce && !self.joins.is_empty() => {
+                4 if self.sync == "allreduce" && !self.joins.is_empty() => {
                     // A copy that was on its way for a while.
                     let newest = self.joins.len().saturating_sub(6);
                     let index = newest + usize::try_from(self.rng.below(6)).unwrap();
@@ -420,14 +419,14 @@ impl Job {
 #[test]
 fn whatever_dies_whenever_the_job_ends_and_what_is_in_the_model_is_acknowledged() {
     for seed in 0..400 {
-        for sync in [SyncMode::AllReduce, SyncMode::PsBsp, SyncMode::PsAsp] {
+        for sync in ["allreduce", "ps-bsp", "ps-asp"] {
             let mut job = Job::new(sync, seed);
             job.run();
             let lost = matches!(&job.end, Some(Err(why)) if why.contains("lost at once"));
-            let fine = job.end == Some(Ok(())) || (lost && sync == SyncMode::AllReduce);
+            let fine = job.end == Some(Ok(())) || (lost && sync == "allreduce");
             assert!(fine, "{sync:?}, seed {seed}: {:?}", job.end);
             let made = job.steps.iter().flat_map(|(step, made)| made.iter().map(|c| (*step, c.holder)));
-            for part in made.filter(|_| !lost && sync != SyncMode::PsAsp) {
+            for part in made.filter(|_| !lost && sync != "ps-asp") {
                 assert!(job.acked.contains(&part), "{sync:?}, seed {seed}: {part:?} is in the model only");
             }
         }

@@ -29,7 +29,7 @@ pub(super) struct Outside {
     pub(super) now: JobTime,
     /// What the worker asked for last.
     pub(super) call: Call,
-    sync: SyncMode,
+    sync: &'static str,
     /// Shards that nobody holds.
     pub(super) shards: VecDeque<Grant>,
     /// What was granted under each name.
@@ -58,10 +58,10 @@ pub(super) struct Outside {
 
 impl Outside {
     /// A worker before its first call; shards of these lengths; batches of `batch_size`.
-    pub(super) fn new(sync: SyncMode, shards: &[u64], batch_size: u32) -> Self {
+    pub(super) fn new(sync: &'static str, shards: &[u64], batch_size: u32) -> Self {
         let now = JobTime::ZERO;
         let mut outside = Self {
-            worker: WorkerLoop::new(me(), sync, now),
+            worker: WorkerLoop::new(me(), &sync.parse().unwrap(), now),
             session: AgentSession::new(now, Duration::from_secs(10)),
             now,
             call: Call::Join(Standing::default()),
@@ -166,6 +166,7 @@ impl Outside {
                 Reply::Agreed(Lanes::decide(&totals, self.world))
             }
             Call::Apply => Reply::Applied,
+            Call::Advance => Reply::Advanced,
             Call::Push { .. } => Reply::Pushed,
             Call::Ready { step, readiness } => {
                 let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
@@ -262,7 +263,7 @@ impl Outside {
             _ => {}
         }
         let in_model = match (reply, self.sync) {
-            (Reply::Applied, _) | (Reply::Pushed, SyncMode::PsAsp) => true,
+            (Reply::Applied, _) | (Reply::Pushed, "ps-asp") => true,
             (Reply::Committed(commit), _) => commit.contributors.contains_key(&me()),
             _ => false,
         };

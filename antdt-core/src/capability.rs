@@ -1,0 +1,152 @@
+//! [`Capabilities`]: what a sync mode asks of the rest of the system.
+//!
+//! A sync mode says how workers combine what they compute. Policies, servers, reports and the simulator never ask which
+//! mode a job runs; they ask for one of these answers. A new kind of answer is a new variant here, which every reader
+//! that matches on the enum has to consider.
+//!
+//! Source: our design.
+
+/// Which workers wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Barrier {
+    /// Every worker waits for all others each time they combine: the slowest one sets the pace.
+    All,
+    /// No worker waits for another one.
+    Nobody,
+}
+
+/// Where the model lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ModelPlace {
+    /// Every worker holds the same replica.
+    Replicas,
+    /// Parameter servers hold one partition each.
+    Servers,
+    /// Every worker holds a model of its own, which differs from the others between two averages.
+    PerWorker,
+}
+
+/// When a sample counts as trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum AckPoint {
+    /// When the group of workers has agreed on the step that contains it.
+    Step,
+    /// When the master has committed the step that contains it.
+    Commit,
+    /// When the servers have applied the push that contains it.
+    Push,
+    /// When the group of workers has agreed on the average that contains it.
+    Average,
+}
+
+/// What the batch sizes of a plan must add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum BatchSizes {
+    /// The global batch size, whichever workers are alive.
+    Global,
+    /// Nothing: a worker keeps its share when others join or leave.
+    Own,
+}
+
+/// How many steps a worker takes between two times that it combines with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum LocalSteps {
+    /// One, always.
+    One,
+    /// Several; a plan may change how many.
+    Several,
+}
+
+/// What a sync mode asks of the rest of the system, and what it promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Capabilities {
+    /// Which workers wait for each other.
+    pub barrier: Barrier,
+    /// Where the model lives.
+    pub model: ModelPlace,
+    /// When a sample counts as trained.
+    pub acks: AckPoint,
+    /// What the batch sizes of a plan must add up to.
+    pub batch_sizes: BatchSizes,
+    /// How many steps a worker takes between two times that it combines with others.
+    pub local_steps: LocalSteps,
+}
+
+impl Capabilities {
+    /// Every worker holds the model and adds its gradient to every step.
+    pub const REPLICAS_IN_STEP: Self = Self {
+        barrier: Barrier::All,
+        model: ModelPlace::Replicas,
+        acks: AckPoint::Step,
+        batch_sizes: BatchSizes::Global,
+        local_steps: LocalSteps::One,
+    };
+
+    /// Servers hold the model; all workers take each step together.
+    #[doc(alias = "BSP")]
+    pub const SERVERS_IN_STEP: Self = Self {
+        barrier: Barrier::All,
+        model: ModelPlace::Servers,
+        acks: AckPoint::Commit,
+        batch_sizes: BatchSizes::Global,
+        local_steps: LocalSteps::One,
+    };
+
+    /// Servers hold the model; each worker trains at its own pace.
+    #[doc(alias = "ASP")]
+    pub const SERVERS_AT_OWN_PACE: Self = Self {
+        barrier: Barrier::Nobody,
+        model: ModelPlace::Servers,
+        acks: AckPoint::Push,
+        batch_sizes: BatchSizes::Own,
+        local_steps: LocalSteps::One,
+    };
+
+    /// Every worker trains a model of its own for some steps; then all models are averaged.
+    pub const AVERAGED: Self = Self {
+        barrier: Barrier::All,
+        model: ModelPlace::PerWorker,
+        acks: AckPoint::Average,
+        batch_sizes: BatchSizes::Global,
+        local_steps: LocalSteps::Several,
+    };
+
+    /// Combinations that occur, for tests that go through all of them.
+    pub const COMMON: [Self; 4] =
+        [Self::REPLICAS_IN_STEP, Self::SERVERS_IN_STEP, Self::SERVERS_AT_OWN_PACE, Self::AVERAGED];
+
+    /// Whether the job needs parameter servers.
+    pub const fn needs_servers(self) -> bool {
+        match self.model {
+            ModelPlace::Servers => true,
+            ModelPlace::Replicas | ModelPlace::PerWorker => false,
+        }
+    }
+
+    /// Whether the model lives in the workers, which form a group to combine: the group breaks when a member dies.
+    pub const fn forms_groups(self) -> bool {
+        !self.needs_servers()
+    }
+
+    /// Whether the batch sizes of a plan must add up to the global batch size.
+    pub const fn sums_to_global_batch(self) -> bool {
+        match self.batch_sizes {
+            BatchSizes::Global => true,
+            BatchSizes::Own => false,
+        }
+    }
+
+    /// Whether the slowest worker sets the pace of all.
+    pub const fn waits_for_all(self) -> bool {
+        match self.barrier {
+            Barrier::All => true,
+            Barrier::Nobody => false,
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! [`HeadCore`]: what all sync modes share of the head, and what the head half of a mode works with.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use antdt_controller::{
+    Decided, DecisionRecord, DispatchEffect, Dispatcher, DispatcherConfig, Membership, Seat,
+};
+use antdt_core::{
+    Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
+    Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace, Plan,
+    PlanVersion, Progress, Role, SchedulerView, StepCommit,
+};
+use antdt_monitor::{MonitorEffect, StragglerDetector};
+
+use super::participants::Participants;
+use super::{HeadConfig, HeadEffect, Note};
+use crate::mode::SyncMode;
+
+/// What a restart is expected to take before the job has seen one.
+const START_DELAY_PRIOR: Duration = Duration::from_secs(180);
+
+/// How long a process of ours may take from its launch to its registration: it reads its data in between, and there
+/// may be a lot. One that is stuck must not be waited for for ever.
+pub(super) const REGISTER_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Expected start delay above which nodes count as hard to get.
+const BUSY_ABOVE: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) incarnation: Incarnation,
+    pub(super) status: NodeStatus,
+    /// What it said of itself; boxed, so that what every heartbeat needs is close together.
+    pub(super) registered: Option<Box<Registered>>,
+    pub(super) launched: JobTime,
+    pub(super) first_report: bool,
+    pub(super) plan_applied: PlanVersion,
+    /// Time per sample of the life before, until this one has shown its own.
+    pub(super) sample_time_before: Option<Duration>,
+    pub(super) exited: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Registered {
+    pub(super) info: NodeInfo,
+    pub(super) data_address: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Running,
+    Over,
+}
+
+/// What all sync modes share of the head: nodes and their lives, the set of workers, plans, the detector, and the effects
+/// that wait to be carried out.
+///
+/// The head half of a mode is called with it, reads the job from it, and lets workers in and out through it.
+#[derive(Debug)]
+pub struct HeadCore {
+    pub(super) config: HeadConfig,
+    pub(super) nodes: NodeMap<Node>,
+    /// Workers that are [`NodeStatus::Finished`].
+    pub(super) finished: usize,
+    /// Addresses of the servers by index; empty until all are known.
+    pub(super) servers: Arc<[String]>,
+    pub(super) membership: Membership,
+    pub(super) detector: StragglerDetector,
+    pub(super) dispatcher: Dispatcher,
+    /// Actions of the policy that are to be begun.
+    pub(super) actions: VecDeque<NodeAction>,
+    pub(super) draining: BTreeSet<Holder>,
+    /// Workers that joined and are neither lost nor gone.
+    pub(super) joined: Participants,
+    pub(super) started: bool,
+    pub(super) lost: Vec<Holder>,
+    pub(super) published: Option<Plan>,
+    pub(super) plan_membership: MembershipVersion,
+    pub(super) membership_changed: bool,
+    pub(super) start_delay: Option<Duration>,
+    pub(super) counts: Counts,
+    pub(super) evaluator: Option<Holder>,
+    pub(super) evaluated: bool,
+    pub(super) tick: u64,
+    pub(super) phase: Phase,
+    /// The first moment at which everything was known to be committed.
+    pub(super) completed: Option<JobTime>,
+    pub(super) effects: VecDeque<HeadEffect>,
+}
+
+impl HeadCore {
+    /// A job in which nothing has happened yet.
+    pub(super) fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
+        let dispatcher_config =
+            DispatcherConfig::new(config.sync.capabilities(), config.global_batch_size, config.workers);
+        let workers = (0..config.workers).map(NodeId::worker);
+        let nodes = workers
+            .clone()
+            .chain((0..config.servers).map(NodeId::server))
+            .map(|node| {
+                let node_state = Node {
+                    incarnation: Incarnation(0),
+                    status: NodeStatus::Pending,
+                    registered: None,
+                    launched: JobTime::ZERO,
+                    first_report: false,
+                    plan_applied: PlanVersion(0),
+                    sample_time_before: None,
+                    exited: false,
+                };
+                (node, node_state)
+            })
+            .collect();
+        Ok(Self {
+            nodes,
+            finished: 0,
+            servers: Arc::default(),
+            membership: Membership::new(workers),
+            detector: StragglerDetector::new(config.monitor)?,
+            dispatcher: Dispatcher::new(dispatcher_config, config.policy.clone()),
+            actions: VecDeque::new(),
+            draining: BTreeSet::new(),
+            joined: Participants::default(),
+            started: false,
+            lost: Vec::new(),
+            published: None,
+            plan_membership: MembershipVersion(0),
+            membership_changed: false,
+            start_delay: None,
+            counts: Counts::default(),
+            evaluator: None,
+            evaluated: false,
+            tick: 0,
+            phase: Phase::Running,
+            completed: None,
+            effects: VecDeque::new(),
+            config,
+        })
+    }
+
+    /// The job's sync mode.
+    pub const fn sync(&self) -> &SyncMode {
+        &self.config.sync
+    }
+
+    /// What the job's sync mode asks of everyone.
+    pub fn capabilities(&self) -> Capabilities {
+        self.config.sync.capabilities()
+    }
+
+    /// The set of live workers, and for modes whose model lives in the workers the group in force.
+    pub const fn membership(&mut self) -> &mut Membership {
+        &mut self.membership
+    }
+
+    /// Whether training has begun.
+    pub const fn started(&self) -> bool {
+        self.started
+    }
+
+    /// Whether everything is committed.
+    pub const fn is_complete(&self) -> bool {
+        self.completed.is_some()
+    }
+
+    /// Workers that have not seen the end of the data.
+    pub fn unfinished(&self) -> usize {
+        self.config.workers as usize - self.finished
+    }
+
+    /// The newest life of each worker that has not seen the end of the data.
+    pub fn unfinished_workers(&self) -> impl Iterator<Item = Holder> {
+        let workers = self.nodes.of_role(Role::Worker);
+        workers
+            .filter(|(_, node)| node.status != NodeStatus::Finished)
+            .map(|(id, node)| Holder::new(id, node.incarnation))
+    }
+
+    /// Where the peers of a registered worker reach it.
+    pub fn data_address(&self, holder: Holder) -> String {
+        let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
+        registered.map(|registered| registered.data_address.clone()).unwrap_or_default()
+    }
+
+    /// Training begins, or goes on with other workers: whether it had not begun before.
+    pub const fn start(&mut self) -> bool {
+        !std::mem::replace(&mut self.started, true)
+    }
+
+    /// The set of workers that take part changed: no policy is asked before the plan that follows is in force.
+    pub const fn membership_changes(&mut self) {
+        self.membership_changed = true;
+    }
+
+    /// These workers and no others take part from now on.
+    pub fn take_in_only(&mut self, members: &[Holder]) {
+        self.joined = Participants::default();
+        self.take_in(members);
+    }
+
+    /// These workers take part, too.
+    pub fn take_in(&mut self, members: &[Holder]) {
+        for holder in members {
+            self.joined.insert(*holder, self.nodes[holder.node].plan_applied);
+        }
+    }
+
+    /// Answers a worker that waits to join.
+    pub fn let_in(&mut self, holder: Holder, joined: Box<Joined>) {
+        self.effects.push_back(HeadEffect::Joined(holder, joined));
+    }
+
+    /// Answers a worker that waits for the commit of its step.
+    pub fn tell_commit(&mut self, holder: Holder, commit: StepCommit) {
+        self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit)));
+    }
+
+    /// These samples of a worker count as trained.
+    pub fn settle(&mut self, contribution: Contribution) {
+        self.effects.push_back(HeadEffect::Settle(contribution));
+    }
+
+    /// The leases of this life go back to the ledger.
+    pub fn release_leases(&mut self, holder: Holder) {
+        self.effects.push_back(HeadEffect::LedgerLost(holder));
+    }
+
+    pub(super) fn note(&mut self, at: JobTime, note: Note) {
+        self.effects.push_back(HeadEffect::Note { at, note });
+    }
+
+    pub(super) fn action(&mut self, at: JobTime, kind: &'static str, target: String, reason: String) {
+        self.note(at, Note::Action { kind, target, reason });
+    }
+
+    /// Writes down that something happened, to a node or to the job.
+    pub fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: &'static str, text: String) {
+        self.note(at, Note::Event { node, kind, text });
+    }
+
+    pub(super) fn complete(&mut self, now: JobTime) {
+        if self.completed.is_none() {
+            self.completed = Some(now);
+            self.note(now, Note::Completed);
+        }
+    }
+
+    pub(super) fn launch(&mut self, now: JobTime, holder: Holder) {
+        let Some(node) = self.nodes.get_mut(holder.node) else { return };
+        node.incarnation = holder.incarnation;
+        node.launched = now;
+        node.first_report = false;
+        node.exited = false;
+        node.plan_applied = PlanVersion(0);
+        self.set_status(holder.node, NodeStatus::Pending);
+        if holder.node.role == Role::Worker {
+            self.membership.launched(holder);
+        }
+        self.note(now, Note::Launched(holder));
+        self.effects.push_back(HeadEffect::Launch(holder));
+    }
+
+    pub(super) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
+        let before = std::mem::replace(&mut self.nodes[id].status, status);
+        match id.role {
+            Role::Worker => {
+                self.finished -= usize::from(before == NodeStatus::Finished);
+                self.finished += usize::from(status == NodeStatus::Finished);
+            }
+            Role::Server => self.find_servers(),
+        }
+    }
+
+    /// Learns the addresses of the servers, once all are known.
+    pub(super) fn find_servers(&mut self) {
+        let servers = self.nodes.of_role(Role::Server).map(|(_, node)| {
+            let running = node.status == NodeStatus::Running;
+            node.registered.as_ref().filter(|_| running).map(|registered| registered.data_address.clone())
+        });
+        self.servers = servers.collect::<Option<Vec<String>>>().unwrap_or_default().into();
+    }
+
+    /// Whether this life of a node may still change anything: it is registered, and was not declared lost.
+    pub fn is_current(&self, holder: Holder) -> bool {
+        self.nodes.get(holder.node).is_some_and(|node| {
+            node.incarnation == holder.incarnation
+                && matches!(node.status, NodeStatus::Running | NodeStatus::Draining | NodeStatus::Finished)
+        })
+    }
+
+    /// The published plan, if it is newer and names the node.
+    pub(super) fn plan_newer_than(&self, known: PlanVersion, node: NodeId) -> Option<Plan> {
+        let newer = self.published.as_ref().filter(|plan| plan.version > known);
+        newer.filter(|plan| plan.batch_sizes.contains_key(&node)).cloned()
+    }
+
+    /// Notes the newest plan that is in force everywhere: the one on its way, or one that was withdrawn too late.
+    pub(super) fn note_applied(&mut self, now: JobTime) {
+        let applied = self.joined.applied_by_all();
+        let before = self.dispatcher.in_force().map(|plan| plan.version);
+        if applied <= before {
+            return;
+        }
+        self.dispatcher.plan_applied(now, applied.unwrap_or_default());
+        if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
+            let text = format!("all workers switched to plan {}", plan.version);
+            self.event(now, None, "plan", text);
+        }
+    }
+
+    /// Tells a worker that asks to join that the job is over.
+    pub fn send_home(&mut self, holder: Holder) {
+        let joined = self.joined_reply(self.membership.version(), Arc::default());
+        self.effects.push_back(HeadEffect::Joined(holder, Box::new(Joined { finished: true, ..joined })));
+    }
+
+    /// The answer to a worker that joins this membership, with the newest plan; a mode adds what it knows of the model.
+    pub fn joined_reply(&self, membership: MembershipVersion, members: Arc<[(Holder, String)]>) -> Joined {
+        Joined {
+            membership,
+            members,
+            commit_prepared: false,
+            source: None,
+            next_step: 0,
+            plan: self
+                .published
+                .clone()
+                .unwrap_or_else(|| Plan::new(PlanVersion(0), membership, BTreeMap::new())),
+            last_commit: None,
+            finished: false,
+        }
+    }
+
+    /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
+    /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
+    pub(super) fn remember_pace(&mut self, now: JobTime, id: NodeId) {
+        if let Some(time) = self.seat_of(now, id).sample_time {
+            self.nodes[id].sample_time_before = Some(time);
+        }
+    }
+
+    pub(super) fn seat_of(&self, now: JobTime, id: NodeId) -> Seat {
+        let node = &self.nodes[id];
+        let (batch_size_min, batch_size_max) = self.bounds_of(node);
+        let observed = self.detector.observe(now, id);
+        let sample_time = observed.and_then(|o| o.sample_time_short.or(o.sample_time_long));
+        Seat { id, batch_size_min, batch_size_max, sample_time: sample_time.or(node.sample_time_before) }
+    }
+
+    /// The smallest and the largest batch that a node accepts.
+    pub(super) fn bounds_of(&self, node: &Node) -> (u32, u32) {
+        let info = node.registered.as_ref().map(|registered| &registered.info);
+        info.map_or((1, self.config.global_batch_size), |info| (info.batch_size_min, info.batch_size_max))
+    }
+
+    /// Publishes a plan for the workers that take part, which are these from now on in this membership.
+    pub fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
+        let seats: Vec<Seat> = self.joined.iter().map(|holder| self.seat_of(now, holder.node)).collect();
+        if seats.is_empty() {
+            return;
+        }
+        self.plan_membership = membership;
+        if let Err(error) = self.dispatcher.replan(now, membership, &seats) {
+            self.fail(format!("no batch sizes fit {} workers: {error}", seats.len()));
+        }
+        self.dispatch_effects(now);
+    }
+
+    pub(super) fn end_what_never_registers(&mut self, now: JobTime) {
+        let stuck = |node: &Node| {
+            node.status == NodeStatus::Pending && !node.exited && now.since(node.launched) >= REGISTER_LIMIT
+        };
+        if self.config.must_register {
+            for (id, node) in self.nodes.iter().filter(|(_, node)| stuck(node)) {
+                // Its exit, which the launcher tells, does the rest. Killing it twice does no harm.
+                self.effects.push_back(HeadEffect::Kill(Holder::new(id, node.incarnation)));
+            }
+        }
+    }
+
+    pub(super) fn detector_effects(&mut self, now: JobTime) {
+        while let Some(effect) = self.detector.poll_effect() {
+            match effect {
+                MonitorEffect::PaceChanged { holder, from, to, slowness_ratio } => {
+                    self.pace_changed(now, holder, from, to, slowness_ratio);
+                }
+                MonitorEffect::Late(holder) => {
+                    self.event(now, Some(holder.node), "late", format!("{holder} missed heartbeats"));
+                }
+                MonitorEffect::Silent(holder) => {
+                    let text = format!("{holder} fell silent; it is killed and started again");
+                    self.event(now, Some(holder.node), "lost", text);
+                    // Its exit, which the launcher tells, does the rest.
+                    self.effects.push_back(HeadEffect::Kill(holder));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn pace_changed(
+        &mut self,
+        now: JobTime,
+        holder: Holder,
+        from: Pace,
+        to: Pace,
+        ratio: Option<f64>,
+    ) {
+        let ratio =
+            ratio.map(|ratio| format!(", {ratio:.2}x the time per sample of its peers")).unwrap_or_default();
+        match (from.is_straggler(), to) {
+            (_, Pace::Straggler(kind)) => {
+                let text = format!("{holder} is a {kind:?} straggler{ratio}").to_lowercase();
+                self.event(now, Some(holder.node), "straggler", text);
+            }
+            (true, _) => {
+                self.event(
+                    now,
+                    Some(holder.node),
+                    "recovered",
+                    format!("{holder} is no straggler any more{ratio}"),
+                );
+            }
+            (false, _) => {}
+        }
+    }
+
+    pub(super) fn dispatch_effects(&mut self, now: JobTime) {
+        while let Some(effect) = self.dispatcher.poll_effect() {
+            match effect {
+                DispatchEffect::Publish(plan) => {
+                    self.note(now, Note::Published(plan.clone()));
+                    self.published = Some(plan);
+                }
+                DispatchEffect::Withdraw(version) => {
+                    let withdrawn = self.published.take_if(|plan| plan.version == version);
+                    self.published = self
+                        .published
+                        .take()
+                        .or_else(|| withdrawn.and_then(|_| self.dispatcher.in_force().cloned()));
+                }
+                DispatchEffect::Start(action) => self.actions.push_back(action),
+                DispatchEffect::Record(record) => self.decided(&record),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn decided(&mut self, record: &DecisionRecord) {
+        let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
+        match record.decided {
+            Decided::Plan(_) | Decided::Restart(..) | Decided::Refused => {
+                self.action(record.at, record.kind(), target, record.reason());
+            }
+            // Why nothing was done is worth knowing, but is no action.
+            Decided::Nothing => self.event(record.at, None, "none", record.reason()),
+            _ => {}
+        }
+    }
+
+    pub(super) fn view(&self, now: JobTime, samples_per_second: f64) -> ClusterView {
+        let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
+        let of_role = |role| self.nodes.of_role(role).map(|(id, node)| self.view_of(now, id, node)).collect();
+        ClusterView {
+            tick: self.tick,
+            mode: self.capabilities(),
+            elastic: true,
+            membership: self.plan_membership,
+            membership_changed: self.membership_changed
+                || self.joined.len() != self.membership.live_count()
+                || self.nodes.iter().any(|(_, node)| node.status == NodeStatus::Draining),
+            plan: self.dispatcher.in_force().map_or(PlanVersion(0), |plan| plan.version),
+            plan_pending: self.dispatcher.pending().is_some(),
+            global_batch_size: self.config.global_batch_size,
+            workers: of_role(Role::Worker),
+            servers: of_role(Role::Server),
+            progress: Progress {
+                committed: self.counts.acked,
+                expected: self.counts.total,
+                samples_per_second,
+            },
+            scheduler: SchedulerView { start_delay, busy: start_delay > BUSY_ABOVE },
+        }
+    }
+
+    pub(super) fn view_of(&self, now: JobTime, id: NodeId, node: &Node) -> NodeView {
+        let observed = self.detector.observe(now, id);
+        let in_force = self.dispatcher.in_force().or_else(|| self.dispatcher.newest());
+        let (batch_size_min, batch_size_max) = self.bounds_of(node);
+        let device = node.registered.as_ref().map(|registered| registered.info.device.clone());
+        NodeView {
+            id,
+            incarnation: node.incarnation,
+            device: device.unwrap_or_default(),
+            status: node.status,
+            batch_size: in_force.and_then(|plan| plan.batch_sizes.get(&id).copied()).unwrap_or(0),
+            batch_size_min,
+            batch_size_max,
+            pace: observed.map_or(Pace::Unknown, |o| o.pace),
+            sample_time_short: observed.and_then(|o| o.sample_time_short),
+            sample_time_long: observed.and_then(|o| o.sample_time_long),
+            slowness_ratio: observed.and_then(|o| o.slowness_ratio),
+            slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
+            last_report_age: observed.and_then(|o| o.last_report_age),
+            restarts: node.incarnation.0,
+            chief: id == NodeId::worker(0),
+        }
+    }
+
+    /// Whether the model would be lost with this worker, as far as is known: it lives in the workers, and no other one
+    /// has it. A worker that has reported a batch has it; one that drains is about to leave with it.
+    pub(super) fn alone_has_model(&self, holder: Holder) -> bool {
+        self.capabilities().forms_groups()
+            && self.membership.is_live(holder)
+            && !self.nodes.of_role(Role::Worker).any(|(id, node)| {
+                id != holder.node && node.status == NodeStatus::Running && node.first_report
+            })
+    }
+
+    pub(super) fn end_if_done(&mut self, now: JobTime) {
+        let all_done = self.finished == self.config.workers as usize;
+        let evaluating = self.evaluator.is_some() && !self.evaluated;
+        if self.phase == Phase::Running && all_done && !evaluating {
+            self.phase = Phase::Over;
+            self.complete(now);
+            self.effects.push_back(HeadEffect::End(Ok(())));
+        }
+    }
+
+    /// Ends the job, unless it is over.
+    pub fn fail(&mut self, why: String) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Over;
+            self.effects.push_back(HeadEffect::End(Err(why)));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Sync modes: how the workers of a job combine what they compute.
+//!
+//! A mode is one folder with two halves. Its [`HeadHalf`] decides at the master who may begin, and what becomes of work in
+//! flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker which [`Call`](crate::Call) comes next.
+//! Both are pure and own only what is the mode's; what all modes share is [`HeadCore`] and [`WorkerCore`]. Everyone else
+//! asks for the mode's [`Capabilities`] and never for its name.
+//!
+//! To add a mode: write a folder with a type that implements [`Mode`], and add its [`Entry`] to [`REGISTRY`].
+//!
+//! Source: our design.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use antdt_agent::AgentSession;
+use antdt_core::{Capabilities, Holder, InvalidValue, JobTime, Joined, Readiness, Standing, text::nearest};
+
+use crate::head::HeadCore;
+use crate::worker::{Call, Reply, WorkerCore};
+
+mod shared;
+
+pub mod all_reduce;
+pub mod ps_asp;
+pub mod ps_bsp;
+
+/// The modes that a job can name, in the order of the help text. The first one is the default.
+pub const REGISTRY: &[Entry] = &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY];
+
+/// One line of the registry.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Name on the command line, in job files and in reports.
+    pub name: &'static str,
+    /// What follows the name after `=`, for the help text; `None` for a mode without a setting.
+    pub setting: Option<&'static str>,
+    /// What the mode does, in one line.
+    pub about: &'static str,
+    /// A value that works in any job, for tests and suggestions: `local-sgd=4`.
+    pub example: &'static str,
+    /// Reads the setting.
+    pub parse: fn(Option<&str>) -> Result<SyncMode, InvalidValue>,
+}
+
+impl Entry {
+    /// As the help text shows it: `local-sgd=STEPS`.
+    pub fn usage(&self) -> String {
+        self.setting.map_or_else(|| self.name.to_owned(), |setting| format!("{}={setting}", self.name))
+    }
+}
+
+/// How a worker left in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// It was ordered to.
+    Drained,
+    /// No samples are left.
+    EndOfData,
+}
+
+/// One way of combining what workers compute.
+pub trait Mode: fmt::Debug + Send + Sync {
+    /// Its name in the [`REGISTRY`].
+    fn name(&self) -> &'static str;
+
+    /// Its setting, as the registry reads it.
+    fn setting(&self) -> Option<String> {
+        None
+    }
+
+    /// What it asks of everyone else.
+    fn capabilities(&self) -> Capabilities;
+
+    /// What it decides at the master, for a job in which nothing has happened yet.
+    fn head(&self) -> Box<dyn HeadHalf>;
+
+    /// What it decides in a worker, for a life that begins.
+    fn worker(&self) -> Box<dyn WorkerHalf>;
+}
+
+/// What a mode decides at the master. Called in the order of events; answers go through the [`HeadCore`].
+pub trait HeadHalf: fmt::Debug + Send {
+    /// A live worker asks to take part, for the first time or again. [`HeadCore::let_in`] answers it, now or later.
+    fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing);
+
+    /// A worker's push of a step is on all servers. [`HeadCore::tell_commit`] answers it, now or later.
+    ///
+    /// # Errors
+    /// If the mode has no such steps, or the worker names another one than the open one.
+    fn ready(
+        &mut self,
+        _now: JobTime,
+        core: &mut HeadCore,
+        holder: Holder,
+        _step: u64,
+        _readiness: Readiness,
+    ) -> Result<(), String> {
+        Err(format!("{holder} waits for the commit of a step, which --sync {} has not", core.sync()))
+    }
+
+    /// A worker that gave its leases back does not take part any more.
+    fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, departure: Departure);
+
+    /// A life of a worker ended without leaving; whether it took part.
+    fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool);
+}
+
+/// What a mode decides in a worker. Each question returns the next call: [`WorkerCore::call`] for one whose reply comes back
+/// to [`answered`](Self::answered), or one of the other methods of the core.
+pub trait WorkerHalf: fmt::Debug + Send {
+    /// What the worker says of itself when it asks to take part.
+    fn standing(&self) -> Standing {
+        Standing::default()
+    }
+
+    /// Whether this answer is one that the worker has acted on before, so that it asks again.
+    fn knows(&self, _joined: &Joined) -> bool {
+        false
+    }
+
+    /// The worker takes part.
+    fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call;
+
+    /// The batch that [`WorkerCore::take_batch`] was asked for is in memory; it may be empty.
+    fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call;
+
+    /// The batch holds a sample that cannot be read. `None` if its lease may be returned at once, as a data fault;
+    /// otherwise what has to come before that: the same samples are taken and read again.
+    fn before_fault(&mut self, _core: &mut WorkerCore, _turn: &mut Turn<'_>) -> Option<Call> {
+        None
+    }
+
+    /// The reply to a call of this half.
+    fn answered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, reply: &Reply) -> Call;
+
+    /// The shard service has answered what [`WorkerCore::feed`] asked.
+    fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call;
+
+    /// A copy in the same state.
+    fn clone_box(&self) -> Box<dyn WorkerHalf>;
+}
+
+impl Clone for Box<dyn WorkerHalf> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// What a worker's decision is made with: the time, and the agent's side of the session with the master.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    /// When.
+    pub now: JobTime,
+    /// Orders and plans are read from it, reports are left in it.
+    pub session: &'a mut AgentSession,
+}
+
+/// A sync mode with its setting. Two are equal if they are written alike.
+#[derive(Clone)]
+pub struct SyncMode(Arc<dyn Mode>);
+
+impl SyncMode {
+    /// A mode of the registry or of a program's own.
+    pub fn new(mode: impl Mode + 'static) -> Self {
+        Self(Arc::new(mode))
+    }
+
+    /// Its name, without its setting.
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// What it asks of everyone else.
+    pub fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    /// What it decides at the master.
+    pub fn head(&self) -> Box<dyn HeadHalf> {
+        self.0.head()
+    }
+
+    /// What it decides in a worker.
+    pub fn worker(&self) -> Box<dyn WorkerHalf> {
+        self.0.worker()
+    }
+
+    /// Every mode of the registry once, with the setting of its example.
+    pub fn examples() -> Vec<Self> {
+        REGISTRY.iter().map(|entry| entry.example.parse().expect("an example can be read")).collect()
+    }
+}
+
+impl Default for SyncMode {
+    fn default() -> Self {
+        REGISTRY[0].example.parse().expect("an example can be read")
+    }
+}
+
+impl fmt::Display for SyncMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        self.0.setting().map_or(Ok(()), |setting| write!(f, "={setting}"))
+    }
+}
+
+impl fmt::Debug for SyncMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SyncMode({self})")
+    }
+}
+
+impl PartialEq for SyncMode {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name() && self.0.setting() == other.0.setting()
+    }
+}
+
+impl Eq for SyncMode {}
+
+impl FromStr for SyncMode {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let (name, setting) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let Some(entry) = REGISTRY.iter().find(|entry| entry.name == name) else {
+            let names: Vec<&str> = REGISTRY.iter().map(|entry| entry.name).collect();
+            let usages: Vec<String> = REGISTRY.iter().map(Entry::usage).collect();
+            let mut expected = format!("one of {}", usages.join(", "));
+            if let Some(near) = nearest(name, &names) {
+                expected = format!("{expected}; did you mean `{near}`?");
+            }
+            return Err(InvalidValue::new("--sync", text, expected));
+        };
+        match (entry.setting, setting) {
+            (None, Some(_)) => Err(InvalidValue::new("--sync", text, format!("{name}, without `=`"))),
+            _ => (entry.parse)(setting),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for SyncMode {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for SyncMode {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

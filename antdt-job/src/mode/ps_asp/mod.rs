@@ -1,0 +1,50 @@
+//! `ps-asp`: parameter servers, each worker at its own pace.
+//!
+//! The servers apply each push at once, then the worker acknowledges it. No worker waits for another one; shards go where the
+//! speed is.
+//!
+//! A step of a worker: `Load`, `Pull`, `Compute`, `Push`, `Exchange`.
+//!
+//! Source: our design; asynchronous parallel training as in public parameter servers.
+
+mod head;
+mod worker;
+
+use antdt_core::{Capabilities, InvalidValue};
+
+use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
+
+/// Its line in the registry.
+pub const ENTRY: Entry = Entry {
+    name: "ps-asp",
+    setting: None,
+    about: "the model lives on servers; each worker trains at its own pace",
+    example: "ps-asp",
+    parse,
+};
+
+fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
+    Ok(SyncMode::new(PsAsp))
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct PsAsp;
+
+impl Mode for PsAsp {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::SERVERS_AT_OWN_PACE
+    }
+
+    fn head(&self) -> Box<dyn HeadHalf> {
+        Box::new(head::Head::default())
+    }
+
+    fn worker(&self) -> Box<dyn WorkerHalf> {
+        Box::new(worker::Worker::default())
+    }
+}

@@ -1,0 +1,50 @@
+//! `ps-bsp`: parameter servers, all workers in step.
+//!
+//! The servers buffer the pushes of a step. The step is committed in one place, the master's coordinator, together with its
+//! acknowledgements; the servers apply exactly the committed pushes when the next pull tells them.
+//!
+//! A step of a worker: `Exchange`, `Load`, `Pull`, `Compute`, `Push`, `Ready`.
+//!
+//! Source: our design; bulk synchronous parallel training, Valiant's term.
+
+mod head;
+mod worker;
+
+use antdt_core::{Capabilities, InvalidValue};
+
+use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
+
+/// Its line in the registry.
+pub const ENTRY: Entry = Entry {
+    name: "ps-bsp",
+    setting: None,
+    about: "the model lives on servers; all workers take each step together",
+    example: "ps-bsp",
+    parse,
+};
+
+fn parse(_setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
+    Ok(SyncMode::new(PsBsp))
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct PsBsp;
+
+impl Mode for PsBsp {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::SERVERS_IN_STEP
+    }
+
+    fn head(&self) -> Box<dyn HeadHalf> {
+        Box::new(head::Head::default())
+    }
+
+    fn worker(&self) -> Box<dyn WorkerHalf> {
+        Box::new(worker::Worker::default())
+    }
+}

@@ -1,0 +1,84 @@
+//! [`Group`]: the head half of modes whose model lives in the workers. Every step takes every member, so a member that dies or
+//! comes changes the group: all meet at the master, and a new group is formed.
+
+use std::sync::Arc;
+
+use antdt_controller::{Arrival, Formation};
+use antdt_core::{Holder, JobTime, Joined, Standing};
+
+use crate::head::HeadCore;
+use crate::mode::{Departure, HeadHalf};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    /// What the members of the group in force were told.
+    formed: Option<Box<Joined>>,
+}
+
+impl Group {
+    /// Forms a group if every worker has come that should be in it.
+    fn form(&mut self, now: JobTime, core: &mut HeadCore) {
+        if core.is_complete() {
+            // Everything is committed; a late replacement has nothing to do.
+            for holder in core.membership().dismiss() {
+                core.send_home(holder);
+            }
+            return;
+        }
+        let Some(formation) = core.membership().form() else { return };
+        let Formation { version, members, commit, source, next_step, settled, released, model_lost } =
+            formation;
+        for contribution in settled {
+            core.settle(contribution);
+        }
+        for holder in released {
+            core.release_leases(holder);
+        }
+        // Even if no step was reported: one may have been committed since the last heartbeat.
+        if model_lost {
+            core.fail("all workers were lost at once, and the model with them".to_owned());
+            return;
+        }
+        core.start();
+        core.membership_changes();
+        core.take_in_only(&members);
+        core.replan(now, version);
+        let addresses: Arc<[(Holder, String)]> =
+            members.iter().map(|holder| (*holder, core.data_address(*holder))).collect();
+        let text = format!("group {version} of {} workers takes step {next_step}", members.len());
+        core.event(now, None, "membership", text);
+        let joined = Box::new(Joined {
+            commit_prepared: commit.is_some(),
+            source,
+            next_step,
+            ..core.joined_reply(version, addresses)
+        });
+        for holder in members {
+            core.let_in(holder, joined.clone());
+        }
+        self.formed = Some(joined);
+    }
+}
+
+impl HeadHalf for Group {
+    fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing) {
+        match core.membership().join(holder, standing) {
+            Arrival::Waits => self.form(now, core),
+            Arrival::Member if core.is_complete() => core.send_home(holder),
+            Arrival::Member => {
+                let joined = self.formed.clone().expect("a group with members was formed");
+                core.let_in(holder, joined);
+            }
+            Arrival::NotLive => {}
+        }
+    }
+
+    fn left(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _departure: Departure) {
+        self.form(now, core);
+    }
+
+    fn lost(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _took_part: bool) {
+        self.form(now, core);
+    }
+}

@@ -1,0 +1,298 @@
+//! [`Member`]: the worker half of modes whose model lives in the workers.
+//!
+//! A member goes through rounds. What it does by itself in one is the [`Round`] of the mode; then all members combine what they
+//! bring in two operations. The first gives every member the result (*prepared*), the second says that all have it
+//! (*applied*). What a death in between decides is described at `antdt_controller::Membership`.
+
+use std::fmt;
+
+use antdt_agent::{Batch, Part, SessionState};
+use antdt_collective::lanes::{Lanes, Verdict};
+use antdt_core::{Joined, MembershipVersion, Standing, StepResult};
+
+use crate::mode::{Turn, WorkerHalf};
+use crate::worker::{Call, End, Reply, WorkerCore};
+
+/// What a member does by itself until it combines with the others.
+///
+/// Methods that return `Option<Call>` return `None` when the member has all that it brings to this round.
+pub(crate) trait Round: fmt::Debug + Clone + Send + 'static {
+    /// Begins or goes on with the round.
+    fn begin(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call>;
+
+    /// A batch is in memory; it may be empty.
+    fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call>;
+
+    /// The batch holds a sample that cannot be read: whether the round ends here, and the batch is read again after it.
+    fn ends_before_fault(&self) -> bool;
+
+    /// The reply to a call of the round; the reply itself if it is none.
+    fn answered(
+        &mut self,
+        core: &mut WorkerCore,
+        turn: &mut Turn<'_>,
+        reply: &Reply,
+    ) -> Result<Option<Call>, ()>;
+
+    /// The samples that the member brings.
+    fn batch<'a>(&'a self, core: &'a WorkerCore) -> &'a Batch;
+
+    /// Sum of the losses of these samples.
+    fn loss_sum(&self, core: &WorkerCore) -> f64;
+
+    /// The group broke, and what was brought is in no model: gives the samples back to be read again, unless the round
+    /// keeps what it has done.
+    fn aborted(&mut self, core: &mut WorkerCore);
+
+    /// What was brought is in the model of all, and its samples are committed.
+    fn committed(&mut self);
+}
+
+/// What the reply that comes next answers.
+#[derive(Debug, Clone, PartialEq, Default)]
+enum At {
+    /// The round's own call.
+    #[default]
+    Round,
+    /// The survivors have the round that a group broke in; the new group is entered when it is part of the model.
+    Settling(Box<Joined>),
+    /// The round that was settled is acknowledged.
+    Acking(Box<Joined>),
+    Entering {
+        /// Whether a member of the group has a trained model.
+        has_source: bool,
+    },
+    Combining,
+    Agreeing,
+    Applying(Verdict),
+    /// The round is acknowledged.
+    Finishing(Verdict),
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Member<R> {
+    at: At,
+    round: R,
+    /// The worker has the job's model, which a replacement takes from a survivor.
+    trained: bool,
+    /// No other worker is in the group.
+    alone: bool,
+    /// The worker is the first member of its group, and stays with the model when all others leave at once.
+    first: bool,
+    /// The worker was ordered to leave before this round began, and may.
+    draining: bool,
+    /// The round whose result is here but not yet part of the model.
+    prepared: Option<StepResult>,
+    /// The newest round in the model.
+    applied: Option<StepResult>,
+    /// The newest group that the worker was told of.
+    group: MembershipVersion,
+}
+
+impl<R: Round> Member<R> {
+    pub(crate) fn new(round: R) -> Self {
+        Self {
+            at: At::default(),
+            round,
+            trained: false,
+            alone: false,
+            first: false,
+            draining: false,
+            prepared: None,
+            applied: None,
+            group: MembershipVersion(0),
+        }
+    }
+
+    fn ask(&mut self, core: &mut WorkerCore, at: At, call: Call) -> Call {
+        self.at = at;
+        core.call(call)
+    }
+
+    fn enter(&mut self, core: &mut WorkerCore, joined: Box<Joined>) -> Call {
+        core.switch().regroup(joined.membership, &joined.plan);
+        self.alone = joined.members.len() == 1;
+        self.first = joined.members.first().is_some_and(|(holder, _)| *holder == core.holder());
+        self.ask(core, At::Entering { has_source: joined.source.is_some() }, Call::Enter(joined))
+    }
+
+    /// The round that was left open is part of the model.
+    fn settled(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: Box<Joined>) -> Call {
+        match self.commit(core) {
+            Some(call) => {
+                self.at = At::Acking(joined);
+                core.feed(call)
+            }
+            None => {
+                self.at = At::Acking(joined);
+                self.fed(core, turn)
+            }
+        }
+    }
+
+    /// The prepared round is part of the model: returns what acknowledges its samples.
+    fn commit(&mut self, core: &mut WorkerCore) -> Option<Call> {
+        self.applied = self.prepared.take();
+        let batch = self.round.batch(core).clone();
+        self.round.committed();
+        core.commit_batch(&batch)
+    }
+
+    /// The worker is in the group and has its model.
+    fn entered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, has_source: bool) -> Call {
+        if has_source && !self.trained {
+            // It has the model after this step, but no part in it.
+            let step = core.steps().saturating_sub(1);
+            self.applied = Some(StepResult { step, contributions: [].into() });
+        }
+        self.trained = true;
+        core.note_plans(turn);
+        self.begin(core, turn)
+    }
+
+    fn begin(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
+        self.at = At::Round;
+        core.offer_plan(turn);
+        // A worker that is alone has the only copy of the model. In a larger group all have it once a round was made there.
+        self.draining = turn.session.state() == SessionState::Draining && !self.alone;
+        let call = self.round.begin(core, turn);
+        self.go_on(core, turn, call)
+    }
+
+    /// The round's next call, or what the member brings.
+    fn go_on(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, call: Option<Call>) -> Call {
+        match call {
+            Some(call) => call,
+            None => {
+                core.enter(turn, Part::Communicate);
+                let batch = self.round.batch(core);
+                let combine =
+                    Call::Combine { step: core.steps(), samples: batch.len(), acks: core.acks_of(batch) };
+                self.ask(core, At::Combining, combine)
+            }
+        }
+    }
+
+    /// Everything that was brought is here, but no member knows yet which others have it.
+    fn combined(&mut self, core: &mut WorkerCore, turn: &Turn<'_>, result: StepResult) -> Call {
+        self.prepared = Some(result);
+        let lanes = Lanes {
+            samples: self.round.batch(core).len(),
+            end_of_data: core.end_of_data(),
+            plan_ready: core.switch().ready(),
+            reform: self.draining || turn.session.reform(),
+            leaving: self.draining,
+            loss_sum: self.round.loss_sum(core),
+        };
+        self.ask(core, At::Agreeing, Call::Agree(lanes))
+    }
+
+    /// The round is done.
+    fn finish(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, verdict: &Verdict) -> Call {
+        self.at = At::Round;
+        core.report_computed(turn);
+        core.set_step(core.steps() + 1);
+        if let Some(version) = verdict.plan_agreed {
+            core.switch().agreed(version);
+        }
+        core.note_plans(turn);
+        core.set_idle(verdict.samples == 0);
+        if verdict.end_of_data && verdict.samples == 0 {
+            core.over(End::EndOfData { trained: true })
+        } else if verdict.reform && self.draining && !(verdict.all_leaving && self.first) {
+            core.over(End::Drained)
+        } else if verdict.reform {
+            core.join(self.standing())
+        } else {
+            self.begin(core, turn)
+        }
+    }
+}
+
+impl<R: Round> WorkerHalf for Member<R> {
+    fn standing(&self) -> Standing {
+        Standing { group: self.group, applied: self.applied.clone(), prepared: self.prepared.clone() }
+    }
+
+    fn knows(&self, joined: &Joined) -> bool {
+        !joined.finished && joined.membership <= self.group
+    }
+
+    /// A group was formed. What the last one left open is decided first.
+    fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
+        if joined.finished {
+            return core.over(End::EndOfData { trained: self.trained });
+        }
+        turn.session.regrouped();
+        let joined = Box::new(joined.clone());
+        self.group = joined.membership;
+        core.set_step(joined.next_step);
+        if let Some(prepared) = &self.prepared {
+            if joined.commit_prepared && prepared.step + 1 == joined.next_step {
+                return self.ask(core, At::Settling(joined), Call::Apply);
+            }
+            self.prepared = None;
+            self.round.aborted(core);
+        }
+        self.enter(core, joined)
+    }
+
+    fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
+        let call = self.round.loaded(core, turn);
+        self.go_on(core, turn, call)
+    }
+
+    fn before_fault(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call> {
+        self.round.ends_before_fault().then(|| {
+            core.abort();
+            self.go_on(core, turn, None)
+        })
+    }
+
+    fn answered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, reply: &Reply) -> Call {
+        match (std::mem::take(&mut self.at), reply) {
+            (At::Settling(joined), Reply::Applied) => self.settled(core, turn, joined),
+            (At::Entering { .. }, Reply::Broken) => core.join(self.standing()),
+            (At::Entering { has_source }, Reply::Entered) => self.entered(core, turn, has_source),
+            // The result is not here. A draining worker meets the others too.
+            (At::Combining, Reply::Broken) => {
+                self.round.aborted(core);
+                core.restart_meter(turn);
+                core.join(self.standing())
+            }
+            (At::Combining, Reply::Combined(result)) => self.combined(core, turn, result.clone()),
+            // The result is here: the others may have it, and commit it.
+            (At::Agreeing, Reply::Broken) => {
+                core.restart_meter(turn);
+                core.join(self.standing())
+            }
+            (At::Agreeing, Reply::Agreed(verdict)) => self.ask(core, At::Applying(*verdict), Call::Apply),
+            // Everybody contributed to the control values, so everybody has the result; it is part of the model.
+            (At::Applying(verdict), Reply::Applied) => {
+                self.at = At::Finishing(verdict);
+                match self.commit(core) {
+                    Some(call) => core.feed(call),
+                    None => self.fed(core, turn),
+                }
+            }
+            (At::Round, reply) => match self.round.answered(core, turn, reply) {
+                Ok(call) => self.go_on(core, turn, call),
+                Err(()) => core.not_an_answer(reply, &self.round),
+            },
+            (at, reply) => core.not_an_answer(reply, &at),
+        }
+    }
+
+    fn fed(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
+        match std::mem::take(&mut self.at) {
+            At::Acking(joined) => self.enter(core, joined),
+            At::Finishing(verdict) => self.finish(core, turn, &verdict),
+            at => core.fail(format!("the shard service answered what was not asked, while {at:?}")),
+        }
+    }
+
+    fn clone_box(&self) -> Box<dyn WorkerHalf> {
+        Box::new(self.clone())
+    }
+}

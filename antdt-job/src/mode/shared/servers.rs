@@ -1,0 +1,87 @@
+//! [`Entrance`]: how workers come into a job whose model lives on servers: the first ones all at once, later ones as they come.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Plan, PlanVersion};
+
+use crate::head::HeadCore;
+
+/// Workers that wait for the first common start.
+#[derive(Debug, Default)]
+pub(crate) struct Entrance {
+    waiting: BTreeSet<Holder>,
+}
+
+impl Entrance {
+    /// A worker waits to be let in.
+    pub(crate) fn comes(&mut self, holder: Holder) {
+        self.waiting.insert(holder);
+    }
+
+    /// A worker is gone.
+    pub(crate) fn goes(&mut self, holder: Holder) {
+        self.waiting.remove(&holder);
+    }
+
+    /// Lets workers in, if it is time: `take_in` hears who enters, `joined` completes the answer to each of them.
+    pub(crate) fn open(
+        &mut self,
+        now: JobTime,
+        core: &mut HeadCore,
+        mut take_in: impl FnMut(Holder),
+    ) -> Option<Entering> {
+        if self.waiting.is_empty() || (!core.started() && self.is_anyone_awaited(core)) {
+            return None;
+        }
+        let holders: Vec<Holder> = std::mem::take(&mut self.waiting).into_iter().collect();
+        core.take_in(&holders);
+        holders.iter().for_each(|holder| take_in(*holder));
+        let first = core.start();
+        if first {
+            let version = core.membership().version();
+            core.replan(now, version);
+        }
+        Some(Entering { holders, first })
+    }
+
+    /// Whether a worker that has not finished is not yet there for the first common start.
+    fn is_anyone_awaited(&self, core: &HeadCore) -> bool {
+        // Counted first: every worker but the last is told in O(1) that others are awaited.
+        self.waiting.len() < core.unfinished()
+            || core.unfinished_workers().any(|holder| !self.waiting.contains(&holder))
+    }
+}
+
+/// Workers that were let in, and are to be told so.
+#[derive(Debug)]
+pub(crate) struct Entering {
+    holders: Vec<Holder>,
+    first: bool,
+}
+
+impl Entering {
+    /// Answers all of them. A plan that names a worker which joins later takes effect for it when all have switched to it, if
+    /// `in_step`: until then it keeps an empty batch, so that the batches of one step always add up to the same. The published
+    /// plan may name it too soon: as an earlier life, or because it is a member already and its answer was lost.
+    pub(crate) fn tell(
+        self,
+        now: JobTime,
+        core: &mut HeadCore,
+        in_step: bool,
+        complete: impl Fn(Joined) -> Joined,
+    ) {
+        let version: MembershipVersion = core.membership().version();
+        for holder in self.holders {
+            let mut joined = complete(core.joined_reply(version, Arc::default()));
+            if !self.first && in_step {
+                joined.plan = Plan::new(PlanVersion(0), joined.membership, Default::default());
+            }
+            core.let_in(holder, Box::new(joined));
+        }
+        if !self.first {
+            core.membership_changes();
+            core.replan(now, version);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! [`WorkerCore`]: what all sync modes share of a worker's training loop, and what the worker half of a mode works with.
+
+use std::time::Duration;
+
+use antdt_agent::{Batch, Batcher, Meter, Part, PlanSwitch, Reported};
+use antdt_core::{Acks, Fragment, Holder, Iteration, JobTime, Joined, Standing};
+
+use super::feed::Feed;
+use super::{Call, End, PATIENCE, Reply, not_an_answer};
+use crate::mode::Turn;
+
+/// What the reply that comes next answers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum At {
+    /// Nothing was asked yet.
+    Start,
+    Joining,
+    Feeding(Then),
+    Sleeping,
+    Loading,
+    /// A call of the mode's own.
+    Half,
+    /// Training is over.
+    Over,
+}
+
+/// What to do when the shard service has answered all that was asked of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Then {
+    /// Take a batch.
+    Take,
+    /// Go on without a batch.
+    TakeNothing,
+    /// The mode goes on.
+    Half,
+    /// The leases are given back.
+    Stop(End),
+}
+
+/// What all sync modes share of a worker's training loop.
+///
+/// Methods that return a [`Call`] say what the worker does next; the worker half returns it as it is.
+#[derive(Debug, Clone)]
+pub struct WorkerCore {
+    at: At,
+    /// No worker had samples in the last step.
+    idle: bool,
+    step: u64,
+    /// Samples behind the last gradient, and the sum of their losses.
+    computed: (u64, f64),
+    switch: PlanSwitch,
+    meter: Meter,
+    feed: Feed,
+    /// The batch that is out.
+    batch: Batch,
+    holder: Holder,
+}
+
+impl WorkerCore {
+    pub(super) fn new(holder: Holder, now: JobTime) -> Self {
+        Self {
+            at: At::Start,
+            idle: false,
+            step: 0,
+            computed: (0, 0.0),
+            switch: PlanSwitch::new(holder.node),
+            meter: Meter::new(holder, now),
+            feed: Feed::default(),
+            batch: Batch::default(),
+            holder,
+        }
+    }
+
+    /// The life whose loop it is.
+    pub const fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// Number of the step that the worker takes.
+    pub const fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Sets the number of the step that the worker takes.
+    pub const fn set_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Whether every sample of the job is accounted for, as far as this worker was told.
+    pub const fn end_of_data(&self) -> bool {
+        self.feed.end_of_data()
+    }
+
+    pub(super) const fn batch_size(&self) -> u32 {
+        self.switch.batch_size()
+    }
+
+    pub(super) const fn leases(&self) -> &Batcher {
+        self.feed.leases()
+    }
+
+    /// Plans that the worker holds and applies.
+    pub const fn switch(&mut self) -> &mut PlanSwitch {
+        &mut self.switch
+    }
+
+    /// The batch that was loaded last.
+    pub const fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Samples behind the last gradient, and the sum of their losses.
+    pub const fn computed(&self) -> (u64, f64) {
+        self.computed
+    }
+
+    /// Remembers what was computed last.
+    pub const fn set_computed(&mut self, samples: u64, loss_sum: f64) {
+        self.computed = (samples, loss_sum);
+    }
+
+    /// Says whether no worker had samples in the last step: then waiting for a shard costs nobody anything.
+    pub const fn set_idle(&mut self, idle: bool) {
+        self.idle = idle;
+    }
+
+    /// How long a step in which nothing is held may wait: when no worker had samples it is only a question of patience.
+    pub const fn patience(&self) -> Duration {
+        if self.idle { PATIENCE } else { Duration::ZERO }
+    }
+
+    // Calls.
+
+    pub(super) const fn take_at(&mut self) -> At {
+        std::mem::replace(&mut self.at, At::Over)
+    }
+
+    fn ask(&mut self, at: At, call: Call) -> Call {
+        self.at = at;
+        call
+    }
+
+    /// A call whose reply the mode gets.
+    pub fn call(&mut self, call: Call) -> Call {
+        self.ask(At::Half, call)
+    }
+
+    /// A question to the shard service; the mode hears when all of it is answered.
+    pub fn feed(&mut self, call: Call) -> Call {
+        self.ask(At::Feeding(Then::Half), call)
+    }
+
+    /// Ends the training of this worker.
+    pub fn fail(&mut self, why: String) -> Call {
+        self.stop(End::Failed(why))
+    }
+
+    /// Ends the training of this worker: the reply answers no call that was made while `asked`.
+    pub fn not_an_answer(&mut self, reply: &Reply, asked: &impl std::fmt::Debug) -> Call {
+        self.fail(not_an_answer(reply, asked))
+    }
+
+    pub(super) fn stop(&mut self, end: End) -> Call {
+        self.ask(At::Over, Call::Stop(end))
+    }
+
+    /// Gives the leases back, then stops.
+    pub fn over(&mut self, end: End) -> Call {
+        match self.feed.release() {
+            Some(call) => self.ask(At::Feeding(Then::Stop(end)), call),
+            None => self.stop(end),
+        }
+    }
+
+    /// Asks the master to take part.
+    pub fn join(&mut self, standing: Standing) -> Call {
+        self.ask(At::Joining, Call::Join(standing))
+    }
+
+    /// Gets a batch of the size in force. When nothing is held, the service may keep the question for `patience`. The mode
+    /// hears when the batch is loaded.
+    pub fn take_batch(&mut self, patience: Duration) -> Call {
+        let want = u64::from(self.switch.batch_size());
+        if want == 0 {
+            // There is no batch size yet; it comes with a heartbeat. Until then the loop must not spin.
+            let pause = patience.min(PATIENCE);
+            return if pause.is_zero() {
+                self.load(Batch::default())
+            } else {
+                self.ask(At::Sleeping, Call::Sleep(pause))
+            };
+        }
+        match self.feed.next(want, patience) {
+            Some(call) => self.ask(At::Feeding(Then::Take), call),
+            None => self.load_taken(),
+        }
+    }
+
+    pub(super) fn load_taken(&mut self) -> Call {
+        let batch = self.feed.take();
+        self.load(batch)
+    }
+
+    pub(super) fn load(&mut self, batch: Batch) -> Call {
+        self.batch = batch;
+        self.ask(At::Loading, Call::Load(self.batch.clone()))
+    }
+
+    /// The push of the batch to the servers.
+    pub fn push(&self) -> Call {
+        Call::Push { step: self.step, samples: self.batch.len() }
+    }
+
+    pub(super) fn answer(&mut self, then: &Then, reply: &Reply) -> Result<Option<Call>, String> {
+        let call = self.feed.answer(reply)?;
+        Ok(call.map(|call| self.ask(At::Feeding(then.clone()), call)))
+    }
+
+    // Samples.
+
+    /// The batch is part of the model: acknowledges it. [Feed](Self::feed) the call, if there is one.
+    #[must_use]
+    pub fn commit(&mut self) -> Option<Call> {
+        self.feed.commit(&self.batch)
+    }
+
+    /// The same for samples of several batches.
+    #[must_use]
+    pub fn commit_batch(&mut self, batch: &Batch) -> Option<Call> {
+        self.feed.commit(batch)
+    }
+
+    /// The batch is part of the model, and the master acknowledged it.
+    pub fn settled(&mut self) {
+        self.feed.settled(&self.batch);
+    }
+
+    /// The acks that are due when these samples are committed, one for each lease, under the names of the leases now.
+    pub fn acks_of(&self, batch: &Batch) -> Acks {
+        self.feed.acks_of(batch)
+    }
+
+    /// Adds the batch that was loaded last to `batches`.
+    pub fn collect(&self, batches: &mut Batch) {
+        for fragment in &self.batch.fragments {
+            let lease = self.feed.leases().name_of(fragment.grant.lease);
+            let same = |known: &&mut Fragment| {
+                known.to == fragment.from && self.feed.leases().name_of(known.grant.lease) == lease
+            };
+            match batches.fragments.iter_mut().find(same) {
+                Some(known) => known.to = fragment.to,
+                None => batches.fragments.push(*fragment),
+            }
+        }
+    }
+
+    /// The batch is not part of the model: its samples come again.
+    pub fn abort(&mut self) {
+        self.feed.abort(&self.batch);
+    }
+
+    /// The lease of a sample that cannot be read goes back, as a data fault.
+    pub(super) fn fault(&mut self, sample: u64, why: String) -> Call {
+        match self.feed.fault(&self.batch, sample, why) {
+            Some(call) => self.ask(At::Feeding(Then::TakeNothing), call),
+            None => self.fail(format!("sample {sample} cannot be read, but no sample was asked for")),
+        }
+    }
+
+    // Plans and reports.
+
+    /// With servers: begins at the step and with the plan that the master named.
+    pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
+        turn.session.regrouped();
+        self.step = joined.next_step;
+        self.switch.offer(joined.plan.clone());
+        self.switch.apply_now();
+        self.note_plans(turn);
+    }
+
+    /// Takes the newest plan that the master has brought.
+    pub fn offer_plan(&mut self, turn: &mut Turn<'_>) {
+        if let Some(plan) = turn.session.take_plan() {
+            self.switch.offer(plan);
+        }
+    }
+
+    /// Says which plans the worker holds and applies.
+    pub fn note_plans(&self, turn: &mut Turn<'_>) {
+        turn.session.plans(self.switch.ready(), self.switch.applied(), self.step);
+    }
+
+    /// From now on, time counts for this part of a batch.
+    pub fn enter(&mut self, turn: &Turn<'_>, part: Part) {
+        self.meter.enter(turn.now, part);
+    }
+
+    /// What the worker spent since its last report is in no report.
+    pub fn restart_meter(&mut self, turn: &Turn<'_>) {
+        self.meter.restart(turn.now);
+    }
+
+    /// Reports what the worker spent since its last report on this many samples.
+    pub fn report(&mut self, turn: &mut Turn<'_>, samples: u64) {
+        let report = self.meter.finish(turn.now, Iteration(self.step), self.switch.applied(), samples);
+        turn.session.report(Reported { report, loss_sum: self.computed.1 });
+    }
+
+    /// Reports what the worker spent since its last report on the samples that it computed.
+    pub fn report_computed(&mut self, turn: &mut Turn<'_>) {
+        self.report(turn, self.computed.0);
+    }
+}
