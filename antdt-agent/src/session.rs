@@ -81,10 +81,7 @@ pub enum Notice {
 }
 
 /// The agent's side of the session. Pure: the driver sends the beats and brings the replies.
-///
-/// Laid out as written: what a step of the training loop asks for and leaves here comes first.
 #[derive(Debug, Clone)]
-#[repr(C)]
 pub struct AgentSession {
     state: SessionState,
     reform: bool,

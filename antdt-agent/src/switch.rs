@@ -14,17 +14,23 @@ pub struct PlanSwitch {
     held: Option<Plan>,
     applied: PlanVersion,
     batch_size: u32,
+    local_steps: Option<u32>,
 }
 
 impl PlanSwitch {
     /// A switch on which no plan was applied yet; the batch size is 0 until one is.
     pub const fn new(node: NodeId) -> Self {
-        Self { node, membership: None, held: None, applied: PlanVersion(0), batch_size: 0 }
+        Self { node, membership: None, held: None, applied: PlanVersion(0), batch_size: 0, local_steps: None }
     }
 
     /// Samples per batch in the plan in force.
     pub const fn batch_size(&self) -> u32 {
         self.batch_size
+    }
+
+    /// Steps between two averages in the plan in force; `None` leaves it to the sync mode.
+    pub const fn local_steps(&self) -> Option<u32> {
+        self.local_steps
     }
 
     /// The plan in force.
@@ -56,6 +62,7 @@ impl PlanSwitch {
             Some(plan) => {
                 self.applied = version;
                 self.batch_size = plan.batch_sizes.get(&self.node).copied().unwrap_or(self.batch_size);
+                self.local_steps = plan.local_steps;
                 true
             }
             None => false,
@@ -75,7 +82,7 @@ impl PlanSwitch {
             && plan.version > self.applied
             && let Some(batch_size) = plan.batch_sizes.get(&self.node)
         {
-            (self.applied, self.batch_size) = (plan.version, *batch_size);
+            (self.applied, self.batch_size, self.local_steps) = (plan.version, *batch_size, plan.local_steps);
         }
     }
 }

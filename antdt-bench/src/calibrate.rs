@@ -12,7 +12,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use antdt_core::{DetRng, Holder, JobTime, NodeId, Role, Seed, SyncMode};
+use antdt_core::{Barrier, Capabilities, DetRng, Holder, JobTime, NodeId, Role, Seed};
+use antdt_job::SyncMode;
 use antdt_sim::model::compute::Constant;
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::{Collective, Compute, Models, Network, Site};
@@ -35,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const STEPS_OFF_MAX: u64 = 2;
 
 /// One job.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Case {
     sync: SyncMode,
     policy: &'static str,
@@ -44,25 +45,25 @@ struct Case {
 }
 
 impl Case {
-    fn name(self) -> String {
-        format!("{} {} x{} n{}", self.sync.name(), self.policy, self.slow, self.workers)
+    fn name(&self) -> String {
+        format!("{} {} x{} n{}", self.sync, self.policy, self.slow, self.workers)
     }
 
-    fn servers(self) -> u32 {
-        if self.sync.has_servers() { 2 } else { 0 }
+    fn servers(&self) -> u32 {
+        if self.sync.capabilities().needs_servers() { 2 } else { 0 }
     }
 
-    fn arguments(self, steps: u32, record: &Path) -> Vec<String> {
+    fn arguments(&self, steps: u32, record: &Path) -> Vec<String> {
         let batch = BATCH * self.workers;
         let mut text = format!(
             "--nproc-per-node {} --sync {} --policy {} --workload deepfm --epochs 1 --seed 1 --data synthetic:{} \
              --global-batch-size {batch} --emulate-speed {SPEED} --quiet",
             self.workers,
-            self.sync.name(),
+            self.sync,
             self.policy,
             steps * batch,
         );
-        if self.sync.has_servers() {
+        if self.sync.capabilities().needs_servers() {
             text.push_str(&format!(" --servers {}", self.servers()));
         }
         if self.slow > 1.0 {
@@ -73,9 +74,9 @@ impl Case {
         arguments
     }
 
-    fn setup(self, steps: u32) -> Setup {
+    fn setup(&self, steps: u32) -> Setup {
         Setup {
-            sync: self.sync,
+            sync: self.sync.clone(),
             workers: self.workers,
             servers: self.servers(),
             global_batch_size: BATCH * self.workers,
@@ -86,7 +87,7 @@ impl Case {
     }
 
     /// Its simulation, with what a step takes besides the gradient.
-    fn simulate(self, steps: u32, facts: &Facts, beside: Duration) -> Result<Outcome> {
+    fn simulate(&self, steps: u32, facts: &Facts, beside: Duration) -> Result<Outcome> {
         let starts = RecordedStarts::new(facts).context("no process registered")?;
         let models = Models {
             compute: Box::new(Emulated { speed: Constant::speed(SPEED)?, slow: self.slow }),
@@ -158,12 +159,12 @@ impl Network for Beside {
 /// What a step takes besides the gradient, the median over all steps but the first. In step with others it is what is left
 /// of the step without the gradient of the slowest. The step is the mean over the workers: one is let go first after one
 /// step and another after the next, so that what the quickest of each step sees is shorter than a step.
-fn beside(workers: &BTreeMap<NodeId, Vec<Batch>>, sync: SyncMode) -> Duration {
+fn beside(workers: &BTreeMap<NodeId, Vec<Batch>>, mode: Capabilities) -> Duration {
     let longest = workers.values().map(Vec::len).max().unwrap_or(0);
     let mut times: Vec<Duration> = (1..longest)
         .flat_map(|step| {
             let batches: Vec<&Batch> = workers.values().filter_map(|batches| batches.get(step)).collect();
-            if sync.is_synchronous() {
+            if mode.waits_for_all() {
                 let count = u32::try_from(batches.len()).unwrap_or(u32::MAX).max(1);
                 let mean = batches.iter().map(|batch| batch.wall()).sum::<Duration>() / count;
                 let slowest = batches.iter().map(|batch| batch.compute).max().unwrap_or_default();
@@ -178,10 +179,10 @@ fn beside(workers: &BTreeMap<NodeId, Vec<Batch>>, sync: SyncMode) -> Duration {
 }
 
 /// The steps of the plans that a policy made, of a recorded job: how many steps the first worker had reported by then.
-fn recorded_actions(facts: &Facts, sync: SyncMode) -> Vec<(String, u64)> {
-    let mut ends: Vec<JobTime> = match sync {
-        SyncMode::PsAsp => facts.batches.values().flatten().map(|batch| batch.end).collect(),
-        SyncMode::AllReduce | SyncMode::PsBsp => {
+fn recorded_actions(facts: &Facts, mode: Capabilities) -> Vec<(String, u64)> {
+    let mut ends: Vec<JobTime> = match mode.barrier {
+        Barrier::Nobody => facts.batches.values().flatten().map(|batch| batch.end).collect(),
+        Barrier::All => {
             let longest = facts.batches.values().max_by_key(|batches| batches.len());
             longest.into_iter().flatten().map(|batch| batch.end).collect()
         }
@@ -193,10 +194,10 @@ fn recorded_actions(facts: &Facts, sync: SyncMode) -> Vec<(String, u64)> {
 
 /// Steps that an action may come earlier or later, as the steps of a job are counted: at their own pace each worker's are, so
 /// that two steps of one are two of each of the others.
-fn slack(sync: SyncMode, workers: u32) -> u64 {
-    match sync {
-        SyncMode::PsAsp => STEPS_OFF_MAX * u64::from(workers),
-        SyncMode::AllReduce | SyncMode::PsBsp => STEPS_OFF_MAX,
+fn slack(mode: Capabilities, workers: u32) -> u64 {
+    match mode.barrier {
+        Barrier::Nobody => STEPS_OFF_MAX * u64::from(workers),
+        Barrier::All => STEPS_OFF_MAX,
     }
 }
 
@@ -243,22 +244,23 @@ fn judged(all: &[Compared]) -> Option<Calibration> {
 pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     let (steps, slows, sizes): (u32, &[f64], &[u32]) =
         if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };
-    let case = |sync, policy, slow, workers| Case { sync, policy, slow, workers };
+    let case = |sync: &SyncMode, policy, slow, workers| Case { sync: sync.clone(), policy, slow, workers };
     // What was built before, or ran before, has the machine's memory and caches, and a host may have taken back what nobody
     // used: the steps of a first job were seen to take 8 ms more than those of all others. A probe must be like these.
     let warm = settings.report_dir.join("warm-up");
     let most = sizes.iter().copied().max().unwrap_or(1);
-    let first = case(SyncMode::AllReduce, "none", 1.0, most).arguments(steps, &warm.join("trace.jsonl"));
+    let first = case(&SyncMode::default(), "none", 1.0, most).arguments(steps, &warm.join("trace.jsonl"));
     run_antdt(&settings.antdt, &first, &warm, LIMIT)?;
     let mut entries = Vec::new();
     let (mut all, mut overheads) = (Vec::new(), BTreeMap::new());
-    for sync in SyncMode::ALL {
+    for sync in SyncMode::examples() {
+        let (mode, named) = (sync.capabilities(), sync.to_string());
         for workers in sizes {
             for (policy, slow) in ["none", "nd"].into_iter().flat_map(|p| slows.iter().map(move |s| (p, *s)))
             {
-                let case = case(sync, policy, slow, *workers);
+                let case = case(&sync, policy, slow, *workers);
                 // At their own pace workers are done soon, and the start of a job, which is not what is asked, weighs more.
-                let steps = if sync == SyncMode::PsAsp { 2 * steps } else { steps };
+                let steps = if mode.waits_for_all() { steps } else { 2 * steps };
                 print!("{:<24}", case.name());
                 // Progress only.
                 let _ = std::io::stdout().flush();
@@ -272,16 +274,17 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
                 let facts = Recording::read(&file)?.facts()?;
                 let real = facts.completed.context("the recorded job was not completed")?.as_secs_f64();
                 // The first job of a kind, even and without a policy, is the probe.
-                let is_probe = !overheads.contains_key(&(sync, *workers));
-                let per_step =
-                    *overheads.entry((sync, *workers)).or_insert_with(|| beside(&facts.batches, sync));
+                let is_probe = !overheads.contains_key(&(named.clone(), *workers));
+                let per_step = *overheads
+                    .entry((named.clone(), *workers))
+                    .or_insert_with(|| beside(&facts.batches, mode));
                 let outcome = case.simulate(steps, &facts, per_step)?;
                 let simulated = outcome.completed.as_secs_f64();
                 let error = 100.0 * (simulated - real) / real;
-                let done = recorded_actions(&facts, sync);
+                let done = recorded_actions(&facts, mode);
                 let predicted: Vec<(String, u64)> =
                     outcome.actions.iter().map(|action| (action.kind.to_owned(), action.step)).collect();
-                let differ = actions_off(&done, &predicted, slack(sync, *workers));
+                let differ = actions_off(&done, &predicted, slack(mode, *workers));
                 let counted = if is_probe { " (probe: not counted)" } else { "" };
                 println!("{real:>7.2} s, simulated {simulated:>7.2} s, {error:>6.2} %{counted}");
                 let say = |actions: &[(String, u64)]| {
@@ -340,12 +343,15 @@ mod tests {
         let worker = |first| -> Vec<Batch> { [batch(100, 400)].into_iter().chain(turns(first)).collect() };
         let mut workers: BTreeMap<NodeId, Vec<Batch>> =
             [(NodeId::worker(0), worker(0)), (NodeId::worker(1), worker(1))].into();
-        assert_eq!(beside(&workers, SyncMode::AllReduce), ms(8));
+        assert_eq!(beside(&workers, Capabilities::REPLICAS_IN_STEP), ms(8));
         // Who is slow has all others wait, and is waited for by itself only.
         workers.insert(NodeId::worker(2), vec![batch(104, 4); 11]);
-        assert_eq!(beside(&workers, SyncMode::PsBsp), ms(4));
-        assert_eq!(beside(&BTreeMap::from([(NodeId::worker(0), worker(0))]), SyncMode::PsAsp), ms(12));
-        assert_eq!(beside(&BTreeMap::new(), SyncMode::PsAsp), Duration::ZERO);
+        assert_eq!(beside(&workers, Capabilities::SERVERS_IN_STEP), ms(4));
+        assert_eq!(
+            beside(&BTreeMap::from([(NodeId::worker(0), worker(0))]), Capabilities::SERVERS_AT_OWN_PACE),
+            ms(12)
+        );
+        assert_eq!(beside(&BTreeMap::new(), Capabilities::SERVERS_AT_OWN_PACE), Duration::ZERO);
     }
 
     #[test]
@@ -359,8 +365,9 @@ mod tests {
 
     #[test]
     fn where_steps_of_all_workers_are_counted_an_action_may_be_off_by_two_of_each() {
-        for (sync, steps) in [(SyncMode::AllReduce, 2), (SyncMode::PsBsp, 2), (SyncMode::PsAsp, 16)] {
-            assert_eq!(slack(sync, 8), steps, "{}", sync.name());
+        for mode in Capabilities::COMMON {
+            let steps = if mode == Capabilities::SERVERS_AT_OWN_PACE { 16 } else { 2 };
+            assert_eq!(slack(mode, 8), steps, "{mode:?}");
         }
     }
 

@@ -33,9 +33,6 @@ use rule::{Evidence, PaceRule};
 /// A part of a batch longer than this is a broken clock, not a batch.
 const PART_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Nodes that are looked at between the moment when a window is asked for from memory and the one when it is needed.
-const AHEAD: u32 = 2;
-
 /// Nodes of one role and class that must be known for a reference, the judged node included.
 const PEERS_MIN: usize = 2;
 
@@ -302,7 +299,6 @@ impl StragglerDetector {
     /// What is known of a node; `None` if it is not watched.
     pub fn observe(&self, now: JobTime, node: NodeId) -> Option<Observation> {
         let watched = self.nodes.get(node)?;
-        bring_next_near(&self.nodes, node);
         let role = &self.roles[&node.role];
         let step = role.step_median.or_else(|| watched.short.step_time()).unwrap_or_default();
         let short = watched.short.sample_time_under(role.plan, step);
@@ -343,8 +339,7 @@ impl StragglerDetector {
     fn beat(&mut self, role: Role) {
         let state = self.roles.get_mut(&role).expect("a role is entered before its first node");
         let mut steps: Vec<Duration> = Vec::new();
-        for (node, watched) in self.nodes.of_role(role) {
-            bring_next_near(&self.nodes, node);
+        for (_, watched) in self.nodes.of_role(role) {
             if let Some(own) = watched.short.step_time() {
                 steps.push(own);
                 // Most likely asked for in a moment: while the window is at hand, that costs little.
@@ -403,13 +398,6 @@ impl StragglerDetector {
                 watched.pace = pace;
             }
         }
-    }
-}
-
-/// Begins to bring from memory what is known of the nodes after this one: who asks for one mostly asks for those too.
-fn bring_next_near(nodes: &NodeMap<Watched>, node: NodeId) {
-    if let Some(next) = nodes.get(NodeId { index: node.index.saturating_add(AHEAD), ..node }) {
-        next.short.bring_near();
     }
 }
 

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use antdt_core::{BatchReport, PlanVersion};
-use prefetch_index::prefetch_index;
 
 use crate::config::WindowConfig;
 use crate::running_median::RunningMedian;
@@ -218,15 +217,6 @@ impl ShortWindow {
         let rate = if wall == 0 { 0.0 } else { samples as f64 / seconds };
         self.samples_per_second.set(Some((span, rate)));
         rate
-    }
-
-    /// Begins to bring from memory what a median goes through, for who asks soon. Nothing comes of it but that.
-    pub(crate) fn bring_near(&self) {
-        let (older, newer) = self.batches.as_slices();
-        let newest = if newer.is_empty() { older } else { newer };
-        let from = newest.len().saturating_sub(self.config.short_batches as usize);
-        // A line of memory has two of them.
-        (from..newest.len()).step_by(2).for_each(|batch| prefetch_index(newest, batch));
     }
 
     /// The newest batches, the very newest first.

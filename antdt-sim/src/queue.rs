@@ -73,11 +73,6 @@ impl<T> Queue<T> {
         bucket.list.push((at, what));
     }
 
-    /// What is due now after so many others, as far as it is known.
-    pub(crate) fn due_after(&self, others: usize) -> Option<&T> {
-        self.due.get(others).map(|(_, what)| what)
-    }
-
     pub(crate) fn pop(&mut self) -> Option<(JobTime, T)> {
         if let Some((_, what)) = self.due.pop_front() {
             return Some((self.now, what));

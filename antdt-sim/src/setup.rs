@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::format_duration;
-use antdt_core::{InvalidValue, Seed, SyncMode};
+use antdt_core::{InvalidValue, Seed};
+use antdt_job::SyncMode;
 
 use crate::world::dataset;
 
@@ -54,7 +55,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            sync: SyncMode::AllReduce,
+            sync: SyncMode::default(),
             workers: 4,
             servers: 0,
             global_batch_size: 256,
@@ -124,9 +125,9 @@ impl Setup {
                 return Err(InvalidValue::new(field, nodes, format!("at most {NODES_MAX}")));
             }
         }
-        match (self.sync.has_servers(), self.servers) {
+        match (self.sync.capabilities().needs_servers(), self.servers) {
             (true, 0) => {
-                let expected = format!("at least 1 with sync = \"{}\"", self.sync.name());
+                let expected = format!("at least 1 with sync = \"{}\"", self.sync);
                 return Err(InvalidValue::new("servers", 0, expected));
             }
             (false, 1..) => {
@@ -153,7 +154,8 @@ mod tests {
     fn a_job_that_no_machine_can_hold_is_refused_before_it_is_built() {
         let refused = |setup: Setup| setup.validate().unwrap_err().to_string();
         let plain = || Setup { global_batch_size: u32::MAX, ..Setup::default() };
-        let servers = |workers, servers| Setup { sync: SyncMode::PsAsp, workers, servers, ..plain() };
+        let servers =
+            |workers, servers| Setup { sync: "ps-asp".parse().unwrap(), workers, servers, ..plain() };
         assert_eq!(
             refused(Setup { workers: u32::MAX, ..plain() }),
             "workers = 4294967295: must be at most 262144"

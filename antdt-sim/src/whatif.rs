@@ -364,7 +364,7 @@ fn setup_of(facts: &Facts) -> Result<Setup, InvalidValue> {
     };
     let default = Setup::default();
     let mut setup = Setup {
-        sync: head.sync,
+        sync: head.sync.clone(),
         workers: head.workers,
         servers: head.servers,
         global_batch_size: head.global_batch_size,

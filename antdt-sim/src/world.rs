@@ -7,15 +7,14 @@
 //! The simulation is a function of its [`Setup`], policy and models: same seed, same history.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::Policy;
 use antdt_core::{
-    BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
-    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role, SyncMode,
+    AckPoint, BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
+    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role,
 };
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
@@ -23,7 +22,6 @@ use antdt_job::{
 };
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_shard::{Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record, Recovery, ShardLedger};
-use prefetch_index::prefetch_index;
 use slab::Slab;
 
 use crate::happening::{Happening, Observer};
@@ -53,10 +51,6 @@ const REPORT_BYTES: u64 = 60;
 /// Bytes of an entry of a contribution: an ack.
 const ACK_BYTES: u64 = 24;
 
-/// Members whose events come between the moment when memory is asked for and the one when it is needed. An event takes some
-/// hundred nanoseconds, and memory about as long: 1 was as good, 4 a little slower.
-const AHEAD: usize = 2;
-
 /// Events after which a simulation counts as one that never ends, unless the caller says otherwise.
 const EVENTS_MAX: u64 = 10_000_000_000;
 
@@ -83,10 +77,6 @@ enum Due {
     Reply(LifeId, u64, Answered),
     /// What the training thread did by itself is over.
     Over(LifeId, u64, Work),
-    /// The last gradient of the group's operation is ready.
-    AllComputed(MembershipVersion, u64),
-    /// A member of a group comes to its next operation that was foreseen to, and then was not.
-    Meets(LifeId, u64, Box<Part>),
     /// The head's answer to a registration or a farewell arrives.
     Told(LifeId, u64, Box<HeadAnswer>),
     /// What was lost on its way is sent again.
@@ -128,6 +118,7 @@ enum Work {
     Pull,
     Compute,
     Apply,
+    Advance,
     Push,
     /// To find out that the group broke.
     Break,
@@ -138,18 +129,6 @@ enum Work {
 enum Lost {
     Head(HeadEvent),
     Ledger(LedgerEvent, Duration),
-}
-
-impl Due {
-    /// Whose life it concerns, and which lines of it.
-    fn touches(&self) -> Option<(LifeId, Range<usize>)> {
-        match self {
-            Due::Reply(id, ..) => Some((*id, Life::ALL_OF_A_STEP)),
-            Due::ToLedger(id, ..) | Due::ToHead(id, ..) => Some((*id, 0..1)),
-            Due::Beat(id) | Due::Beaten(id, _) => Some((*id, Life::SESSION)),
-            _ => None,
-        }
-    }
 }
 
 /// An observer that does not look.
@@ -330,7 +309,6 @@ impl<O: Observer> World<O> {
             }
             self.events += 1;
             self.now = at;
-            self.bring_near();
             self.happen(due);
         }
         if let Some(violation) = self.violation {
@@ -338,8 +316,7 @@ impl<O: Observer> World<O> {
         }
         let result = self.ended.take().unwrap_or_else(|| Err(why.unwrap_or_default()));
         let lives = self.lives.iter().map(|life| life.usage(self.now));
-        let noted: u64 = self.groups.values().map(|group| group.ready_by(self.now)).sum();
-        let outcome = self.journal.finish(result, self.now, self.events + noted, self.ledger.counts(), lives);
+        let outcome = self.journal.finish(result, self.now, self.events, self.ledger.counts(), lives);
         Ok((outcome, self.observer))
     }
 
@@ -348,27 +325,6 @@ impl<O: Observer> World<O> {
             && let Err(violation) = self.observer.saw(self.now, what)
         {
             self.violation = Some(violation);
-        }
-    }
-
-    /// Begins to bring from memory what is due soon: first the lives, then what they and the messages point at.
-    fn bring_near(&self) {
-        if let Some((id, lines)) = self.queue.due_after(2 * AHEAD).and_then(Due::touches) {
-            self.lives[id.0 as usize].bring_near(lines);
-        }
-        match self.queue.due_after(AHEAD) {
-            Some(Due::Reply(id, ..)) => {
-                // Where the report of its step will be left, which may begin in one line and end in the next.
-                let unsaid = self.lives[id.0 as usize].session.unsaid();
-                prefetch_index(unsaid, unsaid.len());
-                prefetch_index(unsaid, unsaid.len() + 1);
-            }
-            Some(Due::ToHead(_, _, message)) => {
-                if let Some(HeadEvent::Heartbeat { reports, .. }) = self.messages.get(message.0) {
-                    (0..reports.len()).for_each(|report| prefetch_index(reports, report));
-                }
-            }
-            _ => {}
         }
     }
 
@@ -401,8 +357,6 @@ impl<O: Observer> World<O> {
             Due::Unkept(life, call) => self.unkept(life, call),
             Due::Reply(life, call, reply) => self.reply(life, call, reply),
             Due::Over(life, call, work) => self.over(life, call, work),
-            Due::AllComputed(group, operation) => self.all_computed(group, operation),
-            Due::Meets(life, call, part) => self.meets(life, call, *part),
             Due::Told(life, call, answer) => self.told(life, call, answer),
             Due::Again(life, call, lost) => self.again(life, call, lost),
             Due::Reask(life) => self.reask(life),
@@ -539,7 +493,7 @@ impl<O: Observer> World<O> {
             Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
         let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
         life.stage = Stage::Starting;
-        if holder.node.role == Role::Worker && self.setup.sync.has_servers() {
+        if holder.node.role == Role::Worker && self.setup.sync.capabilities().needs_servers() {
             life.session = life.session.awaiting_servers();
         }
         self.lives.push(life);
@@ -819,7 +773,7 @@ impl<O: Observer> World<O> {
         life.call += 1;
         self.queue.push(self.now, Due::Beat(id));
         if life.holder.node.role == Role::Worker {
-            life.worker = Some(WorkerLoop::new(life.holder, self.setup.sync, self.now));
+            life.worker = Some(WorkerLoop::new(life.holder, &self.setup.sync, self.now));
             self.begin_training(id);
         }
     }
@@ -827,13 +781,13 @@ impl<O: Observer> World<O> {
     /// With servers, only once all of them are known.
     fn begin_training(&mut self, id: LifeId) {
         let life = &self.lives[id.0 as usize];
-        if self.setup.sync.has_servers() && life.session.servers().is_empty() {
+        if self.setup.sync.capabilities().needs_servers() && life.session.servers().is_empty() {
             return;
         }
         let (call, holder) = (life.call, life.holder);
         let ready = self.now + self.models.scheduler.ready(self.now, holder, &mut self.scheduler_rng);
         // What comes before is in no report.
-        self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, self.setup.sync, ready));
+        self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, &self.setup.sync, ready));
         self.queue.push(ready, Due::Over(id, call, Work::Begin));
     }
 
@@ -901,8 +855,9 @@ impl<O: Observer> World<O> {
             return;
         }
         let life = &mut self.lives[id.0 as usize];
-        let waits_for_servers =
-            life.worker.is_some() && self.setup.sync.has_servers() && life.session.servers().is_empty();
+        let waits_for_servers = life.worker.is_some()
+            && self.setup.sync.capabilities().needs_servers()
+            && life.session.servers().is_empty();
         let notice = reply.broken_group.map(Notice::GroupBroken);
         life.session.beat_answered(self.now, *reply);
         let state = life.session.state();
@@ -920,7 +875,6 @@ impl<O: Observer> World<O> {
             self.begin_training(id);
         }
         if let Some(Notice::GroupBroken(version)) = notice {
-            self.catch_up(version);
             let life = &self.lives[id.0 as usize];
             if life.in_group_call && life.group.is_some_and(|(group, _)| group == version) {
                 self.break_off(id);
@@ -983,6 +937,7 @@ impl<O: Observer> World<O> {
             Work::Pull => Reply::Pulled,
             Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].batch, loss_sum: 0.0 },
             Work::Apply => Reply::Applied,
+            Work::Advance => Reply::Advanced,
             Work::Push => Reply::Pushed,
             Work::Break => Reply::Broken,
         }
@@ -1063,9 +1018,7 @@ impl<O: Observer> World<O> {
                 }
                 let time = self.models.compute.time(self.now, holder, samples, &mut life.rng);
                 life.busy += time;
-                if !life.group.is_some_and(|place| self.compute(id, place, self.now + time)) {
-                    self.later(id, time, Work::Compute);
-                }
+                self.later(id, time, Work::Compute);
                 None
             }
             Call::Combine { step, acks, .. } => {
@@ -1077,8 +1030,10 @@ impl<O: Observer> World<O> {
                 None
             }
             Call::Apply => Some(Work::Apply),
+            // A small part of the gradient's time, which the compute model counts.
+            Call::Advance => Some(Work::Advance),
             Call::Push { .. } => {
-                if self.setup.sync == SyncMode::PsAsp {
+                if self.setup.sync.capabilities().acks == AckPoint::Push {
                     self.journal.pushed();
                 }
                 self.transfer(id, Work::Push);
@@ -1260,7 +1215,7 @@ fn reported((report, loss_sum): (BatchReport, f64)) -> Reported {
 /// What the head is made from, as `antdt run` does.
 pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig {
     HeadConfig {
-        sync: setup.sync,
+        sync: setup.sync.clone(),
         workers: setup.workers,
         servers: setup.servers,
         global_batch_size: setup.global_batch_size,

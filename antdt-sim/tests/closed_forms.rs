@@ -10,7 +10,6 @@ use antdt_controller::policy::{ProposedAction, by_name};
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::{
     ClusterView, DetRng, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Reason, Role, Seed,
-    SyncMode,
 };
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::network::AlphaBeta;
@@ -70,11 +69,11 @@ fn run(setup: Setup, policy: &str, pace: Pace, network: impl Network + 'static) 
     outcome
 }
 
-fn setup(sync: SyncMode, workers: u32, steps: u64) -> Setup {
+fn setup(sync: &'static str, workers: u32, steps: u64) -> Setup {
     Setup {
-        sync,
+        sync: sync.parse().unwrap(),
         workers,
-        servers: u32::from(sync.has_servers()),
+        servers: u32::from(sync.starts_with("ps-")),
         global_batch_size: 60 * workers,
         samples: 60 * u64::from(workers) * steps,
         // Each worker's shard is its batch, so that no batch is cut at a shard's end.
@@ -92,9 +91,9 @@ fn a_synchronous_step_takes_what_its_slowest_worker_takes() {
     for workers in [1, 2, 4, 7] {
         for slow in [1, 2, 5] {
             let pace = Pace { per_sample: Duration::from_millis(1), slow };
-            let (steps, start) = (50, setup(SyncMode::AllReduce, workers, 50));
+            let (steps, start) = (50, setup("allreduce", workers, 50));
             // Before the first step: the start, and the plan that comes when all have joined.
-            let first = run(setup(SyncMode::AllReduce, workers, 1), "none", pace, Instant(reduce)).completed;
+            let first = run(setup("allreduce", workers, 1), "none", pace, Instant(reduce)).completed;
             let all = run(start, "none", pace, Instant(reduce)).completed;
             let step = pace.per_sample * slow * 60 + reduce;
             assert_eq!(all.since(first), step * (steps - 1), "{workers} workers, {slow} times slower");
@@ -109,7 +108,7 @@ fn at_its_own_pace_a_job_ends_within_a_shard_of_the_ideal() {
     for slow in [1, 2, 3, 5, 10] {
         for workers in [2, 4, 8] {
             let pace = Pace { per_sample: Duration::from_millis(1), slow };
-            let job = setup(SyncMode::PsAsp, workers, 97);
+            let job = setup("ps-asp", workers, 97);
             let (samples, shard) = (job.samples, job.shard_len.unwrap());
             let took = run(job, "none", pace, Instant(Duration::ZERO)).completed.since_start() - START;
             let speed: f64 = (0..workers).map(|i| 1.0 / pace.of(NodeId::worker(i)).as_secs_f64()).sum();
@@ -135,7 +134,7 @@ fn fitting_batches_gain_what_the_formula_says() {
     {
         assert_eq!((workers - 1) * fast + slow_batch, 60 * workers);
         let pace = Pace { per_sample: Duration::from_millis(1), slow };
-        let outcome = run(setup(SyncMode::AllReduce, workers, 400), "nd", pace, Instant(Duration::ZERO));
+        let outcome = run(setup("allreduce", workers, 400), "nd", pace, Instant(Duration::ZERO));
         let series = &outcome.series[&NodeId::worker(0)];
         let last = series[series.len() - 3];
         assert_eq!(
@@ -160,7 +159,7 @@ fn a_ring_costs_what_its_formula_says() {
     for workers in [2_u32, 4, 8] {
         let bytes = 8_u64 << 20;
         let network = || AlphaBeta::new(Hosts::default(), link, link, Choice::Ring).unwrap();
-        let job = |bytes| Setup { gradient_bytes: bytes, ..setup(SyncMode::AllReduce, workers, 40) };
+        let job = |bytes| Setup { gradient_bytes: bytes, ..setup("allreduce", workers, 40) };
         let pace = Pace { per_sample: Duration::from_millis(1), slow: 1 };
         let long = run(job(2 * bytes), "none", pace, network()).completed;
         let short = run(job(bytes), "none", pace, network()).completed;
@@ -200,7 +199,7 @@ fn a_step_with_a_ring_takes_its_latency_its_bytes_and_its_folding() {
         let steps = 50_u32;
         let pace = Pace { per_sample: Duration::from_millis(1), slow: 1 };
         let done = |steps| {
-            let job = Setup { gradient_bytes: bytes, ..setup(SyncMode::AllReduce, workers, steps) };
+            let job = Setup { gradient_bytes: bytes, ..setup("allreduce", workers, steps) };
             let network = AlphaBeta::new(Hosts::default(), link, link, Choice::Ring).unwrap();
             run(job, "none", pace, OnlyReduces(network)).completed
         };
@@ -303,7 +302,7 @@ impl Network for Forming {
 /// it takes to `form`.
 #[derive(Debug, Clone, Copy)]
 struct Restart {
-    sync: SyncMode,
+    sync: &'static str,
     workers: u32,
     slow: u32,
     start: Duration,
@@ -321,7 +320,7 @@ impl Restart {
         let job = Setup {
             samples,
             // Divided by the shares of any who may be there without a rest.
-            global_batch_size: if sync == SyncMode::PsAsp { 4 * workers } else { self.batch() },
+            global_batch_size: if sync == "ps-asp" { 4 * workers } else { self.batch() },
             shard_len: Some(4),
             // Orders and news are as good as immediate.
             heartbeat: Duration::from_millis(10),
@@ -331,7 +330,7 @@ impl Restart {
         let policy = RestartAt {
             at: restart.then_some(JobTime::from_duration(start + form + Self::BEFORE)),
             slow,
-            fitting: sync.is_synchronous(),
+            fitting: (sync != "ps-asp"),
         };
         let models = Models {
             compute: Box::new(Cured { per_sample: Duration::from_millis(1), slow }),
@@ -372,7 +371,7 @@ impl Restart {
 #[test]
 fn at_its_own_pace_a_restart_breaks_even_where_the_formula_says() {
     for (workers, slow, start) in [(2, 2, 2), (4, 2, 2), (4, 5, 3), (8, 3, 1)] {
-        let (sync, start, form) = (SyncMode::PsAsp, Duration::from_secs(start), Duration::ZERO);
+        let (sync, start, form) = ("ps-asp", Duration::from_secs(start), Duration::ZERO);
         let case = Restart { sync, workers, slow, start, form };
         let (others, before, after) = case.speeds();
         // It is away from its end until the new one computes: the news of its end, the order, the start.
@@ -407,7 +406,7 @@ fn in_step_a_restart_breaks_even_where_the_formula_says() {
     for (workers, slow, start, form) in [(3, 2, 5, 0), (4, 3, 5, 0), (4, 2, 8, 0), (3, 2, 5, 1), (4, 3, 5, 2)]
     {
         let (start, form) = (Duration::from_secs(start), Duration::from_secs(form));
-        let case = Restart { sync: SyncMode::AllReduce, workers, slow, start, form };
+        let case = Restart { sync: "allreduce", workers, slow, start, form };
         let (others, before, after) = case.speeds();
         let (away, wait) = ((start + form).as_secs_f64(), form.as_secs_f64());
         let break_even = (after * away + 2.0 * wait * others) / (after - before);

@@ -176,7 +176,8 @@ impl NodeEnv {
                 batch_size_max: self.spec.global_batch_size.max(1),
             },
             data_address: self.advertised(local)?,
-            awaits_servers: self.holder.node.role == Role::Worker && self.spec.sync.has_servers(),
+            awaits_servers: self.holder.node.role == Role::Worker
+                && self.spec.sync.capabilities().needs_servers(),
             call_timeout: CALL_TIMEOUT,
             master_timeout: self.spec.master_grace,
         };

@@ -50,6 +50,12 @@ impl Entry {
     }
 }
 
+/// Names of the modes of the registry that keep the model on servers, for error texts: `a or b`.
+pub fn with_servers() -> String {
+    let modes = SyncMode::examples().into_iter().filter(|mode| mode.capabilities().needs_servers());
+    modes.map(|mode| mode.name()).collect::<Vec<_>>().join(" or ")
+}
+
 /// How a worker left in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {

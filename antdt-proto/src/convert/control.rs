@@ -17,6 +17,7 @@ impl From<&core::Plan> for v1::Plan {
                 .iter()
                 .map(|(node, samples)| v1::BatchSize { worker: node.index, samples: *samples })
                 .collect(),
+            local_steps: plan.local_steps,
         }
     }
 }
@@ -28,6 +29,7 @@ impl From<v1::Plan> for core::Plan {
             core::MembershipVersion(wire.membership),
             wire.batch_sizes.into_iter().map(|b| (core::NodeId::worker(b.worker), b.samples)).collect(),
         )
+        .with_local_steps(wire.local_steps)
     }
 }
 
@@ -85,7 +87,8 @@ mod tests {
     #[test]
     fn a_plan_and_a_report_survive_the_wire() {
         let sizes = [(NodeId::worker(0), 3), (NodeId::worker(4), 9)].into_iter().collect();
-        let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes);
+        let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes)
+            .with_local_steps(Some(4));
         assert_eq!(antdt_core::Plan::from(v1::Plan::from(&plan)), plan);
 
         let holder = Holder::new(NodeId::worker(1), Incarnation(3));

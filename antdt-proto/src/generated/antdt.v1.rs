@@ -1217,6 +1217,9 @@ pub struct Plan {
     pub membership: u64,
     #[prost(message, repeated, tag = "3")]
     pub batch_sizes: ::prost::alloc::vec::Vec<BatchSize>,
+    /// Steps between two averages; absent leaves it to the sync mode.
+    #[prost(uint32, optional, tag = "4")]
+    pub local_steps: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct BatchReport {

@@ -7,7 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit, SyncMode};
+use antdt_core::{
+    AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, LocalSteps, MembershipVersion,
+    StepCommit,
+};
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 
 use super::Invariant;
@@ -37,10 +40,12 @@ struct Step {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct BatchSizeConserved {
-    sync: SyncMode,
+    mode: Capabilities,
     global: u64,
     seats: Seats,
     loaded: BTreeMap<Holder, Loaded>,
+    /// Samples in a worker's own model and in no average yet.
+    advanced: BTreeMap<Holder, u64>,
     /// Who was told so since its last batch; of those at the data's end, for ever.
     told: BTreeMap<Holder, bool>,
     /// What each worker has to take batches from.
@@ -58,10 +63,11 @@ impl BatchSizeConserved {
     /// Of this job.
     pub fn new(setup: &Setup) -> Self {
         Self {
-            sync: setup.sync,
+            mode: setup.sync.capabilities(),
             global: setup.global_batch_size.into(),
             seats: Seats::default(),
             loaded: BTreeMap::new(),
+            advanced: BTreeMap::new(),
             told: BTreeMap::new(),
             holdings: BTreeMap::new(),
             group: (MembershipVersion(0), 0),
@@ -89,11 +95,14 @@ impl BatchSizeConserved {
                     self.told.entry(holder).or_default();
                 }
             }
+            Reply::Applied => {
+                self.advanced.remove(&holder);
+            }
             // An empty batch takes its place.
             Reply::Unreadable { .. } => {
                 self.loaded.insert(holder, Loaded { short: true, ..Loaded::default() });
             }
-            Reply::Joined(joined) if self.sync == SyncMode::AllReduce && joined.membership > self.group.0 => {
+            Reply::Joined(joined) if self.mode.forms_groups() && joined.membership > self.group.0 => {
                 self.group = (joined.membership, joined.members.len());
                 self.open.retain(|(membership, _), _| *membership >= joined.membership);
             }
@@ -122,6 +131,19 @@ impl BatchSizeConserved {
                     ));
                 }
                 self.loaded.insert(holder, Loaded { samples, size, short: samples < size });
+            }
+            Call::Advance => {
+                let loaded = self.loaded.remove(&holder).unwrap_or_default();
+                *self.advanced.entry(holder).or_default() += loaded.samples;
+            }
+            Call::Combine { step, samples, .. } if self.mode.local_steps == LocalSteps::Several => {
+                // Each batch was checked by itself; how many there are is the worker's own business.
+                let advanced = self.advanced.get(&holder).copied().unwrap_or_default();
+                if *samples != advanced {
+                    return Err(format!(
+                        "{holder} has trained {advanced} samples since the last average and brings {samples} to step {step}"
+                    ));
+                }
             }
             Call::Combine { step, samples, .. } => {
                 let loaded = self.loaded.get(&holder).copied().unwrap_or_default();
@@ -197,7 +219,7 @@ impl Invariant for BatchSizeConserved {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        if !self.sync.is_synchronous() {
+        if !self.mode.waits_for_all() {
             return Ok(());
         }
         // The reply first: it may put a plan in force, which the call follows.
@@ -232,11 +254,12 @@ impl Invariant for BatchSizeConserved {
                 self.members.remove(holder);
             }
             Happening::Effect(HeadEffect::Joined(holder, joined))
-                if self.sync == SyncMode::PsBsp && !joined.finished =>
+                if self.mode.acks == AckPoint::Commit && !joined.finished =>
             {
                 self.members.insert(*holder);
             }
             Happening::Died(holder) => {
+                self.advanced.remove(holder);
                 self.holdings.remove(holder);
             }
             Happening::Effect(HeadEffect::Committed(_, commit)) => return self.committed(commit),
@@ -254,8 +277,8 @@ mod tests {
     use super::super::testing::{History, IDLE, ack, grant, holder, joined, lease, plan};
     use super::*;
 
-    fn setup(sync: SyncMode) -> Setup {
-        Setup { sync, global_batch_size: 12, workers: 2, ..Setup::default() }
+    fn setup(sync: &str) -> Setup {
+        Setup { sync: sync.parse().unwrap(), global_batch_size: 12, workers: 2, ..Setup::default() }
     }
 
     fn combine(samples: u64) -> Call {
@@ -263,7 +286,7 @@ mod tests {
     }
 
     fn in_a_group() -> History<BatchSizeConserved> {
-        let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::AllReduce)));
+        let mut history = History::new(BatchSizeConserved::new(&setup("allreduce")));
         let reply = Reply::Joined(Box::new(joined(1, &[holder(0), holder(1)], plan(1, &[8, 4]), 0)));
         history.worker(holder(0), &reply, &IDLE).worker(holder(1), &reply, &IDLE);
         history
@@ -319,7 +342,7 @@ mod tests {
     fn a_plan_adds_up() {
         let publish =
             |sizes: &[u32]| HeadEffect::Note { at: JobTime::ZERO, note: Note::Published(plan(1, sizes)) };
-        let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+        let mut history = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
         history.effect(&publish(&[6, 6])).holds();
         history.effect(&publish(&[7, 6])).fails("plan 1 adds up to 13");
     }
@@ -327,7 +350,7 @@ mod tests {
     #[test]
     fn with_servers_too_a_step_adds_up() {
         let run = |second: Option<u64>, sum: u64| {
-            let mut history = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+            let mut history = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
             let note = Note::Published(plan(1, &[8, 4]));
             history.effect(&HeadEffect::Note { at: JobTime::ZERO, note });
             let reply = Reply::Joined(Box::new(joined(1, &[], plan(1, &[8, 4]), 0)));
@@ -348,7 +371,7 @@ mod tests {
         };
         run(Some(4), 12).holds();
         run(None, 8).holds();
-        let mut late = History::new(BatchSizeConserved::new(&setup(SyncMode::PsBsp)));
+        let mut late = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
         let told = Box::new(joined(1, &[], plan(1, &[8, 4]), 0));
         let commit =
             StepCommit { step: 0, contributors: BTreeMap::new().into(), samples: 0, apply: None, end: false };

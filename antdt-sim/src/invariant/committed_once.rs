@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{
-    Ack, AckOutcome, Contribution, Fragment, Generation, Holder, JobTime, Joined, LeaseId, MembershipVersion,
-    ShardKey, Standing, StepCommit, StepResult, SyncMode,
+    Ack, AckOutcome, AckPoint, Capabilities, Contribution, Fragment, Generation, Holder, JobTime, Joined,
+    LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
@@ -43,7 +43,7 @@ struct InModel {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct CommittedOnce {
-    sync: SyncMode,
+    mode: Capabilities,
     leases: Leases,
     progress: Progress,
     keys: BTreeMap<LeaseId, ShardKey>,
@@ -74,7 +74,7 @@ impl CommittedOnce {
     /// Of this job, with a ledger of this data set.
     pub fn new(setup: &Setup, spec: &DatasetSpec) -> Self {
         Self {
-            sync: setup.sync,
+            mode: setup.sync.capabilities(),
             leases: Leases::default(),
             progress: Progress::new(spec),
             keys: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl CommittedOnce {
     /// The master settles what somebody contributed.
     fn settle(&mut self, contribution: &Contribution) -> Result<(), String> {
         let Contribution { holder, acks } = contribution;
-        if self.sync == SyncMode::AllReduce {
+        if self.mode.forms_groups() {
             let results = self.standings.values().flat_map(|s| s.applied.iter().chain(&s.prepared));
             let mut of = results.filter(|result| result.contributions.contains(contribution));
             let step = of.next().map(|result| result.step);
@@ -234,14 +234,14 @@ impl CommittedOnce {
                     self.models.insert(holder, step);
                 }
             }
-            Reply::Pushed if self.sync == SyncMode::PsAsp => {
+            Reply::Pushed if self.mode.acks == AckPoint::Push => {
                 let acks = self.loaded.remove(&holder).unwrap_or_default();
                 self.commit(holder, &acks);
             }
             _ => {}
         }
         match call {
-            Call::Load(batch) if self.sync == SyncMode::PsAsp => {
+            Call::Load(batch) if self.mode.acks == AckPoint::Push => {
                 self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
                 Ok(())
             }
@@ -278,7 +278,7 @@ impl CommittedOnce {
         let was_given_up = self.leases.fence(samples.holder).is_some();
         let not_presented =
             samples.generation != self.progress.generation && !self.registered.contains(&samples.holder);
-        samples.again || not_presented || (was_given_up && self.sync == SyncMode::PsAsp)
+        samples.again || not_presented || (was_given_up && self.mode.acks == AckPoint::Push)
     }
 }
 
@@ -368,13 +368,13 @@ mod tests {
     use super::super::testing::{History, IDLE, ack, grant, holder, joined, plan, result, spec};
     use super::*;
 
-    fn setup(sync: SyncMode) -> Setup {
-        Setup { sync, ..Setup::default() }
+    fn setup(sync: &str) -> Setup {
+        Setup { sync: sync.parse().unwrap(), ..Setup::default() }
     }
 
     /// Two workers with a shard each have combined step 0.
     fn combined() -> History<CommittedOnce> {
-        let mut history = History::new(CommittedOnce::new(&setup(SyncMode::AllReduce), &spec()));
+        let mut history = History::new(CommittedOnce::new(&setup("allreduce"), &spec()));
         let members = [holder(0), holder(1)];
         let reply = Reply::Joined(Box::new(joined(1, &members, plan(1, &[4, 4]), 0)));
         let enter = Call::Enter(Box::new(joined(1, &members, plan(1, &[4, 4]), 0)));
@@ -504,7 +504,7 @@ mod tests {
             HeadEffect::Committed(holder(0), Box::new(commit))
         };
         let new = || {
-            let mut history = History::new(CommittedOnce::new(&setup(SyncMode::PsBsp), &spec()));
+            let mut history = History::new(CommittedOnce::new(&setup("ps-bsp"), &spec()));
             history.granted(holder(0), 1, &[grant(1, 0, 0)]).head(&ready, &HeadAnswer::Parked);
             history
         };
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn a_worker_at_its_own_pace_acknowledges_what_it_has_pushed() {
         let new = || {
-            let mut history = History::new(CommittedOnce::new(&setup(SyncMode::PsAsp), &spec()));
+            let mut history = History::new(CommittedOnce::new(&setup("ps-asp"), &spec()));
             history.generation(1).granted(holder(0), 1, &[grant(1, 0, 0)]);
             history.worker(holder(0), &Reply::Slept, &Call::Load(super::super::testing::batch(4)));
             history

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use antdt_core::{Exit, Holder, JobTime, NodeId, Role, SyncMode};
+use antdt_core::{Capabilities, Exit, Holder, JobTime, NodeId, Role};
 use antdt_job::{Call, End, HeadEffect, HeadEvent, Reply};
 use antdt_shard::ledger::Record;
 
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(6 * 3600);
 #[derive(Debug)]
 pub struct EpochEnds {
     limit: Duration,
-    sync: SyncMode,
+    mode: Capabilities,
     max_restarts: u32,
     calm: Option<JobTime>,
     /// When samples were acknowledged last.
@@ -41,10 +41,10 @@ pub struct EpochEnds {
 
 impl EpochEnds {
     /// Of this job.
-    pub const fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup) -> Self {
         Self {
             limit: LIMIT,
-            sync: setup.sync,
+            mode: setup.sync.capabilities(),
             max_restarts: setup.max_restarts,
             calm: None,
             acked: JobTime::ZERO,
@@ -71,7 +71,7 @@ impl EpochEnds {
         if why == "all workers were lost at once, and the model with them" {
             return match self.models.first() {
                 Some(holder) => wrong(&format!("{holder} has the model")),
-                None if self.sync != SyncMode::AllReduce => wrong("the servers have the model"),
+                None if self.mode.needs_servers() => wrong("the servers have the model"),
                 None => Ok(()),
             };
         }
@@ -108,7 +108,7 @@ impl Invariant for EpochEnds {
             }
             Happening::Head(HeadEvent::Exited(holder, exit, _), _) => self.exit = Some((*holder, *exit)),
             Happening::Worker(holder, reply, call) => {
-                if matches!(reply, Reply::Entered) && self.sync == SyncMode::AllReduce {
+                if matches!(reply, Reply::Entered) && self.mode.forms_groups() {
                     self.models.insert(*holder);
                 }
                 if let Call::Stop(end) = call {

@@ -14,6 +14,8 @@ pub(super) struct Holding {
     names: BTreeMap<LeaseId, ShardKey>,
     /// Parts of shards, up to here, in the batch that is out.
     batch: Vec<(ShardKey, u64)>,
+    /// Parts of shards, up to here, in the worker's own model and not yet in an average.
+    advanced: BTreeMap<ShardKey, u64>,
     /// What the call that is out acknowledges, and what it presents.
     acks: Acks,
     held: Vec<Held>,
@@ -24,9 +26,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Samples that it holds and that are not part of the model; 0 if it goes on without a batch this time.
+    /// Samples that it holds and that are in no model; 0 if it goes on without a batch this time.
     pub(super) fn left(&self) -> u64 {
-        if self.failed { 0 } else { self.shards.values().map(|(len, committed)| len - committed).sum() }
+        let left = |(key, (len, committed)): (&ShardKey, &(u64, u64))| {
+            len - self.advanced.get(key).map_or(*committed, |to| *to.max(committed))
+        };
+        if self.failed { 0 } else { self.shards.iter().map(left).sum() }
     }
 
     /// The worker, which is `holder`, is told something.
@@ -54,6 +59,7 @@ impl Holding {
                 }
             }
             Reply::Applied => self.commit(),
+            Reply::Unreadable { .. } => self.batch.clear(),
             Reply::Committed(commit) if commit.contributors.contains_key(&holder) => self.commit(),
             _ => {}
         }
@@ -82,6 +88,7 @@ impl Holding {
                 self.give_up(at.lease);
                 self.failed = true;
             }
+            Call::Advance => self.advanced.extend(self.batch.drain(..)),
             Call::Load(batch) => {
                 self.failed = false;
                 self.batch.clear();
@@ -100,7 +107,7 @@ impl Holding {
 
     /// The batch that is out is part of the model.
     fn commit(&mut self) {
-        for (key, to) in self.batch.drain(..) {
+        for (key, to) in std::mem::take(&mut self.advanced).into_iter().chain(self.batch.drain(..)) {
             if let Some((len, committed)) = self.shards.get_mut(&key) {
                 *committed = to.max(*committed);
                 if committed >= len {

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use antdt_core::{BatchReport, Holder, JobTime, MembershipVersion, PlanVersion, Role, StepCommit, SyncMode};
+use antdt_core::{
+    BatchReport, Capabilities, Holder, JobTime, MembershipVersion, PlanVersion, Role, StepCommit,
+};
 use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
 
 use super::Invariant;
@@ -19,7 +21,7 @@ const STEPS_MAX: usize = 4096;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct PlanAppliesAtOneIteration {
-    sync: SyncMode,
+    mode: Capabilities,
     seats: Seats,
     /// The newest step of each group that lately took one, and the plan of the first who came to it.
     open: BTreeMap<MembershipVersion, (u64, PlanVersion)>,
@@ -35,7 +37,7 @@ impl PlanAppliesAtOneIteration {
     /// Of this job.
     pub fn new(setup: &Setup) -> Self {
         Self {
-            sync: setup.sync,
+            mode: setup.sync.capabilities(),
             seats: Seats::default(),
             open: BTreeMap::new(),
             said: BTreeMap::new(),
@@ -109,7 +111,7 @@ impl Invariant for PlanAppliesAtOneIteration {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        if !self.sync.is_synchronous() {
+        if !self.mode.waits_for_all() {
             return Ok(());
         }
         if let Happening::Worker(holder, Reply::Agreed(verdict), _) = what {

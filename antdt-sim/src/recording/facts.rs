@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::trace::{End, Kind};
-use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role, SyncMode};
+use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
 use serde::Deserialize;
@@ -369,7 +369,7 @@ impl Gathering {
         if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
             return;
         }
-        if self.facts.head.sync.is_synchronous() {
+        if self.facts.head.sync.capabilities().waits_for_all() {
             self.facts.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {
                 self.recent_steps.pop_first();
@@ -429,7 +429,7 @@ impl Gathering {
                 | Note::Evaluated(_) => {}
             },
             Effect::Joined(holder, _) => {
-                if self.facts.formed.is_none() && self.facts.head.sync == SyncMode::AllReduce {
+                if self.facts.formed.is_none() && self.facts.head.sync.capabilities().forms_groups() {
                     self.told = at;
                     self.entering.insert(holder);
                 }

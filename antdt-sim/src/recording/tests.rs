@@ -5,7 +5,7 @@ use antdt_controller::policy;
 use antdt_core::trace::{self, Kind};
 use antdt_core::{
     BatchReport, DeviceClass, Exit, Generation, Holder, Incarnation, Iteration, JobTime, Machine, NodeId,
-    NodeInfo, Phase, PlanVersion, RequestId, Seed, Standing, SyncMode,
+    NodeInfo, Phase, PlanVersion, RequestId, Seed, Standing,
 };
 use antdt_job::{Head, HeadConfig, HeadEvent, HeadSettings, Registration};
 use antdt_monitor::MonitorConfig;
@@ -82,7 +82,7 @@ fn heartbeat(holder: Holder, first: u64, compute: &[Duration]) -> HeadEvent {
 /// Two workers begin; one is killed and registers again.
 fn trace() -> Vec<u8> {
     let config = HeadConfig {
-        sync: SyncMode::AllReduce,
+        sync: "allreduce".parse().unwrap(),
         workers: 2,
         servers: 0,
         global_batch_size: 20,

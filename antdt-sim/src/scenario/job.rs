@@ -1,8 +1,8 @@
 //! The job of a scenario.
 
 use antdt_controller::policy;
-use antdt_core::text::nearest;
-use antdt_core::{InvalidValue, SyncMode};
+use antdt_core::InvalidValue;
+use antdt_job::SyncMode;
 use serde::Deserialize;
 
 use super::ScenarioError;
@@ -41,7 +41,7 @@ impl Default for JobFile {
     fn default() -> Self {
         let setup = Setup::default();
         Self {
-            sync: setup.sync.name().to_owned(),
+            sync: setup.sync.to_string(),
             policy: "nd".to_owned(),
             workers: setup.workers,
             servers: setup.servers,
@@ -86,13 +86,7 @@ impl JobFile {
 }
 
 fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
-    let names = SyncMode::ALL.map(SyncMode::name);
-    let found = SyncMode::ALL.into_iter().find(|mode| mode.name() == text);
-    found.ok_or_else(|| {
-        let hint =
-            nearest(text, &names).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
-        InvalidValue::new("job.sync", text, format!("one of {}{hint}", names.join(", ")))
-    })
+    text.parse().map_err(|error: InvalidValue| InvalidValue { field: "job.sync".to_owned(), ..error })
 }
 
 /// By the rules of `antdt run`.

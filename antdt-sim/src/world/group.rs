@@ -51,7 +51,7 @@ pub(super) struct Group {
     pub(super) source: Option<usize>,
     /// A member died, left or was late: no further operation ends well.
     pub(super) broken: bool,
-    /// By rank: the call in which the member waits for the open operation, or is foreseen to.
+    /// By rank: the call in which the member waits for the open operation.
     calls: Vec<u64>,
     /// The memory of the operation before.
     spare: Vec<u64>,
@@ -65,11 +65,6 @@ pub(super) struct Group {
     /// When the first member came, and the last one.
     pub(super) first: JobTime,
     pub(super) last: JobTime,
-    /// By rank: when the member's gradient is ready, if it comes [in thought](super::World::foresees) only.
-    ready: Vec<JobTime>,
-    /// How many come so, and when the last of them is ready.
-    pub(super) ready_count: usize,
-    pub(super) ready_last: JobTime,
     /// All have come; the result is on its way.
     pub(super) under_way: bool,
     /// By rank, if somebody died while the result was on its way.
@@ -84,7 +79,6 @@ impl Group {
     pub(super) fn new(members: Vec<LifeId>, holders: Arc<[Holder]>, source: Option<usize>) -> Self {
         Self {
             calls: vec![NO_CALL; members.len()],
-            ready: vec![JobTime::NEVER; members.len()],
             members: members.into(),
             holders,
             source,
@@ -96,8 +90,6 @@ impl Group {
             arrived: 0,
             first: JobTime::NEVER,
             last: JobTime::ZERO,
-            ready_count: 0,
-            ready_last: JobTime::ZERO,
             under_way: false,
             fates: None,
             operation: 0,
@@ -107,63 +99,10 @@ impl Group {
 
     /// A member comes to the open operation, in this call.
     pub(super) fn come(&mut self, at: JobTime, rank: usize, call: u64, part: Part) {
-        self.arrive(at);
-        self.bring(rank, call, part);
-    }
-
-    fn arrive(&mut self, at: JobTime) {
         self.first = self.first.min(at);
         self.last = self.last.max(at);
         self.arrived += 1;
-    }
-
-    /// Whether it can be [foreseen](Self::foresee) who comes with a gradient.
-    pub(super) fn is_foreseeable(&self) -> bool {
-        self.timer_armed && !self.broken && matches!(self.sum, None | Some(Sum::Combined { .. }))
-    }
-
-    /// A member will come to the open operation at `at` with its gradient, as far as one can foresee.
-    pub(super) fn foresee(&mut self, at: JobTime, rank: usize, call: u64, part: Part) {
-        self.ready[rank] = at;
-        self.ready_count += 1;
-        self.ready_last = self.ready_last.max(at);
         self.bring(rank, call, part);
-    }
-
-    /// Whether everybody has come, at least in thought.
-    pub(super) fn all_foreseen(&self) -> bool {
-        self.arrived + self.ready_count == self.members.len()
-    }
-
-    /// Those who came in thought come in fact, if it is time. How many do; and of those who do not, when they will, and what
-    /// they will bring, in which call.
-    pub(super) fn catch_up(&mut self, now: JobTime) -> (u64, Vec<(JobTime, usize, u64, Part)>) {
-        let (mut come, mut still) = (0, Vec::new());
-        let mut ready = std::mem::take(&mut self.ready);
-        for (rank, at) in ready.iter_mut().enumerate() {
-            let at = std::mem::replace(at, JobTime::NEVER);
-            if at <= now {
-                come += 1;
-                self.arrive(at);
-            } else if at < JobTime::NEVER {
-                let (call, part) = self.take_back(rank);
-                still.push((at, rank, call, part));
-            }
-        }
-        self.ready = ready;
-        (self.ready_count, self.ready_last) = (0, JobTime::ZERO);
-        (come, still)
-    }
-
-    /// Takes back what was [brought](Self::foresee) in thought: the call, and the gradient.
-    fn take_back(&mut self, rank: usize) -> (u64, Part) {
-        let call = std::mem::replace(&mut self.calls[rank], NO_CALL);
-        let acks = std::mem::take(&mut self.contribution(rank).acks);
-        let Some(Sum::Combined { step, acks: count }) = &mut self.sum else {
-            unreachable!("only gradients are foreseen, and only in an operation that adds them up");
-        };
-        *count -= acks.len() as u64;
-        (call, Part::Combine { step: *step, acks })
     }
 
     fn bring(&mut self, rank: usize, call: u64, part: Part) {
@@ -202,12 +141,7 @@ impl Group {
         StepResult { step, contributions }
     }
 
-    /// How many of those who come in thought are ready by `now`.
-    pub(super) fn ready_by(&self, now: JobTime) -> u64 {
-        self.ready.iter().map(|at| u64::from(*at <= now && *at < JobTime::NEVER)).sum()
-    }
-
-    /// By rank, the call in which each member waits that has come. Nobody is foreseen to once the group has caught up.
+    /// By rank, the call in which each member waits that has come.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         self.calls.iter().copied().enumerate().filter(|(_, call)| *call != NO_CALL)
     }

@@ -1,15 +1,11 @@
 //! One life of a node: a process, from its launch to its end.
 
-use std::mem::offset_of;
-use std::ops::Range;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::AgentSession;
 use antdt_core::{DetRng, Generation, Holder, JobTime, MembershipVersion, Seed};
 use antdt_job::{HeadEvent, WorkerLoop};
-use prefetch_index::prefetch_index;
 
 use crate::journal::Usage;
 
@@ -30,10 +26,8 @@ pub(super) enum Stage {
     Dead,
 }
 
-/// Laid out as written: what each event touches comes first and next to the front of the training loop, in as few lines of
-/// memory as it takes. With thousands of lives each event finds them far from the processor.
+/// A process on the virtual clock, and the machines in it.
 #[derive(Debug)]
-#[repr(C, align(64))]
 pub(super) struct Life {
     /// Number of the call that is under way; a reply to an older one is void.
     pub(super) call: u64,
@@ -45,11 +39,10 @@ pub(super) struct Life {
     pub(super) group: Option<(MembershipVersion, u32)>,
     pub(super) holder: Holder,
     pub(super) stage: Stage,
-    /// Whether it waits for the others of its group, or is foreseen to.
+    /// Whether it waits for the others of its group.
     pub(super) in_group_call: bool,
     /// Attempts of the call under way that were lost.
     pub(super) attempts: u16,
-    // Here the second line begins.
     pub(super) rng: DetRng,
     /// Time spent on gradients.
     pub(super) busy: Duration,
@@ -63,7 +56,6 @@ pub(super) struct Life {
     pub(super) trained: bool,
     /// Whether something will look after what is parked.
     pub(super) reask_armed: bool,
-    // Here the third.
     /// `None` for a server.
     pub(super) worker: Option<WorkerLoop>,
     pub(super) session: AgentSession,
@@ -88,16 +80,6 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Bytes that memory gives at a time.
-    const LINE: usize = align_of::<Self>();
-
-    /// The lines that the session is in.
-    pub(super) const SESSION: Range<usize> =
-        offset_of!(Self, session) / Self::LINE..offset_of!(Self, parked).div_ceil(Self::LINE);
-
-    /// The lines that a step takes: up to the session.
-    pub(super) const ALL_OF_A_STEP: Range<usize> = 0..Self::SESSION.end;
-
     pub(super) fn new(
         holder: Holder,
         seed: Seed,
@@ -135,16 +117,6 @@ impl Life {
             busy_until: JobTime::ZERO,
             served: (0, Duration::ZERO),
             reports: 0,
-        }
-    }
-
-    /// Begins to bring some lines of it from memory.
-    ///
-    /// With thousands of lives each event finds its own far from the processor, which cannot know where the next one goes.
-    pub(super) fn bring_near(&self, lines: Range<usize>) {
-        for line in lines {
-            // It lies at the front, and nothing is read: only places are named.
-            prefetch_index(slice::from_ref(&self.call), line * Self::LINE / size_of_val(&self.call));
         }
     }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use antdt_collective::lanes::Lanes;
 use antdt_core::{JobTime, Joined, MembershipVersion};
+use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
-use antdt_job::{Call, Reply};
 
 use super::group::{Fate, Group, Part, Sum};
-use super::life::{Life, LifeId};
-use super::{ACK_BYTES, AHEAD, Due, Work, World};
+use super::life::LifeId;
+use super::{ACK_BYTES, Due, Work, World};
 use crate::happening::Observer;
 use crate::model::Collective;
 
@@ -69,9 +69,7 @@ impl<O: Observer> World<O> {
         group.come(now, rank as usize, call, part);
         if group.arrived == group.members.len() {
             self.operate(version);
-        } else if group.timer_armed {
-            self.await_foreseen(version);
-        } else {
+        } else if !group.timer_armed {
             group.timer_armed = true;
             let due = now + self.lives[id.0 as usize].timeout;
             self.queue.push(due, Due::Late(version));
@@ -89,88 +87,6 @@ impl<O: Observer> World<O> {
 
     fn later_broken(&mut self, id: LifeId, call: u64, after: Duration) {
         self.queue.push(self.now + after, Due::Over(id, call, Work::Break));
-    }
-
-    /// The training thread of a member computes; its gradient is ready at `at`. Whether that was [foreseen](Self::foresees).
-    pub(super) fn compute(&mut self, id: LifeId, place: (MembershipVersion, u32), at: JobTime) -> bool {
-        let (version, rank) = place;
-        if !self.foresees(version, at) {
-            return false;
-        }
-        let computed = self.result_of(id, Work::Compute);
-        let life = &mut self.lives[id.0 as usize];
-        let worker = life.worker.as_mut().expect("it has just asked for this");
-        life.call += 1;
-        // Nobody asks before the gradient is ready, unless something is not as foreseen.
-        life.in_group_call = true;
-        // Ahead of time: right because a gradient that is ready neither asks the session nor tells it anything.
-        let Call::Combine { step, acks, .. } = worker.step(at, &mut life.session, &computed) else {
-            unreachable!("who has computed in a group gives it the gradient");
-        };
-        let call = life.call;
-        if let Some(group) = self.groups.get_mut(&version) {
-            group.foresee(at, rank as usize, call, Part::Combine { step, acks });
-        }
-        self.await_foreseen(version);
-        true
-    }
-
-    /// Whether nothing can come of a gradient of this group's that is ready at `at` but that its member waits for the others.
-    ///
-    /// Members are ready in random order, and each is a walk to another place in memory. So a member comes to the operation
-    /// in thought as soon as it computes, when all that is needed is near, and all of them come in fact when the last
-    /// one is ready. What happens meanwhile and was not foreseen, as a death is, has them [catch up](Self::catch_up) before.
-    fn foresees(&self, version: MembershipVersion, at: JobTime) -> bool {
-        // Who looks on sees things when they happen, and who stands still or is cut off meanwhile comes later.
-        let calm = !self.observer.watches() && self.now >= self.quiet_from && at < self.fault_due;
-        calm && self.groups.get(&version).is_some_and(Group::is_foreseeable)
-    }
-
-    /// If everybody has come, at least in thought: all of them do when the last one is ready.
-    fn await_foreseen(&mut self, version: MembershipVersion) {
-        let Some(group) = self.groups.get(&version) else { return };
-        if group.all_foreseen() {
-            if group.ready_last > self.now {
-                self.queue.push(group.ready_last, Due::AllComputed(version, group.operation));
-            } else {
-                self.catch_up(version);
-            }
-        }
-    }
-
-    /// The last gradient is ready, unless something happened that was not foreseen.
-    pub(super) fn all_computed(&mut self, version: MembershipVersion, operation: u64) {
-        // It was one of those that [come](Self::catch_up), and is counted there.
-        self.events -= 1;
-        if self.groups.get(&version).is_some_and(|group| group.operation == operation) {
-            self.catch_up(version);
-        }
-    }
-
-    /// What was foreseen of a group becomes fact as far as it is past: those whose gradients are ready come to the operation,
-    /// each at the time when it was. Those who still compute come one by one when they are done.
-    pub(super) fn catch_up(&mut self, version: MembershipVersion) {
-        let now = self.now;
-        let Some(group) = self.groups.get_mut(&version).filter(|group| group.ready_count > 0) else { return };
-        let (come, still) = group.catch_up(now);
-        self.events += come;
-        for (at, rank, call, part) in still {
-            let id = group.members[rank];
-            self.lives[id.0 as usize].in_group_call = false;
-            self.queue.push(at, Due::Meets(id, call, Box::new(part)));
-        }
-        if group.arrived == group.members.len() {
-            self.operate(version);
-        }
-    }
-
-    /// A member comes to the group's next operation that was thought to have come in time.
-    pub(super) fn meets(&mut self, id: LifeId, call: u64, part: Part) {
-        let life = &self.lives[id.0 as usize];
-        if life.is_dead() || life.call != call {
-            return;
-        }
-        self.meet(id, part);
     }
 
     /// How long the operation takes that all have come to, the last one at `begin`.
@@ -219,9 +135,6 @@ impl<O: Observer> World<O> {
         };
         let calls = group.take();
         for (rank, call) in calls.iter() {
-            if let Some(next) = members.get(rank + AHEAD) {
-                self.lives[next.0 as usize].bring_near(Life::ALL_OF_A_STEP);
-            }
             let id = members[rank];
             let life = &mut self.lives[id.0 as usize];
             if life.is_dead() || life.call != call {
@@ -259,7 +172,6 @@ impl<O: Observer> World<O> {
 
     /// A member is not there any more: it died, or it met the master.
     pub(super) fn leave_group(&mut self, version: MembershipVersion, dead: Option<LifeId>) {
-        self.catch_up(version);
         let Some(group) = self.groups.get_mut(&version) else { return };
         if dead.is_some() && group.under_way {
             return self.draw_fates(version);
@@ -304,7 +216,6 @@ impl<O: Observer> World<O> {
 
     /// Members may have waited for others longer than they may.
     pub(super) fn late(&mut self, version: MembershipVersion) {
-        self.catch_up(version);
         let now = self.now;
         let Some(group) = self.groups.get_mut(&version) else { return };
         group.timer_armed = false;

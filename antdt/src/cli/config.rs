@@ -75,7 +75,8 @@ pub(super) fn resolve(
                 | Form::Truth
                 | Form::Text
                 | Form::Duration
-                | Form::OneOf(_) => (vec![text], Origin::Variable(name)),
+                | Form::OneOf(_)
+                | Form::Usage(_) => (vec![text], Origin::Variable(name)),
             },
             (true, None) => continue,
         };
@@ -292,7 +293,9 @@ fn form_text(form: &Form, unit: &str) -> String {
         Form::Truth => "`true` or `false`".to_owned(),
         Form::Text => format!("`{unit}`"),
         Form::Duration => "a time with its unit: `250ms`, `10s`, `1m30s`".to_owned(),
-        Form::OneOf(names) => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        Form::OneOf(names) | Form::Usage(names) => {
+            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        }
         Form::List(each) => format!("list of {}", form_text(each, unit)),
     }
 }

@@ -31,7 +31,7 @@ const COMMANDS: [&str; 12] = [
 pub(super) fn help(setting: &Setting) -> String {
     let doc = setting.doc();
     let names = match setting.form() {
-        Form::OneOf(names) => format!(": {}", names.join(", ")),
+        Form::OneOf(names) | Form::Usage(names) => format!(": {}", names.join(", ")),
         Form::List(_) => "; may be repeated".to_owned(),
         Form::Whole { .. } | Form::Number | Form::Truth | Form::Text | Form::Duration => String::new(),
     };
@@ -65,6 +65,7 @@ pub(super) fn with_settings(command: Clap) -> Clap {
             | Form::Text
             | Form::Duration
             | Form::OneOf(_)
+            | Form::Usage(_)
             | Form::List(_) => arg.value_name(setting.unit),
         });
     }

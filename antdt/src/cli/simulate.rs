@@ -70,7 +70,7 @@ type Shared = (&'static str, fn(&JobSpec, &mut Setup));
 
 const SHARED: [Shared; 12] = [
     ("servers", |job, setup| setup.servers = job.servers),
-    ("sync", |job, setup| setup.sync = job.sync),
+    ("sync", |job, setup| setup.sync = job.sync.clone()),
     ("epochs", |job, setup| setup.epochs = job.epochs),
     ("global-batch-size", |job, setup| setup.global_batch_size = job.global_batch_size),
     ("seed", |job, setup| setup.seed = Seed(job.seed)),

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use antdt_collective::schedule::Choice;
 use antdt_controller::policy;
+use antdt_core::InvalidValue;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::{format_duration, nearest};
-use antdt_core::{InvalidValue, SyncMode};
+use antdt_core::InvalidValue;
 use antdt_job::limits::MASTER_TIMEOUT;
+use antdt_job::mode::{self, SyncMode};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
@@ -52,10 +54,10 @@ settings! {
 
     /// Worker processes on this machine.
     workers: u32 = 1, "nproc-per-node", "N", least 1;
-    /// Parameter servers, with --sync ps-bsp or ps-asp.
+    /// Parameter servers, for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
-    /// How gradients are combined.
-    sync: SyncMode = SyncMode::AllReduce, "sync", "MODE";
+    /// How workers combine what they compute.
+    sync: SyncMode = SyncMode::default(), "sync", "MODE";
     /// Policy that decides how the job reacts to stragglers.
     policy: String = "nd".to_owned(), "policy", "NAME", among policy::NAMES;
     /// Built-in model that is trained.
@@ -114,7 +116,7 @@ settings! {
     master_grace: Duration = MASTER_TIMEOUT, "master-grace", "TIME";
     /// Longest wait for a peer within one collective operation.
     collective_timeout: Duration = Duration::from_secs(30), "collective-timeout", "TIME";
-    /// Algorithm of all-reduce, with --sync allreduce.
+    /// Algorithm of all-reduce, for a --sync that keeps the model in the workers.
     algorithm: Choice = Choice::default(), "algorithm", "NAME";
     /// No progress line and no table.
     quiet: bool = false, "quiet", "";
@@ -338,14 +340,18 @@ impl JobSpec {
     }
 
     fn validate_servers(&self) -> Result<(), InvalidValue> {
-        match (self.sync.has_servers(), self.servers) {
+        match (self.sync.capabilities().needs_servers(), self.servers) {
             (true, 0) => {
                 let expected =
-                    format!("at least 1 with --sync {}, which keeps the model on servers", self.sync.name());
+                    format!("at least 1 with --sync {}, which keeps the model on servers", self.sync);
                 Err(InvalidValue::new("--servers", 0, expected))
             }
             (false, servers) if servers > 0 => {
-                let expected = "0 with --sync allreduce; choose --sync ps-bsp or ps-asp to use servers";
+                let expected = format!(
+                    "0 with --sync {}; choose --sync {} to use servers",
+                    self.sync,
+                    mode::with_servers()
+                );
                 Err(InvalidValue::new("--servers", servers, expected))
             }
             _ => Ok(()),

@@ -6,8 +6,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use antdt_collective::schedule::Choice;
+use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
-use antdt_core::{InvalidValue, SyncMode};
+use antdt_job::SyncMode;
+use antdt_job::mode::{Entry, REGISTRY};
 use serde_json::{Value as Json, json};
 
 /// What the texts of a setting look like: for the help, the list of settings and the schema of the job file.
@@ -28,6 +30,8 @@ pub enum Form {
     Duration,
     /// One of these names.
     OneOf(Vec<String>),
+    /// One of these names; what follows `=` in one stands for a setting of it, such as `STEPS` in `name=STEPS`.
+    Usage(Vec<String>),
     /// Several values: a flag that may be repeated, an array in a job file, `;` between them in a variable.
     List(Box<Form>),
 }
@@ -49,6 +53,13 @@ impl Form {
                 "examples": ["250ms", "10s", "1m30s"],
             }),
             Self::OneOf(names) => json!({ "type": "string", "enum": names }),
+            Self::Usage(usages) => {
+                let pattern = |usage: &String| match usage.split_once('=') {
+                    Some((name, _)) => json!({ "type": "string", "pattern": format!("^{name}=.+$") }),
+                    None => json!({ "const": usage }),
+                };
+                json!({ "anyOf": usages.iter().map(pattern).collect::<Vec<_>>() })
+            }
             Self::List(each) => json!({ "type": "array", "items": each.schema() }),
         }
     }
@@ -252,15 +263,15 @@ impl<T: Value> Value for Vec<T> {
 
 impl Value for SyncMode {
     fn form() -> Form {
-        Form::OneOf(Self::ALL.map(|mode| mode.name().to_owned()).to_vec())
+        Form::Usage(REGISTRY.iter().map(Entry::usage).collect())
     }
 
     fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        choose(flag, text, &Self::ALL, Self::name)
+        text.parse().map_err(|error| InvalidValue { field: flag.to_owned(), ..error })
     }
 
     fn to_json(&self) -> Json {
-        json!(self.name())
+        json!(self.to_string())
     }
 }
 

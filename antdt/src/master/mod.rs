@@ -156,7 +156,7 @@ pub async fn run(
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let watch = Arc::new(Mutex::new(ShardWatch::default()));
     let config = HeadConfig {
-        sync: spec.sync,
+        sync: spec.sync.clone(),
         workers: spec.workers,
         servers: spec.servers,
         global_batch_size: spec.global_batch_size,
@@ -184,7 +184,7 @@ pub async fn run(
     let _run_dir = announce(spec, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
-    let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync, spec.workers)));
+    let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync.capabilities(), spec.workers)));
     let console = Console::start(spec.quiet);
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
@@ -540,7 +540,7 @@ fn report(
         samples,
         steps: recorder.steps,
         policy: spec.policy.clone(),
-        sync: spec.sync.name().to_owned(),
+        sync: spec.sync.to_string(),
         seed: spec.seed,
         emulated: spec.emulate_speed.is_some(),
         actions: recorder.actions,

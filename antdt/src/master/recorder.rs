@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{BatchReport, Holder, JobTime, NodeId, Phase, Plan, PlanVersion, Role, SyncMode};
+use antdt_core::{
+    AckPoint, BatchReport, Capabilities, Holder, JobTime, NodeId, Phase, Plan, PlanVersion, Role,
+};
 use antdt_job::Note;
 
 use crate::report::{ActionEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
@@ -16,7 +18,7 @@ const LOSS_MEMORY: f64 = 0.95;
 /// The growing record of one job.
 #[derive(Debug, Clone)]
 pub(super) struct Recorder {
-    sync: SyncMode,
+    mode: Capabilities,
     pub(super) actions: Vec<ActionEntry>,
     pub(super) events: Vec<EventEntry>,
     pub(super) workers: BTreeMap<NodeId, WorkerEntry>,
@@ -33,10 +35,10 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(sync: SyncMode, workers: u32) -> Self {
+    pub(super) fn new(mode: Capabilities, workers: u32) -> Self {
         let workers = (0..workers).map(NodeId::worker).map(|node| (node, WorkerEntry::new(node))).collect();
         Self {
-            sync,
+            mode,
             actions: Vec::new(),
             events: Vec::new(),
             workers,
@@ -94,7 +96,7 @@ impl Recorder {
 
     /// A life that took part ended without leaving, while this plan was in force on it.
     fn died(&mut self, node: NodeId, plan: PlanVersion) {
-        if self.sync == SyncMode::PsAsp {
+        if self.mode.acks == AckPoint::Push {
             let batch = self.plans.get(&plan).and_then(|plan| plan.batch_sizes.get(&node));
             self.repeated_at_most += u64::from(batch.copied().unwrap_or(0));
         }
@@ -126,7 +128,7 @@ impl Recorder {
         if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
             return;
         }
-        if self.sync.is_synchronous() {
+        if self.mode.waits_for_all() {
             self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {
                 self.recent_steps.pop_first();

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use antdt_agent::{Meter, Part, Reported, SessionState};
-use antdt_core::{Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed, SyncMode};
+use antdt_core::{Barrier, Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed};
 use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness};
 
 use crate::node::NodeEnv;
@@ -18,11 +18,11 @@ const BEAT: Duration = Duration::from_millis(100);
 /// # Errors
 /// If the server cannot start, or loses its master.
 pub fn run(env: &NodeEnv, layout: &ParamLayout, optimizer: OptimizerSpec) -> Result<(), WorkerError> {
-    let staleness = match env.spec.sync {
-        SyncMode::PsBsp | SyncMode::AllReduce => Staleness::Synchronous,
+    let staleness = match env.spec.sync.capabilities().barrier {
+        Barrier::All => Staleness::Synchronous,
         // Every sample weighs the same: a push of n samples counts n / (mean batch of a worker).
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
-        SyncMode::PsAsp => {
+        Barrier::Nobody => {
             Staleness::Unbounded { scale: env.spec.workers as f32 / env.spec.global_batch_size as f32 }
         }
     };

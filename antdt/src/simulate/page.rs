@@ -32,7 +32,7 @@ pub fn render(trace: &str, setup: &Setup, runs: &[Run], notes: &[&str]) -> Strin
          <p class=\"hint\">Simulated from seed {}: {}, {}, {} samples, {}, {} samples per step.</p>\n\
          {notes}</header>\n",
         setup.seed.0,
-        setup.sync.name(),
+        setup.sync,
         counted(setup.workers.into(), "worker"),
         grouped(setup.samples),
         counted(setup.epochs.into(), "epoch"),

@@ -2,8 +2,8 @@
 
 use antdt_agent::runtime::Agent;
 use antdt_core::port::{SeamError, ShardSource};
-use antdt_core::{Ack, AckOutcome, Exchanged, Holder, Retry, SyncMode};
-use antdt_job::{Call, End, Reply, WorkerLoop};
+use antdt_core::{Ack, AckOutcome, Exchanged, Holder, Retry};
+use antdt_job::{Call, End, Reply, SyncMode, WorkerLoop};
 
 use super::error::WorkerError;
 
@@ -30,7 +30,7 @@ pub(super) struct Finished {
 /// Trains until the end of the data, or until the node is drained.
 pub(super) fn drive<S>(
     agent: &Agent,
-    sync: SyncMode,
+    sync: &SyncMode,
     source: &S,
     combiner: &mut impl Combiner,
 ) -> Result<Finished, WorkerError>

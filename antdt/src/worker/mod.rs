@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
 use antdt_collective::runtime::Listener;
-use antdt_core::{MembershipVersion, OptimizerSpec, Seed, SyncMode};
+use antdt_core::{MembershipVersion, ModelPlace, OptimizerSpec, Seed};
 use antdt_model::{PsClient, PsClientConfig};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
@@ -60,11 +60,13 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
         },
     );
     let mut compute = Compute::new(trainer, Pacing::new(env.spec.clone(), env.holder, env.job_start));
-    match env.spec.sync {
-        SyncMode::AllReduce => {
+    let sync = &env.spec.sync;
+    match sync.capabilities().model {
+        ModelPlace::Replicas | ModelPlace::PerWorker => {
             let timeout = env.spec.collective_timeout;
             let ring = Ring {
                 agent: &agent,
+                sync,
                 listener: &listener,
                 interrupt: &interrupt,
                 timeout,
@@ -75,7 +77,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
             let (finished, replica) = reduce::train(&ring, &source, &mut compute)?;
             finish(&agent, &mut compute, finished, replica)
         }
-        sync @ (SyncMode::PsBsp | SyncMode::PsAsp) => {
+        ModelPlace::Servers => {
             let addresses = server_addresses(&agent, listener.local_address())?;
             let mut config = PsClientConfig::new(env.holder, token, compute.layout().clone());
             config.timeout = env.spec.collective_timeout;

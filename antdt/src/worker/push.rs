@@ -3,8 +3,8 @@
 use antdt_agent::TrainError;
 use antdt_agent::runtime::Agent;
 use antdt_core::port::ShardSource;
-use antdt_core::{Iteration, Seed, StepCommit, SyncMode};
-use antdt_job::{Call, Reply};
+use antdt_core::{Iteration, Seed, StepCommit};
+use antdt_job::{Call, Reply, SyncMode};
 use antdt_model::{PsClient, StepCommit as ServerCommit};
 
 use super::compute::Compute;
@@ -48,7 +48,7 @@ impl Servers {
 /// Trains until the end of the data or until the node is drained; in step with all others, or at its own pace.
 pub(super) fn train<S>(
     agent: &Agent,
-    sync: SyncMode,
+    sync: &SyncMode,
     source: &S,
     client: PsClient,
     compute: &mut Compute,

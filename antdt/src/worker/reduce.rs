@@ -1,4 +1,4 @@
-//! Training with all-reduce: every worker holds a replica, and every step takes every worker.
+//! Training in groups: the model lives in the workers, which combine what they compute by all-reduce.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use antdt_collective::runtime::{
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
-use antdt_core::{Acks, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult, SyncMode};
+use antdt_core::{Acks, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult};
 use antdt_job::limits::next_timeout;
-use antdt_job::{Call, Reply};
+use antdt_job::{Call, Reply, SyncMode};
 use antdt_model::{Replica, SparseGradient};
 
 use super::blob::Blob;
@@ -27,6 +27,7 @@ use crate::net;
 /// What a worker needs to take part in rings.
 pub(super) struct Ring<'a> {
     pub(super) agent: &'a Agent,
+    pub(super) sync: &'a SyncMode,
     pub(super) listener: &'a Listener,
     pub(super) interrupt: &'a Interrupt,
     /// First limit for one wait for a peer.
@@ -65,7 +66,7 @@ where
         values: Vec::new(),
         prepared: None,
     };
-    let finished = drive(ring.agent, SyncMode::AllReduce, source, &mut reducer)?;
+    let finished = drive(ring.agent, ring.sync, source, &mut reducer)?;
     Ok((finished, reducer.replica))
 }
 

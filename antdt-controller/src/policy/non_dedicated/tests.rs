@@ -143,7 +143,11 @@ fn the_break_even_time_follows_the_table() {
                 };
                 assert_eq!(node, WORKER_3);
                 assert!((break_even.as_secs_f64() - seconds).abs() < 1e-6);
-                assert_eq!(decision.batch_sizes.is_some(), mode.sums_to_global_batch(), "batch sizes instead");
+                assert_eq!(
+                    decision.batch_sizes.is_some(),
+                    mode.sums_to_global_batch(),
+                    "batch sizes instead"
+                );
             }
         }
     }

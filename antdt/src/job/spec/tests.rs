@@ -24,7 +24,7 @@ fn a_spec_reads_back_from_json_as_it_was_written() {
     let mut spec = valid();
     spec.set("straggler", "worker=1,slow=4,from=10s,to=1m,restart=cures").unwrap();
     spec.set("straggler", "worker=2,slow=1.5").unwrap();
-    spec.sync = SyncMode::PsBsp;
+    spec.sync = "ps-bsp".parse().unwrap();
     spec.servers = 2;
     spec.format = Some(DataFormat::Criteo);
     spec.learning_rate = Some(0.05);
@@ -56,6 +56,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
                 let default = setting.default_text();
                 names.into_iter().find(|name| Some(name) != default.as_ref()).unwrap()
             }
+            Form::Usage(_) => SyncMode::examples().last().unwrap().to_string(),
             Form::List(_) => "worker=1,slow=7".to_owned(),
         };
         let mut spec = JobSpec::default();
@@ -117,14 +118,14 @@ fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
 fn servers_and_mode_must_fit() {
     assert!(refusal(|s| s.servers = 2).contains("choose --sync ps-bsp or ps-asp"));
     assert!(
-        refusal(|s| s.sync = SyncMode::PsAsp)
+        refusal(|s| s.sync = "ps-asp".parse().unwrap())
             .starts_with("--servers = 0: must be at least 1 with --sync ps-asp")
     );
 }
 
 #[test]
 fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
-    let small = JobSpec { sync: SyncMode::PsAsp, servers: 1, global_batch_size: 2, ..valid() };
+    let small = JobSpec { sync: "ps-asp".parse().unwrap(), servers: 1, global_batch_size: 2, ..valid() };
     assert!(small.validate().unwrap_err().to_string().contains("at least 4, one sample for each worker"));
     JobSpec { global_batch_size: 4, ..small }.validate().unwrap();
 }
