@@ -5,6 +5,7 @@ pub mod optimizer;
 pub mod table;
 
 pub mod gradient;
+pub mod local;
 pub mod replica;
 
 pub mod partition;
@@ -20,6 +21,7 @@ pub mod sparse;
 pub mod runtime;
 
 pub use gradient::{SparseGradient, mean_scale};
+pub use local::LocalReplica;
 pub use optimizer::DenseParams;
 pub use partition::PartitionMap;
 pub use replica::{ImportError, Replica};

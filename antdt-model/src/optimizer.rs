@@ -74,6 +74,11 @@ impl DenseParams {
         &self.state
     }
 
+    /// The parameters, to be set to other values; the optimizer's state stays.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
     /// One step with the gradient `gradient_sum * scale`, for a mean with `scale` one over the number of samples.
     ///
     /// # Panics

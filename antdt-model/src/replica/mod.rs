@@ -97,13 +97,7 @@ impl Replica {
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), TableError> {
-        if dense_sum.len() != self.dense.values().len() {
-            return Err(TableError::Length {
-                values: dense_sum.len(),
-                rows: self.dense.values().len(),
-                dim: 1,
-            });
-        }
+        self.check_len(dense_sum)?;
         if samples == 0 {
             return Ok(());
         }
@@ -114,6 +108,30 @@ impl Replica {
         }
         self.dense.apply(dense_sum, scale);
         Ok(())
+    }
+
+    /// Sets the flat vector, and these rows of the table, to other values; the optimizer's state stays.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
+    pub fn set(&mut self, dense: &[f32], rows: &SparseGradient) -> Result<(), TableError> {
+        self.check_len(dense)?;
+        match &mut self.table {
+            Some(table) => table.set_rows(&rows.rows, &rows.values)?,
+            None => no_rows(&rows.rows)?,
+        }
+        self.dense.values_mut().copy_from_slice(dense);
+        Ok(())
+    }
+
+    /// Values per row of the table; 0 without a table.
+    pub fn dim(&self) -> usize {
+        self.table.as_ref().map_or(0, |table| table.spec().dim)
+    }
+
+    fn check_len(&self, dense: &[f32]) -> Result<(), TableError> {
+        let (values, rows) = (dense.len(), self.dense.values().len());
+        if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, dim: 1 }) }
     }
 
     /// The model as bytes, optimizer state included. Rows that no gradient has touched are left out: the importer

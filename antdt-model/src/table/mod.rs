@@ -185,6 +185,23 @@ impl SparseTable {
         Ok(())
     }
 
+    /// Sets `rows` to `values`, `[rows, dim]`; the optimizer's state stays.
+    ///
+    /// # Errors
+    /// If a row is not this partition's or out of order, or the lengths do not fit; nothing is then changed.
+    pub fn set_rows(&mut self, rows: &[u64], values: &[f32]) -> Result<(), TableError> {
+        self.check(rows)?;
+        let dim = self.spec.dim;
+        if rows.len().checked_mul(dim) != Some(values.len()) {
+            return Err(TableError::Length { values: values.len(), rows: rows.len(), dim });
+        }
+        for (row, values) in rows.iter().zip(values.chunks_exact(dim)) {
+            let local = self.store(*row);
+            self.values[local * dim..][..dim].copy_from_slice(values);
+        }
+        Ok(())
+    }
+
     /// Checks that `rows` ascend and are all this partition's.
     pub(crate) fn check(&self, rows: &[u64]) -> Result<(), TableError> {
         let mut before = None;

@@ -15,7 +15,6 @@ use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::{format_duration, nearest};
-use antdt_core::InvalidValue;
 use antdt_job::limits::MASTER_TIMEOUT;
 use antdt_job::mode::{self, SyncMode};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};

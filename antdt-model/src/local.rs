@@ -1,0 +1,245 @@
+//! [`LocalReplica`]: a model that one worker trains by itself between two averages with others.
+//!
+//! At an average every worker has the same parameters, the *base*. Then each takes steps of its own with its own optimizer, and
+//! remembers the base of what it changes: a copy of the flat vector, and of the rows that its batches touch. At the next
+//! average it gives its *drift*, the difference to the base weighted by its samples. The sum of all drifts over the sum of all
+//! samples, added to the base, is the weighted mean of all models:
+//!
+//! ```text
+//! Σ nᵢ wᵢ / Σ nᵢ  =  base + Σ nᵢ (wᵢ - base) / Σ nᵢ
+//! ```
+//!
+//! So only rows that some worker touched travel, and a worker without samples has no weight. The optimizer's state stays the
+//! worker's own. Cost: one copy of the flat vector and of the touched rows.
+//!
+//! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours.
+
+use std::collections::BTreeMap;
+
+use crate::gradient::{SparseGradient, mean_scale};
+use crate::replica::Replica;
+use crate::table::TableError;
+
+/// See the [module](self).
+#[derive(Debug, Clone)]
+pub struct LocalReplica {
+    model: Replica,
+    /// Parameters at the last average: all of the flat vector, and the rows that changed since.
+    base: Vec<f32>,
+    base_rows: BTreeMap<u64, Vec<f32>>,
+    samples: u64,
+}
+
+impl LocalReplica {
+    /// A model that all workers have, as at the beginning of a job or after an average.
+    pub fn new(model: Replica) -> Self {
+        Self { base: model.dense().to_vec(), base_rows: BTreeMap::new(), samples: 0, model }
+    }
+
+    /// The worker's own model.
+    pub const fn model(&self) -> &Replica {
+        &self.model
+    }
+
+    /// Samples trained since the last average.
+    pub const fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// One step of this worker: its optimizer with the mean over `samples` of the summed gradients.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
+    pub fn advance(
+        &mut self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), TableError> {
+        let mut before = Vec::new();
+        self.model.gather(&rows.rows, &mut before)?;
+        self.model.apply(dense_sum, rows, samples)?;
+        if samples > 0 {
+            let dim = self.model.dim();
+            for (row, values) in rows.rows.iter().zip(before.chunks_exact(dim.max(1))) {
+                self.base_rows.entry(*row).or_insert_with(|| values.to_vec());
+            }
+            self.samples += samples;
+        }
+        Ok(())
+    }
+
+    /// What the worker gives to the average: the difference of its model to the base times its samples, `[dense_len]` and by
+    /// row.
+    pub fn drift(&self) -> (Vec<f32>, SparseGradient) {
+        #[allow(clippy::cast_precision_loss, reason = "a weight")]
+        let weight = self.samples as f32;
+        let drift = |now: &f32, base: &f32| (now - base) * weight;
+        let dense = self.model.dense().iter().zip(&self.base).map(|(now, base)| drift(now, base)).collect();
+        let rows: Vec<u64> = self.base_rows.keys().copied().collect();
+        let mut values = Vec::new();
+        self.model.gather(&rows, &mut values).expect("rows of the base are rows of the model");
+        let base = self.base_rows.values().flatten();
+        values.iter_mut().zip(base).for_each(|(now, base)| *now = drift(now, base));
+        (dense, SparseGradient { rows, values })
+    }
+
+    /// Takes the average over: the sums of all workers' [drifts](Self::drift) and of their samples. This worker's own must be
+    /// among them. No samples: nothing changes.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
+    pub fn average(
+        &mut self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), TableError> {
+        if samples == 0 {
+            return Ok(());
+        }
+        let scale = mean_scale(samples);
+        // A row that only others touched is still as at the last average.
+        let mut values = Vec::new();
+        self.model.gather(&rows.rows, &mut values)?;
+        let dim = self.model.dim().max(1);
+        for (row, values) in rows.rows.iter().zip(values.chunks_exact_mut(dim)) {
+            if let Some(base) = self.base_rows.get(row) {
+                values.copy_from_slice(base);
+            }
+        }
+        values.iter_mut().zip(&rows.values).for_each(|(value, sum)| *value += sum * scale);
+        let dense: Vec<f32> = self.base.iter().zip(dense_sum).map(|(base, sum)| base + sum * scale).collect();
+        self.model.set(&dense, &SparseGradient { rows: rows.rows.clone(), values })?;
+        *self = Self { base: dense, base_rows: BTreeMap::new(), samples: 0, model: self.model.clone() };
+        Ok(())
+    }
+
+    /// The model as at the last average, in the form that [`Replica::import`] reads; the optimizer's state is this worker's.
+    pub fn export(&self) -> Vec<u8> {
+        let mut base = self.model.clone();
+        let rows = SparseGradient {
+            rows: self.base_rows.keys().copied().collect(),
+            values: self.base_rows.values().flatten().copied().collect(),
+        };
+        base.set(&self.base, &rows).expect("the base has the shape of the model");
+        base.export()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{OptimizerSpec, ParamLayout, Seed, TableSpec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DIM: usize = 2;
+
+    fn layout() -> ParamLayout {
+        ParamLayout { dense_len: 3, table: Some(TableSpec { rows: 8, dim: DIM, init_scale: 0.5 }) }
+    }
+
+    fn replica(optimizer: OptimizerSpec) -> Replica {
+        Replica::new(&layout(), optimizer, Seed(3), vec![0.25, -1.0, 2.0]).unwrap()
+    }
+
+    fn gradient(seed: u64) -> (Vec<f32>, SparseGradient, u64) {
+        let mut rng = Seed(seed).rng();
+        let rows: Vec<u64> = (0..8).filter(|_| rng.below(2) == 0).collect();
+        let mut number = || rng.normal() as f32;
+        let dense = (0..3).map(|_| number()).collect();
+        let values = rows.iter().flat_map(|_| [0; DIM]).map(|_| number()).collect();
+        let samples = 1 + Seed(seed + 1).rng().below(9);
+        (dense, SparseGradient { rows, values }, samples)
+    }
+
+    fn all(model: &Replica) -> Vec<f32> {
+        let mut values = model.dense().to_vec();
+        model.gather(&(0..8).collect::<Vec<_>>(), &mut values).unwrap();
+        values
+    }
+
+    /// Averages by all-reduce: sums of drifts, in order.
+    fn average(workers: &mut [LocalReplica]) {
+        let drifts: Vec<_> = workers.iter().map(LocalReplica::drift).collect();
+        let mut dense = vec![0.0; 3];
+        for (drift, _) in &drifts {
+            dense.iter_mut().zip(drift).for_each(|(sum, value)| *sum += value);
+        }
+        let rows =
+            SparseGradient::merge(drifts.iter().map(|(_, rows)| (&rows.rows[..], &rows.values[..])), DIM);
+        let samples = workers.iter().map(LocalReplica::samples).sum();
+        workers.iter_mut().for_each(|worker| worker.average(&dense, &rows, samples).unwrap());
+    }
+
+    proptest! {
+        #[test]
+        fn the_weighted_mean_of_all_models_is_what_all_go_on_with(
+            seed in any::<u32>(), workers in 1_usize..5, steps in 0_usize..4, rounds in 1_u64..4
+        ) {
+            let adagrad = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
+            let mut all_workers = vec![LocalReplica::new(replica(adagrad)); workers];
+            for round in 0..rounds {
+                for (index, worker) in all_workers.iter_mut().enumerate() {
+                    // Some take fewer steps, some none.
+                    for step in 0..steps.saturating_sub(index) {
+                        let (dense, rows, samples) =
+                            gradient(u64::from(seed) + round * 100 + (index * 10 + step) as u64);
+                        worker.advance(&dense, &rows, samples).unwrap();
+                    }
+                }
+                let total: u64 = all_workers.iter().map(LocalReplica::samples).sum();
+                let mut mean = vec![0.0_f64; 3 + 8 * DIM];
+                for worker in &all_workers {
+                    let weight = if total == 0 { 0.0 } else { worker.samples() as f64 / total as f64 };
+                    for (mean, value) in mean.iter_mut().zip(all(worker.model())) {
+                        *mean += weight * f64::from(value);
+                    }
+                }
+                average(&mut all_workers);
+                for worker in &all_workers {
+                    prop_assert_eq!(worker.samples(), 0);
+                    prop_assert_eq!(all(worker.model()), all(all_workers[0].model()), "all are the same");
+                    for (value, mean) in all(worker.model()).iter().zip(&mean) {
+                        prop_assert!(total == 0 || (f64::from(*value) - mean).abs() < 1e-5, "{} {}", value, mean);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_step_of_sgd_between_averages_is_a_step_with_the_sum_of_all_gradients() {
+        let sgd = OptimizerSpec::Sgd { learning_rate: 0.5 };
+        let mut workers = vec![LocalReplica::new(replica(sgd)); 3];
+        let mut together = replica(sgd);
+        for round in 0..5 {
+            let gradients: Vec<_> = (0..3).map(|index| gradient(round * 10 + index)).collect();
+            let mut dense = vec![0.0; 3];
+            for (worker, (sum, rows, samples)) in workers.iter_mut().zip(&gradients) {
+                worker.advance(sum, rows, *samples).unwrap();
+                dense.iter_mut().zip(sum).for_each(|(total, value)| *total += value);
+            }
+            let parts = gradients.iter().map(|(_, rows, _)| (&rows.rows[..], &rows.values[..]));
+            let rows = SparseGradient::merge(parts, DIM);
+            together.apply(&dense, &rows, gradients.iter().map(|(.., samples)| samples).sum()).unwrap();
+            average(&mut workers);
+            for (value, expected) in all(workers[0].model()).iter().zip(all(&together)) {
+                assert!((value - expected).abs() < 1e-5, "{value} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_comes_gets_the_model_of_the_last_average() {
+        let sgd = OptimizerSpec::Sgd { learning_rate: 0.5 };
+        let mut worker = LocalReplica::new(replica(sgd));
+        let before = all(worker.model());
+        let (dense, rows, samples) = gradient(1);
+        worker.advance(&dense, &rows, samples).unwrap();
+        assert_ne!(all(worker.model()), before);
+        let given = Replica::import(&worker.export(), &layout(), sgd, Seed(3)).unwrap();
+        assert_eq!(all(&given), before);
+    }
+}
