@@ -4,23 +4,14 @@ use std::time::Duration;
 
 use crate::error::InvalidValue;
 
-/// Units, from the longest to the shortest, in nanoseconds.
-const UNITS: [(&str, u64); 6] = [
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
-
 /// No setting is as long: 100 years. Sums of a few of them are times of a job, and moments of any clock.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Reads `5s`, `250ms`, `1.5m`, `2h`. A bare number is refused: nobody remembers whose unit it would be.
+/// Reads a duration: `5s`, `250ms`, `1.5m`, `1m30s`, `2h`; the units are those of `humantime`. A bare number is refused:
+/// nobody remembers its unit.
 ///
 /// # Errors
-/// If there is no unit, an unknown one, or a number that is negative, not finite or too large.
+/// If there is no unit, an unknown one, or a number that is negative or too large.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
     named_duration("duration", text)
 }
@@ -30,36 +21,25 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
 /// # Errors
 /// As [`parse_duration`], with the setting's name.
 pub fn named_duration(field: impl Into<String>, text: &str) -> Result<Duration, InvalidValue> {
-    // From the end: `1e3s` is a number too.
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (number, unit) = (number.trim(), text[number.len()..].trim());
-    let Ok(value) = number.parse::<f64>() else {
-        return Err(InvalidValue::new(field, text, "a number with a unit, such as 5s, 250ms or 2m"));
+    use humantime::DurationError as Error;
+    let number = text.trim();
+    let is_bare = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let expected = match humantime::parse_duration(text) {
+        // A zero needs no unit there; here every number does.
+        Ok(duration) if duration < DURATION_MAX && !is_bare => return Ok(duration),
+        _ if is_bare => format!("a duration with its unit: did you mean {number}s or {number}ms?"),
+        Ok(_) | Err(Error::NumberOverflow) => "whole nanoseconds and shorter than 100 years".to_owned(),
+        Err(Error::UnknownUnit { .. }) => "a number with one of the units h, m, s, ms, us, ns".to_owned(),
+        Err(Error::InvalidCharacter(_) | Error::NumberExpected(_) | Error::Empty) => {
+            "a number with a unit, such as 5s, 250ms or 1m30s".to_owned()
+        }
     };
-    if unit.is_empty() {
-        let expected = format!("a duration with its unit: did you mean {number}s or {number}ms?");
-        return Err(InvalidValue::new(field, text, expected));
-    }
-    let Some((_, ns)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err(InvalidValue::new(field, text, "a number with one of the units h, m, s, ms, us, ns"));
-    };
-    #[allow(clippy::cast_precision_loss, reason = "units are exact in f64")]
-    let seconds = value * (*ns as f64) / 1e9;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|duration| *duration < DURATION_MAX)
-        .ok_or_else(|| InvalidValue::new(field, text, "not negative and shorter than 100 years"))
+    Err(InvalidValue::new(field, text, expected))
 }
 
-/// Writes a duration so that [`parse_duration`] reads the same one.
+/// Writes a duration so that [`parse_duration`] reads the same one, without spaces: `1m30s`.
 pub fn format_duration(duration: Duration) -> String {
-    let ns = duration.as_nanos();
-    if ns == 0 {
-        return "0s".to_owned();
-    }
-    let (unit, size) =
-        UNITS.iter().find(|(_, size)| ns.is_multiple_of(u128::from(*size))).expect("1 divides every number");
-    format!("{}{unit}", ns / u128::from(*size))
+    humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
 /// As much of a text as a message shows, without its line ends and what else would garble a terminal.
@@ -92,31 +72,10 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(1);
     known
         .iter()
-        .map(|candidate| (edits(word, candidate), *candidate))
+        .map(|candidate| (strsim::osa_distance(word, candidate), *candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
-}
-
-/// Edit distance with transpositions of neighbours (optimal string alignment).
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
-    rows[0] = (0..=b.len()).collect();
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
-    }
-    for i in 1..=a.len() {
-        for j in 1..=b.len() {
-            let change = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + change);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -125,17 +84,40 @@ mod tests {
 
     #[test]
     fn durations_carry_units_and_read_back_as_written() {
-        for (text, ms) in [("5s", 5000), ("250ms", 250), ("2m", 120_000), ("1.5s", 1500), ("1h", 3_600_000)] {
+        for (text, ms) in [
+            ("5s", 5000),
+            ("250ms", 250),
+            ("2m", 120_000),
+            ("1.5s", 1500),
+            ("1m30s", 90_000),
+            (" 1m 30 s", 90_000),
+            ("1h", 3_600_000),
+        ] {
             let duration = parse_duration(text).unwrap();
             assert_eq!(duration, Duration::from_millis(ms));
             assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
         }
-        for text in ["", "s", "5", "5 parsecs", "-1s", "nans", "infs", "1e300h", "1e19s", "876000h"] {
+        for text in [
+            "",
+            "s",
+            "5",
+            "5 parsecs",
+            "-1s",
+            "nans",
+            "infs",
+            "1e300h",
+            "10000000000000000000s",
+            "876000h",
+            "0",
+            "0.5ns",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
-        assert_eq!(parse_duration("1e3 s").unwrap(), Duration::from_secs(1000));
+        assert_eq!(format_duration(Duration::from_millis(90_500)), "1m30s500ms");
         let refused = |text| parse_duration(text).unwrap_err().to_string();
-        assert!(refused("1e19s").ends_with("must be not negative and shorter than 100 years"));
+        assert!(refused("876000h").ends_with("must be whole nanoseconds and shorter than 100 years"));
+        assert!(refused("5 parsecs").contains("one of the units"), "{}", refused("5 parsecs"));
+        assert!(refused("-1s").contains("a number with a unit"), "{}", refused("-1s"));
         assert!(refused("5").contains("did you mean 5s or 5ms?"), "{}", refused("5"));
         assert_eq!(format_duration(Duration::ZERO), "0s");
     }

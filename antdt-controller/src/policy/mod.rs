@@ -149,22 +149,13 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     }
 }
 
-/// The known name that a misspelt or spelt-out one most likely means.
+/// Returns the known name that a misspelt or spelt-out one most likely means.
 fn nearest(given: &str) -> Option<&'static str> {
     let given = given.to_lowercase().replace(['_', ' '], "-");
-    let sorted = |name: &str| {
-        let mut letters: Vec<char> = name.chars().collect();
-        letters.sort_unstable();
-        letters
-    };
     match given.as_str() {
         "off" | "no" | "unmanaged" => Some("none"),
         "antdt-nd" | "non-dedicated" | "nondedicated" => Some("nd"),
-        _ => NAMES.iter().copied().find(|name| {
-            *name == given
-                || sorted(name) == sorted(&given)
-                || (given.len() > 1 && (name.starts_with(&given) || given.starts_with(name)))
-        }),
+        _ => antdt_core::text::nearest(&given, NAMES),
     }
 }
 

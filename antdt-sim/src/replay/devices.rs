@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ReplayError, after_header, columns, number};
+use super::{ReplayError, after_header, number};
 use crate::model::compute::DeviceTimes;
 
 /// Reads `device,batch_size,steps_per_s`.
@@ -11,11 +11,12 @@ use crate::model::compute::DeviceTimes;
 /// With the number of the line that does not read, or what does not go together.
 pub fn read_devices(text: &str) -> Result<DeviceTimes, ReplayError> {
     let mut rows = Vec::new();
-    for (line, row) in after_header(text, "device,batch_size,steps_per_s")? {
-        let [device, batch_size, rate] = columns(line, row, "three columns, device,batch_size,steps_per_s")?;
-        let batch_size: u32 = number(line, &batch_size, "a number of samples")?;
-        let rate: f64 = number(line, &rate, "a number of steps per second")?;
-        rows.push((device, batch_size, rate));
+    for row in after_header(text, "device,batch_size,steps_per_s")? {
+        let row = row?;
+        let [device, batch_size, rate] = row.columns("three columns, device,batch_size,steps_per_s")?;
+        let batch_size: u32 = number(row.line, batch_size, "a number of samples")?;
+        let rate: f64 = number(row.line, rate, "a number of steps per second")?;
+        rows.push((device.to_owned(), batch_size, rate));
     }
     Ok(DeviceTimes::new(rows)?)
 }

@@ -2,7 +2,7 @@
 
 use antdt_core::{InvalidValue, JobTime};
 
-use super::{ReplayError, columns, lines, moment, refused};
+use super::{ReplayError, moment, refused, rows};
 use crate::model::scheduler::MarketEvent;
 
 /// Reads rows of `time,add,machine` and `time,remove,machine`.
@@ -19,17 +19,18 @@ pub fn read_market(text: &str, speedup: f64) -> Result<Vec<(JobTime, MarketEvent
     }
     let mut unit_ns = 1e6;
     let mut changes = Vec::new();
-    for (index, (line, row)) in lines(text).enumerate() {
-        if index == 0 && row == "t_s,event,machine" {
+    for (index, row) in rows(text).enumerate() {
+        let row = row?;
+        let [time, event, machine] = row.columns("three columns, time,add|remove,machine")?;
+        if index == 0 && [time, event, machine] == ["t_s", "event", "machine"] {
             unit_ns = 1e9;
             continue;
         }
-        let [time, event, machine] = columns(line, row, "three columns, time,add|remove,machine")?;
-        let at = moment(line, &time, unit_ns / speedup)?;
-        let change = match event.as_str() {
-            "add" => MarketEvent::Added(machine),
-            "remove" => MarketEvent::Removed(machine),
-            _ => return Err(refused(line, &event, "add or remove")),
+        let at = moment(row.line, time, unit_ns / speedup)?;
+        let change = match event {
+            "add" => MarketEvent::Added(machine.to_owned()),
+            "remove" => MarketEvent::Removed(machine.to_owned()),
+            _ => return Err(refused(row.line, event, "add or remove")),
         };
         changes.push((at, change));
     }

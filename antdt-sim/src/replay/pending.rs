@@ -1,6 +1,6 @@
 //! How long starts waited.
 
-use super::{ReplayError, after_header, number, refused};
+use super::{ReplayError, after_header, number};
 
 /// Reads seconds, one a line under the header `pending_s`. For
 /// [`Quantiles::recorded`](crate::model::scheduler::Quantiles::recorded).
@@ -9,9 +9,13 @@ use super::{ReplayError, after_header, number, refused};
 /// With the number of the line that does not read.
 pub fn read_pending(text: &str) -> Result<Vec<f64>, ReplayError> {
     let expected = "a number of seconds of at least 0";
-    let times = after_header(text, "pending_s")?.map(|(line, row)| match number(line, row, expected)? {
-        time if time >= 0.0 && f64::is_finite(time) => Ok(time),
-        _ => Err(refused(line, row, expected)),
+    let times = after_header(text, "pending_s")?.map(|row| {
+        let row = row?;
+        let [time] = row.columns(expected)?;
+        match number(row.line, time, expected)? {
+            time if time >= 0.0 && f64::is_finite(time) => Ok(time),
+            _ => Err(row.refused(expected)),
+        }
     });
     times.collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use antdt_core::JobTime;
 
-use super::{ReplayError, after_header, columns, moment, number, refused};
+use super::{ReplayError, after_header, moment, number};
 use crate::model::compute::Slowdowns;
 
 /// Reads `t_s,worker,slowdown`: how many times longer than healthy a worker takes from that second on.
@@ -18,13 +18,14 @@ use crate::model::compute::Slowdowns;
 pub fn read_slowdowns(text: &str) -> Result<Slowdowns, ReplayError> {
     let mut workers = BTreeMap::<u32, BTreeMap<JobTime, f64>>::new();
     let mut times = BTreeSet::new();
-    for (line, row) in after_header(text, "t_s,worker,slowdown")? {
-        let [time, worker, slowdown] = columns(line, row, "three columns, t_s,worker,slowdown")?;
-        let at = moment(line, &time, 1e9)?;
-        let worker = number(line, &worker, "the number of a worker, from 0")?;
-        let slowdown = number(line, &slowdown, "a number, 1 being healthy")?;
+    for row in after_header(text, "t_s,worker,slowdown")? {
+        let row = row?;
+        let [time, worker, slowdown] = row.columns("three columns, t_s,worker,slowdown")?;
+        let at = moment(row.line, time, 1e9)?;
+        let worker = number(row.line, worker, "the number of a worker, from 0")?;
+        let slowdown = number(row.line, slowdown, "a number, 1 being healthy")?;
         if workers.entry(worker).or_default().insert(at, slowdown).is_some() {
-            return Err(refused(line, row, "the only row of this worker and second"));
+            return Err(row.refused("the only row of this worker and second"));
         }
         times.insert(at);
     }
