@@ -13,5 +13,5 @@ pub use inbox::{Closed, Inbox, Mailbox, mailbox};
 pub use record::Recorder;
 #[cfg(feature = "record")]
 pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceWriter, open_trace};
-pub use retry::Backoff;
+pub use retry::backoff;
 pub use tokio_util::sync::CancellationToken;

@@ -1,37 +1,42 @@
-//! When to try again.
+//! When to try again. The delays are those of `backon`; its loops are not used, since ours also bound every single call,
+//! watch for the end of the process, and ask the error whether to register anew.
 
 use std::time::Duration;
 
-use antdt_core::{DetRng, Seed};
+use antdt_core::Seed;
+use backon::{BackoffBuilder, ExponentialBuilder};
 
-/// Exponential back-off with seeded jitter and a deadline.
+/// Returns the delays before further tries: exponential back-off with seeded jitter and a deadline.
 ///
 /// Delays grow from `first` by a factor of two up to `most`, each shortened at random by up to a half, so that
-/// many clients of one lost service do not come back at the same moment.
-#[derive(Debug, Clone)]
-pub struct Backoff {
-    next: Duration,
+/// many clients of one lost service do not come back at the same moment. The last one ends at the deadline.
+///
+/// ```
+/// use std::time::Duration;
+/// use antdt_core::Seed;
+/// let ms = Duration::from_millis;
+/// let delays: Vec<Duration> = antdt_rt::backoff(ms(10), ms(80), ms(500), Seed(1)).collect();
+/// assert_eq!(delays.iter().sum::<Duration>(), ms(500));
+/// ```
+pub fn backoff(
+    first: Duration,
     most: Duration,
-    left: Duration,
-    rng: DetRng,
-}
-
-impl Backoff {
-    /// Tries for `deadline` in all.
-    pub fn new(first: Duration, most: Duration, deadline: Duration, seed: Seed) -> Self {
-        Self { next: first, most, left: deadline, rng: seed.derive("backoff").rng() }
-    }
-
-    /// How long to sleep before the next try; `None` when the deadline is used up.
-    pub fn next_delay(&mut self) -> Option<Duration> {
-        if self.left.is_zero() {
-            return None;
-        }
-        let delay = self.next.mul_f64(0.5 + self.rng.unit() / 2.0).min(self.left);
-        self.left -= delay;
-        self.next = (self.next * 2).min(self.most);
-        Some(delay)
-    }
+    deadline: Duration,
+    seed: Seed,
+) -> impl Iterator<Item = Duration> + Send {
+    // Its jitter lengthens a delay by up to as much again.
+    let delays = ExponentialBuilder::new()
+        .with_min_delay(first / 2)
+        .with_max_delay(most / 2)
+        .without_max_times()
+        .with_jitter()
+        .with_jitter_seed(seed.derive("backoff").0)
+        .build();
+    delays.scan(deadline, |left, delay| {
+        let delay = delay.min(*left);
+        *left -= delay;
+        (!delay.is_zero()).then_some(delay)
+    })
 }
 
 #[cfg(test)]
@@ -41,10 +46,15 @@ mod tests {
     #[test]
     fn delays_grow_to_the_limit_and_end_at_the_deadline() {
         let deadline = Duration::from_secs(10);
-        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1), deadline, Seed(1));
-        let delays: Vec<Duration> = std::iter::from_fn(|| backoff.next_delay()).collect();
-        assert_eq!(delays.iter().sum::<Duration>(), deadline);
-        assert!(delays.iter().all(|d| *d <= Duration::from_secs(1)));
-        assert!(delays[0] >= Duration::from_millis(5) && delays[0] <= Duration::from_millis(10));
+        let delays = |seed| {
+            let (first, most) = (Duration::from_millis(10), Duration::from_secs(1));
+            backoff(first, most, deadline, Seed(seed)).collect::<Vec<_>>()
+        };
+        let first = delays(1);
+        assert_eq!(first.iter().sum::<Duration>(), deadline);
+        assert!(first.iter().all(|d| *d <= Duration::from_secs(1)));
+        assert!(first[0] >= Duration::from_millis(5) && first[0] <= Duration::from_millis(10));
+        assert!(first[9] >= Duration::from_millis(500), "{first:?}");
+        assert!(first == delays(1) && first != delays(2), "the seed decides");
     }
 }

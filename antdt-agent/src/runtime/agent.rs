@@ -11,7 +11,7 @@ use antdt_core::{
 use antdt_proto::v1;
 use antdt_proto::v1::control_client::ControlClient;
 use antdt_proto::{Bearer, JobChannel, Token};
-use antdt_rt::{Backoff, CancellationToken, JobClock};
+use antdt_rt::{CancellationToken, JobClock, backoff};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
@@ -293,7 +293,7 @@ impl Agent {
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let holder = self.holder();
-        let mut backoff = Backoff::new(
+        let mut delays = backoff(
             Duration::from_millis(20),
             Duration::from_secs(1),
             self.config.master_timeout,
@@ -321,7 +321,7 @@ impl Agent {
                         return Err(AgentError::Refused { call: name, why: status.message().to_owned() });
                     }
                     Retry::Now => {}
-                    Retry::Later => match backoff.next_delay() {
+                    Retry::Later => match delays.next() {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => {
                             let master = self.config.master.clone();

@@ -14,7 +14,7 @@ use antdt_proto::convert::{ack_outcome, required, to_ns};
 use antdt_proto::v1;
 use antdt_proto::v1::shard_client::ShardClient as Stub;
 use antdt_proto::{Bearer, JobChannel, WireError};
-use antdt_rt::Backoff;
+use antdt_rt::backoff;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
 use tonic::{Code, Response, Status};
@@ -192,8 +192,8 @@ impl ShardClient {
     {
         let options = &self.options;
         let began = Instant::now();
-        let mut backoff =
-            Backoff::new(options.backoff_first, options.backoff_most, options.retry_for, options.seed);
+        let mut delays =
+            backoff(options.backoff_first, options.backoff_most, options.retry_for, options.seed);
         loop {
             let limit = options.call_deadline + held;
             let error = match timeout(limit, send(self.inner.clone(), request.clone())).await {
@@ -211,7 +211,7 @@ impl ShardClient {
                 return Err(error);
             }
             // Tries that ran into their deadline count too: `retry_for` bounds the whole.
-            let delay = backoff.next_delay().filter(|_| began.elapsed() < options.retry_for);
+            let delay = delays.next().filter(|_| began.elapsed() < options.retry_for);
             let Some(delay) = delay else {
                 let SourceError::Unavailable { why, .. } = error else { return Err(error) };
                 return Err(SourceError::Unavailable { why, after: began.elapsed() });

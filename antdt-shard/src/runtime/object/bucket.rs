@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::Seed;
-use antdt_rt::Backoff;
+use antdt_rt::backoff;
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore, PutMode, PutOptions, PutPayload};
@@ -172,7 +172,7 @@ impl Bucket {
         F: Future<Output = Result<A, object_store::Error>>,
     {
         let deadline = Instant::now() + self.patience.call;
-        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1, self.patience.call, self.seed);
+        let mut delays = backoff(PAUSE.0, PAUSE.1, self.patience.call, self.seed);
         loop {
             let until = deadline.min(Instant::now() + self.patience.request);
             let source: Box<dyn Error + Send + Sync> = match timeout_at(until, request()).await {
@@ -183,7 +183,7 @@ impl Bucket {
                 Ok(Err(error)) => error.into(),
                 Err(_) => "there was no answer".into(),
             };
-            let again = backoff.next_delay().map(|delay| Instant::now() + delay);
+            let again = delays.next().map(|delay| Instant::now() + delay);
             let Some(again) = again.filter(|again| *again < deadline) else {
                 let after = self.patience.call;
                 return Err(ObjectError::Unavailable { what, path: path.into(), after, source });
