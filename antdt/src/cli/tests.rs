@@ -114,7 +114,10 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("data synth --rows 0 --out x", "--rows = 0: must be at least 1"),
         ("data synth --rows x --out x", "--rows = x: must be a whole number"),
         ("data synth --rows 1", "--out <FILE> is missing"),
-        ("run --data synthetic:9 --heartbeat 1e19s", "--heartbeat = 1e19s: must be not negative and shorter"),
+        (
+            "run --data synthetic:9 --heartbeat 876000h",
+            "--heartbeat = 876000h: must be whole nanoseconds and shorter",
+        ),
         ("run --data synthetic:9 --heartbeat 1ns", "--heartbeat = 1ns: must be at least 1ms"),
         ("run --data synthetic:9 --nproc-per-node 4294967295", "must be at most 4096 processes"),
         ("run --data synthetic:9 --nproc-per-node 4294967296", "must be a whole number from 0 to below 2^32"),

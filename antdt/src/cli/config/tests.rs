@@ -1,5 +1,7 @@
 //! What `antdt config` prints.
 
+use serde_json::{Value as Json, json};
+
 use crate::cli::{Command, parse};
 use crate::job::JobSpec;
 
@@ -37,8 +39,8 @@ fn every_value_says_where_it_comes_from() {
         assert_eq!(line("# data"), "# data is not set # default");
         assert_eq!(line("program"), "program = [\"prog\", \"x\"] # flag --");
         let json = printed(&format!("config show --origin --json --job {file}"), &env);
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["seed"], serde_json::json!({ "value": 3, "origin": "variable ANTDT_SEED" }));
+        let json: Json = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["seed"], json!({ "value": 3, "origin": "variable ANTDT_SEED" }));
         assert_eq!(json["servers"]["origin"], "default");
     });
 }
@@ -82,4 +84,91 @@ fn the_list_of_settings_in_the_documents_is_up_to_date() {
         printed("config reference", &[]),
         "write it anew: cargo run -p antdt --features cli -- config reference > docs/settings.md"
     );
+}
+
+/// Whether a JSON schema accepts a value: all of the language that ours is written in. A crate for it would bring some
+/// fifty others.
+fn accepts(schema: &Json, value: &Json) -> bool {
+    let rules = schema.as_object().expect("a schema is an object");
+    rules.iter().all(|(keyword, rule)| match keyword.as_str() {
+        "type" => match rule.as_str().unwrap() {
+            "integer" => value.is_u64(),
+            "number" => value.is_number(),
+            "boolean" => value.is_boolean(),
+            "string" => value.is_string(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            other => panic!("type {other}"),
+        },
+        "enum" => rule.as_array().unwrap().contains(value),
+        "minimum" => value.as_f64().is_none_or(|value| value >= rule.as_f64().unwrap()),
+        "maximum" => value.as_f64().is_none_or(|value| value <= rule.as_f64().unwrap()),
+        "minLength" => {
+            value.as_str().is_none_or(|text| text.chars().count() as u64 >= rule.as_u64().unwrap())
+        }
+        "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= rule.as_u64().unwrap()),
+        "items" => value.as_array().is_none_or(|list| list.iter().all(|each| accepts(rule, each))),
+        "anyOf" => rule.as_array().unwrap().iter().any(|schema| accepts(schema, value)),
+        "properties" => value.as_object().is_none_or(|object| {
+            object.iter().all(|(key, value)| rule.get(key).is_none_or(|schema| accepts(schema, value)))
+        }),
+        "additionalProperties" => {
+            assert_eq!(rule, false);
+            value
+                .as_object()
+                .is_none_or(|object| object.keys().all(|key| rules["properties"].get(key).is_some()))
+        }
+        "$schema" | "title" | "description" | "default" | "examples" | "x-unit" => true,
+        other => panic!("{other} is not checked here"),
+    })
+}
+
+#[test]
+fn the_schema_accepts_job_files_and_refuses_what_they_refuse() {
+    let schema: Json = serde_json::from_str(&printed("config schema", &[])).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let file = |text: &str| accepts(&schema, &toml::from_str(text).unwrap());
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let (_, example) = readme.split_once(" -- run ").expect("an example of antdt run");
+    let example = example.split_once("```").unwrap().0.replace('\\', " ");
+    for line in [
+        &format!("run {example}"),
+        "run --sync ps-bsp --servers 2 --heartbeat 1m30s --quiet -- prog x",
+        "run",
+    ] {
+        assert!(file(&printed(&line.replacen("run", "config show", 1), &[])), "{line}");
+    }
+    for good in
+        [JOB, "program = [\"x\"]", "policy = \"none\"", "[policy.nd]\nwindow = 3", "[policy]\nname = \"nd\""]
+    {
+        assert!(file(good), "{good}");
+    }
+    for bad in [
+        "epoch = 3",
+        "epochs = 0",
+        "epochs = \"3\"",
+        "epochs = 4294967296",
+        "master-port = 65536",
+        "heartbeat = 5",
+        "sync = \"ps-bps\"",
+        "quiet = \"yes\"",
+        "straggler = [1]",
+        "program = []",
+        "policy = \"dn\"",
+        "[policy]\nwindow = 3",
+        "[policy.dn]",
+    ] {
+        assert!(!file(bad), "{bad}");
+    }
+    for setting in JobSpec::SETTINGS {
+        let described = &schema["properties"][setting.name];
+        assert!(described["description"].is_string() || setting.name == "policy", "{}", setting.name);
+        assert!(
+            described.get("default").is_none_or(|default| accepts(described, default)),
+            "{}",
+            setting.name
+        );
+    }
+    assert_eq!(schema["properties"]["global-batch-size"]["x-unit"], "SAMPLES");
+    assert_eq!(schema["properties"]["sharding"]["enum"], json!(["dynamic", "static"]));
 }
