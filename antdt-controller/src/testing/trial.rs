@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_core::{
-    ActionId, ActionOutcome, ClusterView, DeviceClass, Holder, Incarnation, JobTime, Machine,
+    ActionId, ActionOutcome, Capabilities, ClusterView, DeviceClass, Holder, Incarnation, JobTime, Machine,
     MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, Plan, PlanVersion, Progress,
-    SchedulerView, StragglerKind, SyncMode,
+    SchedulerView, StragglerKind,
 };
 
 use super::history::{History, Job, Line, Step, WORKERS_MAX};
@@ -188,7 +188,7 @@ struct Trial<'a, M> {
     invariants: &'a Invariants,
     breaches: &'a Mutex<Vec<Breach>>,
     job: Job,
-    sync: SyncMode,
+    mode: Capabilities,
     config: DispatcherConfig,
     dispatcher: M,
     twin: M,
@@ -218,7 +218,7 @@ where
         breaches: &'a Mutex<Vec<Breach>>,
         mut make: impl FnMut(DispatcherConfig) -> M,
     ) -> Self {
-        let sync = SyncMode::ALL[usize::from(job.sync) % SyncMode::ALL.len()];
+        let mode = Capabilities::COMMON[usize::from(job.sync) % Capabilities::COMMON.len()];
         let budget = BudgetConfig {
             per_hour_least: job.restarts_per_hour.into(),
             at_once_percent: job.at_once_percent.into(),
@@ -227,7 +227,7 @@ where
         };
         let workers = u32::from(job.workers);
         let global_batch_size = u32::from(job.samples_per_worker) * workers;
-        let config = DispatcherConfig { budget, ..DispatcherConfig::new(sync, global_batch_size, workers) };
+        let config = DispatcherConfig { budget, ..DispatcherConfig::new(mode, global_batch_size, workers) };
         let worker = |index| Worker {
             incarnation: Incarnation(0),
             live: index < job.workers,
@@ -239,7 +239,7 @@ where
             invariants,
             breaches,
             job: job.clone(),
-            sync,
+            mode,
             config,
             dispatcher: make(config),
             twin: make(config),
@@ -390,7 +390,7 @@ where
         let live = (0..).zip(&self.workers).filter(|(_, worker)| worker.live);
         ClusterView {
             tick: self.tick,
-            sync: self.sync,
+            mode: self.mode,
             elastic: true,
             membership: self.membership,
             membership_changed: false,
@@ -452,7 +452,7 @@ where
         let sizes = &plan.batch_sizes;
         let sum: u64 = sizes.values().map(|samples| u64::from(*samples)).sum();
         let global = u64::from(self.config.global_batch_size);
-        let sums = !self.sync.is_synchronous() || sum == global;
+        let sums = !self.mode.sums_to_global_batch() || sum == global;
         self.holds(Invariant::Sum, sums, || {
             format!("{sizes:?} add up to {sum}, the global batch is {global}")
         })?;
