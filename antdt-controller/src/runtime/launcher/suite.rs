@@ -318,6 +318,8 @@ fn honest(bench: &mut Bench) -> Checked {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use antdt_core::NodeId;
 
     use super::*;
@@ -331,6 +333,7 @@ mod tests {
         outlets: Outlets,
         defect: Defect,
         places: u32,
+        looks: Cell<u32>,
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -341,6 +344,9 @@ mod tests {
         LaunchesTwice,
         ForgetsTheEnvironment,
         MovesAbout,
+        GoesBackToPending,
+        /// None: a node waits for its turn before it runs, as in a queue.
+        Queues,
     }
 
     impl Launcher for Wrong {
@@ -382,25 +388,39 @@ mod tests {
         }
 
         fn status(&self, holder: Holder) -> Option<LaunchStatus> {
-            self.inner.status(holder)
+            let status = self.inner.status(holder)?;
+            self.looks.set(self.looks.get() + 1);
+            let looks = self.looks.get();
+            match (self.defect, status) {
+                (Defect::GoesBackToPending, LaunchStatus::Running) if looks.is_multiple_of(2) => {
+                    Some(LaunchStatus::Pending)
+                }
+                // A life is looked at for the first time soon after it was launched.
+                (Defect::Queues, LaunchStatus::Running) if looks < 3 => Some(LaunchStatus::Pending),
+                (_, status) => Some(status),
+            }
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn every_defect_is_named() {
+    async fn every_defect_is_named_and_a_queue_is_none() {
         for (defect, property) in [
-            (Defect::EndsTheNextLife, "fenced"),
-            (Defect::NeverAsks, "polite"),
-            (Defect::SaysItTwice, "orderly"),
-            (Defect::LaunchesTwice, "fenced"),
-            (Defect::ForgetsTheEnvironment, "faithful"),
-            (Defect::MovesAbout, "placed"),
+            (Defect::EndsTheNextLife, Some("fenced")),
+            (Defect::NeverAsks, Some("polite")),
+            (Defect::SaysItTwice, Some("orderly")),
+            (Defect::LaunchesTwice, Some("fenced")),
+            (Defect::ForgetsTheEnvironment, Some("faithful")),
+            (Defect::MovesAbout, Some("placed")),
+            (Defect::GoesBackToPending, Some("orderly")),
+            (Defect::Queues, None),
         ] {
             let make = move |outlets: Outlets| -> Box<dyn Launcher> {
-                Box::new(Wrong { inner: ProcessLauncher::new(outlets.clone()), outlets, defect, places: 0 })
+                let inner = ProcessLauncher::new(outlets.clone());
+                Box::new(Wrong { inner, outlets, defect, places: 0, looks: Cell::new(0) })
             };
             let checked = tokio::task::spawn_blocking(move || check_launcher(make, LIMIT)).await.unwrap();
-            assert_eq!(checked.unwrap_err().property, property, "{defect:?}");
+            let found = checked.as_ref().err().map(|violation| violation.property);
+            assert_eq!(found, property, "{defect:?}: {checked:?}");
         }
     }
 }
