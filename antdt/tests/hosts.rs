@@ -85,7 +85,7 @@ fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
         // Whatever else the machine does is no straggler.
         policy: "none".to_owned(),
         // Slow enough to be looked at.
-        emulate_speed: Some(150.0),
+        emulate_speed: Some(100.0),
         bind: Network::address(HOSTS),
         run_dir: Some(folder.join("run")),
         master_grace: Duration::from_secs(3),
@@ -129,6 +129,24 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
+}
+
+/// The processes on a host.
+fn pids(host: u32) -> Vec<String> {
+    let output = Command::new("ip").args(["netns", "pids", &Network::name(host)]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Kills a node.
+fn kill(host: u32, node: &str) {
+    let variable = format!("ANTDT_NODE={node}");
+    let is_node = |pid: &String| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let pid = pids(host).into_iter().find(is_node).unwrap_or_else(|| panic!("{node} is not on host {host}"));
+    let killed = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+    assert!(killed.success(), "{node} has ended before its time");
 }
 
 /// Where a job stands, as another host is told; `None` if it is not told.
@@ -229,8 +247,12 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
             let line = format!("worker-{worker}, life 0: running on {}", Network::name(worker / 2));
             assert!(says.contains(&line), "{says}");
         }
+        // A death on one host is made good there, and noticed by all.
+        kill(1, "worker-3");
         let Answer { report, shared } = answer(&order, master);
         assert_eq!(report.outcome, Outcome::Completed, "{sync:?}");
+        let restarts: Vec<u32> = report.workers.iter().map(|worker| worker.restarts).collect();
+        assert_eq!(restarts, [0, 0, 0, 1, 0, 0], "{sync:?}");
         let samples = &report.samples;
         assert_eq!((samples.expected, samples.committed), (SAMPLES, SAMPLES), "{sync:?}");
         assert_eq!((samples.lost, samples.duplicated, samples.quarantined), (0, 0, 0), "{sync:?}");
@@ -283,14 +305,7 @@ fn nodes_on_other_hosts_end_by_themselves_when_their_master_is_gone() {
             script: None,
         };
         let mut master = start(&order);
-        let left = || -> Vec<String> {
-            let pids = |host| {
-                let output =
-                    Command::new("ip").args(["netns", "pids", &Network::name(host)]).output().unwrap();
-                String::from_utf8(output.stdout).unwrap()
-            };
-            (0..HOSTS).flat_map(|host| pids(host).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
-        };
+        let left = || -> Vec<String> { (0..HOSTS).flat_map(pids).collect() };
         let all = (2 * HOSTS + servers) as usize;
         wait_for("all nodes", || (left().len() == all).then_some(()));
         wait_for("all workers", || status(folder.path()).filter(|says| says.contains("6 of 6 workers")));
