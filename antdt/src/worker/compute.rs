@@ -91,6 +91,11 @@ impl Compute {
         Ok(stats)
     }
 
+    /// Samples of the loaded batch.
+    pub(super) const fn samples(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
     /// The gradient that was computed last.
     pub(super) const fn gradient(&mut self) -> &mut Gradient {
         &mut self.gradient

@@ -8,6 +8,7 @@ mod evaluate;
 mod interrupt;
 mod push;
 mod reduce;
+mod weights;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

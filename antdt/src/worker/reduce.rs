@@ -22,6 +22,7 @@ use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
+use super::weights::Weights;
 use crate::net;
 
 /// What a worker needs to take part in rings.
@@ -54,7 +55,7 @@ where
     let mut reducer = Reducer {
         ring,
         compute,
-        replica,
+        weights: Weights::new(ring.sync.capabilities().model, replica),
         trained: false,
         comm: None,
         members: Vec::new(),
@@ -67,7 +68,7 @@ where
         prepared: None,
     };
     let finished = drive(ring.agent, ring.sync, source, &mut reducer)?;
-    Ok((finished, reducer.replica))
+    Ok((finished, reducer.weights.into_model()))
 }
 
 /// A step whose result is here but not yet part of the model.
@@ -80,8 +81,8 @@ struct Prepared {
 struct Reducer<'a, 'r> {
     ring: &'a Ring<'r>,
     compute: &'a mut Compute,
-    replica: Replica,
-    /// Whether the replica is the job's model: false for a replacement until it took the model from a survivor.
+    weights: Weights,
+    /// Whether they are the job's model: false for a replacement until it took the model from a survivor.
     trained: bool,
     comm: Option<ScheduledCommunicator<MixedTransport>>,
     /// Of the group.
@@ -117,7 +118,7 @@ impl Combiner for Reducer<'_, '_> {
             }
             Call::Load(batch) => self.load(&batch),
             Call::Compute => {
-                let stats = self.compute.run(self.replica.dense(), &self.values)?;
+                let stats = self.compute.run(self.weights.model().dense(), &self.values)?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
             }
             Call::Combine { step, samples, acks } => {
@@ -132,10 +133,13 @@ impl Combiner for Reducer<'_, '_> {
                 let prepared = self.prepared.take();
                 let prepared =
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
-                self.replica
-                    .apply(&prepared.dense, &prepared.rows, prepared.samples)
-                    .map_err(|e| WorkerError::Parameters(e.to_string()))?;
+                self.weights.apply(&prepared.dense, &prepared.rows, prepared.samples)?;
                 Ok(Reply::Applied)
+            }
+            Call::Advance => {
+                let samples = self.compute.samples();
+                self.weights.advance(self.compute.gradient(), &mut self.touched, samples)?;
+                Ok(Reply::Advanced)
             }
             call => Err(foreign(&call)),
         }
@@ -211,12 +215,11 @@ impl Reducer<'_, '_> {
         if lacking[0] == 0 {
             return Ok(());
         }
-        let mut model = if comm.group().me() == source { self.replica.export() } else { Vec::new() };
+        let mut model = if comm.group().me() == source { self.weights.export() } else { Vec::new() };
         comm.broadcast(source, &mut model)?;
         if !self.trained {
             let layout = self.compute.layout().clone();
-            self.replica = Replica::import(&model, &layout, self.ring.optimizer, self.ring.seed)
-                .map_err(|e| WorkerError::Parameters(e.to_string()))?;
+            self.weights.import(&model, &layout, self.ring.optimizer, self.ring.seed)?;
         }
         Ok(())
     }
@@ -233,19 +236,20 @@ impl Reducer<'_, '_> {
             Err(error) => return Err(error.into()),
         }
         self.values.clear();
-        self.replica
+        self.weights
+            .model()
             .gather(&self.touched, &mut self.values)
             .map_err(|e| WorkerError::Parameters(e.to_string()))?;
         Ok(Reply::Loaded)
     }
 
-    /// Adds up everybody's gradients. All ranks see the same blobs in the same order, so all replicas stay equal bit for
+    /// Adds up what all members bring. All ranks see the same blobs in the same order, so all replicas stay equal bit for
     /// bit.
     fn combine(&mut self, step: u64, samples: u64, acks: Acks) -> Result<StepResult, WorkerError> {
         let dim = self.compute.layout().table.map_or(0, |table| table.dim);
-        let gradient = self.compute.gradient();
-        let (mut dense, row_sums) = (std::mem::take(&mut gradient.dense), std::mem::take(&mut gradient.rows));
-        let blob = Blob { samples, acks, rows: std::mem::take(&mut self.touched), row_sums };
+        let (mut dense, SparseGradient { rows, values }) =
+            self.weights.contribution(self.compute.gradient(), &mut self.touched);
+        let blob = Blob { samples, acks, rows, row_sums: values };
         let comm = self.comm()?;
         comm.all_reduce(&mut dense, ReduceOp::Sum)?;
         let blobs = comm.all_gather_v(&blob.encode())?;

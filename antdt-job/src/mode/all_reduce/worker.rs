@@ -20,7 +20,7 @@ impl Round for Gradient {
         Some(core.call(Call::Compute))
     }
 
-    fn ends_before_fault(&self) -> bool {
+    fn ends_before_fault(&mut self, _core: &mut WorkerCore) -> bool {
         false
     }
 

@@ -23,8 +23,9 @@ pub(crate) trait Round: fmt::Debug + Clone + Send + 'static {
     /// A batch is in memory; it may be empty.
     fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call>;
 
-    /// The batch holds a sample that cannot be read: whether the round ends here, and the batch is read again after it.
-    fn ends_before_fault(&self) -> bool;
+    /// The batch holds a sample that cannot be read: whether the round ends here. Then it takes the batch back, which is
+    /// read again in the next round.
+    fn ends_before_fault(&mut self, core: &mut WorkerCore) -> bool;
 
     /// The reply to a call of the round; the reply itself if it is none.
     fn answered(
@@ -244,10 +245,7 @@ impl<R: Round> WorkerHalf for Member<R> {
     }
 
     fn before_fault(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call> {
-        self.round.ends_before_fault().then(|| {
-            core.abort();
-            self.go_on(core, turn, None)
-        })
+        self.round.ends_before_fault(core).then(|| self.go_on(core, turn, None))
     }
 
     fn answered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, reply: &Reply) -> Call {

@@ -1,0 +1,122 @@
+//! [`Weights`]: the model that lives in a worker, either the same in all or one of its own.
+
+use antdt_agent::Gradient;
+use antdt_core::{ModelPlace, OptimizerSpec, ParamLayout, Seed};
+use antdt_model::{LocalReplica, Replica, SparseGradient};
+
+use super::error::WorkerError;
+
+/// See the [module](self).
+pub(super) enum Weights {
+    /// The same model as in all other workers; members add up gradients.
+    Shared(Replica),
+    /// A model of this worker's own; members average models.
+    Own(LocalReplica),
+}
+
+fn unfit(error: impl std::fmt::Display) -> WorkerError {
+    WorkerError::Parameters(error.to_string())
+}
+
+impl Weights {
+    /// The model that a job begins with, for a sync mode that keeps it in the workers.
+    pub(super) fn new(place: ModelPlace, replica: Replica) -> Self {
+        match place {
+            ModelPlace::PerWorker => Self::Own(LocalReplica::new(replica)),
+            ModelPlace::Replicas | ModelPlace::Servers => Self::Shared(replica),
+        }
+    }
+
+    /// The parameters to compute with.
+    pub(super) const fn model(&self) -> &Replica {
+        match self {
+            Self::Shared(replica) => replica,
+            Self::Own(local) => local.model(),
+        }
+    }
+
+    /// The trained model.
+    pub(super) fn into_model(self) -> Replica {
+        match self {
+            Self::Shared(replica) => replica,
+            Self::Own(local) => local.model().clone(),
+        }
+    }
+
+    /// The model that all agree on, for a worker that comes.
+    pub(super) fn export(&self) -> Vec<u8> {
+        match self {
+            Self::Shared(replica) => replica.export(),
+            Self::Own(local) => local.export(),
+        }
+    }
+
+    /// Takes over what another worker exported.
+    pub(super) fn import(
+        &mut self,
+        bytes: &[u8],
+        layout: &ParamLayout,
+        optimizer: OptimizerSpec,
+        seed: Seed,
+    ) -> Result<(), WorkerError> {
+        let replica = Replica::import(bytes, layout, optimizer, seed).map_err(unfit)?;
+        match self {
+            Self::Shared(shared) => *shared = replica,
+            Self::Own(local) => *local = LocalReplica::new(replica),
+        }
+        Ok(())
+    }
+
+    /// A step of this worker alone, with the gradient of the rows that its batch touched.
+    pub(super) fn advance(
+        &mut self,
+        gradient: &mut Gradient,
+        touched: &mut Vec<u64>,
+        samples: u64,
+    ) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(_) => {
+                Err(WorkerError::Loop("a step alone was asked of a worker that shares its model".to_owned()))
+            }
+            Self::Own(local) => {
+                let rows = SparseGradient {
+                    rows: std::mem::take(touched),
+                    values: std::mem::take(&mut gradient.rows),
+                };
+                local.advance(&gradient.dense, &rows, samples).map_err(unfit)
+            }
+        }
+    }
+
+    /// What this worker brings to the others: sums of gradients, or how far its model went, weighted by its samples.
+    pub(super) fn contribution(
+        &self,
+        gradient: &mut Gradient,
+        touched: &mut Vec<u64>,
+    ) -> (Vec<f32>, SparseGradient) {
+        match self {
+            Self::Shared(_) => {
+                let rows = SparseGradient {
+                    rows: std::mem::take(touched),
+                    values: std::mem::take(&mut gradient.rows),
+                };
+                (std::mem::take(&mut gradient.dense), rows)
+            }
+            Self::Own(local) => local.drift(),
+        }
+    }
+
+    /// What all members brought becomes part of the model.
+    pub(super) fn apply(
+        &mut self,
+        dense: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(replica) => replica.apply(dense, rows, samples),
+            Self::Own(local) => local.average(dense, rows, samples),
+        }
+        .map_err(unfit)
+    }
+}
