@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use antdt_core::InvalidValue;
+use antdt_core::{Capabilities, InvalidValue};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub const WORKERS_MAX: u8 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// How gradients are combined: 0 by all-reduce, 1 by servers in steps, 2 by servers at any time.
+    /// What the sync mode asks of plans: the place of its capabilities in `Capabilities::COMMON`, 0 to 3.
     pub sync: u8,
     /// Workers at the start, 1 to 8. Worker 0 is the chief.
     pub workers: u8,
@@ -98,8 +98,8 @@ impl History {
         if job.workers == 0 || job.workers > WORKERS_MAX {
             return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));
         }
-        if job.sync > 2 {
-            return Err(InvalidValue::new("sync", job.sync, "0, 1 or 2"));
+        if usize::from(job.sync) >= Capabilities::COMMON.len() {
+            return Err(InvalidValue::new("sync", job.sync, "0 to 3"));
         }
         if job.samples_per_worker == 0 || job.batch_size_min > job.samples_per_worker {
             let expected = "at least 1, and at least batch_size_min";
@@ -121,7 +121,7 @@ impl History {
 
 fn jobs() -> impl Strategy<Value = Job> {
     let limits = (0..5_u8, prop_oneof![Just(5_u8), Just(100)], prop::bool::weighted(0.25));
-    (0..3_u8, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
+    (0..4_u8, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
         |(sync, workers, samples, min, limits)| {
             let (restarts_per_hour, at_once_percent, chief_allowed) = limits;
             let batch_size_min = min.min(samples);
