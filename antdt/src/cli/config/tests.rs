@@ -100,6 +100,12 @@ fn accepts(schema: &Json, value: &Json) -> bool {
             "object" => value.is_object(),
             other => panic!("type {other}"),
         },
+        "const" => rule == value,
+        "pattern" => {
+            let start = rule.as_str().and_then(|rule| rule.strip_prefix('^')?.strip_suffix(".+$"));
+            let start = start.expect("our patterns are a beginning and at least one letter");
+            value.as_str().is_none_or(|text| text.strip_prefix(start).is_some_and(|rest| !rest.is_empty()))
+        }
         "enum" => rule.as_array().unwrap().contains(value),
         "minimum" => value.as_f64().is_none_or(|value| value >= rule.as_f64().unwrap()),
         "maximum" => value.as_f64().is_none_or(|value| value <= rule.as_f64().unwrap()),
