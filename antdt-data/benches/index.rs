@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{Read, Write};
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
@@ -87,8 +87,7 @@ fn index(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(SHARD));
     let shard = SampleRange { start: SHARD * 3, end: SHARD * 4 };
     group.bench_function("read", |bencher| bencher.iter(|| data.read(shard).expect("it has them")));
-    let cuts = data.cuts(NonZeroU64::new(SHARD).expect("not zero"));
-    let mut reader = Reader::new(&data, cuts, NonZeroUsize::MIN);
+    let mut reader = Reader::new(&data, NonZeroU64::new(256).expect("not zero"), 64 << 20);
     let in_order: Vec<u64> = (shard.start..shard.end).collect();
     let order = Permutation::new(Seed(7), SHARD);
     let permuted: Vec<u64> = (0..SHARD).map(|at| shard.start + order.at(at)).collect();

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use antdt_core::SampleRange;
 
+use crate::source::Container;
+
 /// Why a data set cannot be opened. Each names the file and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,13 +33,64 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// Samples of a compressed stream cannot be reached without reading all that is before them.
-    #[error("{} is compressed with {format}, which has no random access; decompress it first", path.display())]
+    /// Samples of a compressed stream cannot be reached without reading all that is before them, and it is of a form that
+    /// is not unpacked.
+    #[error(
+        "{} is {container}, which is not read as text; compress it with gzip or zstd, or decompress it first",
+        path.display()
+    )]
     Compressed {
         /// The file.
         path: PathBuf,
-        /// The format, by its first bytes.
-        format: &'static str,
+        /// Its form, by its first bytes.
+        container: Container,
+    },
+    /// A file that cannot be read by range could not be copied to a disk.
+    #[error(
+        "cannot keep the content of {} in {}: {source}; free space there, or name another folder with ANTDT_CACHE_DIR",
+        path.display(), folder.display()
+    )]
+    Copy {
+        /// The file.
+        path: PathBuf,
+        /// Where its copy was to be.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// No variable says where indexes and copies are kept.
+    #[error("no folder is known for row indexes and unpacked copies; name one with ANTDT_CACHE_DIR")]
+    NoCache,
+    /// A row that fails the check of its data set.
+    #[error("{} line {line}: {why}; mend or remove the row", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row begins, from 1.
+        line: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A row so long that the file cannot be text of rows.
+    #[error(
+        "{} line {line}: longer than {limit_bytes} bytes; this is no text of rows, or a quote is never closed",
+        path.display()
+    )]
+    RowTooLong {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row begins, from 1.
+        line: u64,
+        /// Longest row accepted.
+        limit_bytes: usize,
+    },
+    /// A URL that names no object that can be read.
+    #[error("{url}: {why}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it, and the remedy.
+        why: String,
     },
     /// The last record is not whole.
     #[error(
@@ -56,16 +109,14 @@ pub enum OpenError {
     },
     /// A quoted field never ends.
     #[error(
-        "{}: the row at byte {at} (row {row} of the file, from 0) opens a quote that nothing closes; close it, or read \
-         the file with Dialect::quote(None)", path.display()
+        "{} line {line}: the row opens a quote that nothing closes; close it, or read the file in a dialect without quotes",
+        path.display()
     )]
     Quote {
         /// The file.
         path: PathBuf,
-        /// Where its row begins.
-        at: u64,
-        /// Its row, from 0, without the header.
-        row: u64,
+        /// Line on which its row begins, from 1.
+        line: u64,
     },
     /// A dialect that contradicts itself.
     #[error("the dialect {what}; choose another byte")]
@@ -118,7 +169,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The row index of a file can be neither read nor written where it is to be kept.
-    #[error("cannot keep a row index in {}: {source}; choose another folder with IndexPlace::Folder", path.display())]
+    #[error("cannot keep a row index in {}: {source}; name another folder with ANTDT_CACHE_DIR", path.display())]
     IndexPlace {
         /// The index file.
         path: PathBuf,
@@ -141,6 +192,20 @@ impl OpenError {
 
     pub(crate) fn malformed(path: &Path, why: String) -> Self {
         Self::Malformed { path: path.to_owned(), why }
+    }
+
+    /// While a data set is opened, no sample has a number yet.
+    pub(crate) fn from_read(error: ReadError) -> Self {
+        match error {
+            ReadError::Io { path, source, .. } => Self::Io { path, doing: "read", source },
+            ReadError::Changed { path, .. } => Self::Changed { path },
+            ReadError::Empty { path, .. } => Self::Empty { path },
+            ReadError::Malformed { path, why, .. } => Self::Malformed { path, why },
+            ReadError::TooLarge { path, .. } => Self::TooMany { path },
+            ReadError::OutOfRange { range, num_samples } => {
+                Self::Malformed { path: PathBuf::new(), why: format!("{range:?} of {num_samples}") }
+            }
+        }
     }
 }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use antdt_core::SampleRange;
 
 use crate::cuts::Cuts;
-use crate::disk::open_regular;
 use crate::error::{OpenError, ReadError};
 use crate::rows::ByteRows;
+use crate::source::open_regular;
 use crate::splitter::Splitter;
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::path::Path;
 use antdt_core::SampleRange;
 
 use crate::cuts::Cuts;
-use crate::disk::Source;
 use crate::error::{OpenError, ReadError};
 use crate::layout::DatasetLayout;
 use crate::rows::ByteRows;
+use crate::source::Source;
 use crate::splitter::Splitter;
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ impl FixedRecords {
     ) -> Result<Self, OpenError> {
         let mut opened = Self { shape, sources: Vec::new(), layout: DatasetLayout::default() };
         for path in paths {
-            let (source, _) = Source::open(path.as_ref())?;
+            let source = Source::file(path)?;
             let Some(payload) =
                 source.stamp.len_bytes.checked_sub(shape.header_len_bytes).filter(|len| *len > 0)
             else {

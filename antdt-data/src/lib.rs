@@ -8,7 +8,14 @@ pub mod splitter;
 pub mod cuts;
 pub mod layout;
 
-mod disk;
+pub mod source;
+
+pub mod remote;
+
+pub mod cache;
+
+pub mod unpack;
+
 pub mod files;
 pub mod fixed;
 
@@ -22,8 +29,9 @@ pub mod reader;
 
 #[cfg(feature = "parquet")]
 pub use crate::parquet::{Column, ColumnRow, ColumnRows, Parquet, Texts, Value, Values};
+pub use cache::Cache;
 pub use cuts::{Block, Cuts};
-pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace};
+pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck};
 pub use error::{GroupError, IndexError, OpenError, ReadError};
 pub use files::Files;
 pub use fixed::{FixedRecords, RecordShape};
@@ -31,7 +39,9 @@ pub use grouped::Grouped;
 pub use layout::{DatasetLayout, Piece};
 pub use reader::Reader;
 pub use rows::{ByteRows, Rows};
+pub use source::{Container, Source};
 pub use splitter::Splitter;
+pub use unpack::Notice;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -1,7 +1,7 @@
-//! What a worker reads its batches with: whole shards, kept while batches are cut from them.
+//! What a worker reads its batches with: by range, in memory that has a bound.
 
-use std::collections::VecDeque;
-use std::num::NonZeroUsize;
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use antdt_core::SampleRange;
 
@@ -10,24 +10,50 @@ use crate::error::ReadError;
 use crate::rows::Rows;
 use crate::splitter::Splitter;
 
-/// Reads samples by number, in any order, with one read of the data set per shard.
+/// Blocks that a read may go over although none of their samples was asked for. Of a shard, a batch names samples
+/// here and there; one longer read is cheaper than two, and a batch that is small against its shard leaves few gaps of
+/// this length.
+const GAP_BLOCKS: u64 = 4;
+
+/// Samples read at once, at most.
+const READ_LEN_MAX: u64 = 1 << 16;
+
+/// Reads samples by number, in any order, with few and large reads of the data set.
 ///
-/// A batch names samples of one shard in a permuted order, or of two where it straddles them. The reader loads a shard
-/// when its first sample is asked for and keeps the `keep` shards that were used last, so memory is bounded by `keep`
-/// shards. `keep` should be the number of leases that a worker holds at once, and at least 2.
+/// The samples are cut into blocks. The reader finds the blocks of a batch, reads those that it does not hold, neighbours
+/// with one read, and keeps them for the batches to come. A batch of a permuted shard touches nearly all of the shard's
+/// blocks, so a shard is read with one read when its first batch is, whatever the length of shards.
+///
+/// Memory: what was used longest ago is dropped as soon as the reader holds more than its budget. A batch whose own blocks
+/// are more than that is read all the same, and dropped after.
 #[derive(Debug)]
 pub struct Reader<S: Splitter> {
     data: S,
-    cuts: Cuts,
-    keep: NonZeroUsize,
-    /// The one used last is at the front.
-    kept: VecDeque<S::Rows>,
+    blocks: Cuts,
+    budget_bytes: usize,
+    /// What is held, by its first sample; disjoint.
+    held: BTreeMap<u64, Held<S::Rows>>,
+    held_bytes: usize,
+    /// Batches so far.
+    batches: u64,
+}
+
+#[derive(Debug)]
+struct Held<R> {
+    rows: R,
+    len_bytes: usize,
+    /// The last batch that used it.
+    used: u64,
 }
 
 impl<S: Splitter> Reader<S> {
-    /// A reader of `data`, cut as the master cut it.
-    pub const fn new(data: S, cuts: Cuts, keep: NonZeroUsize) -> Self {
-        Self { data, cuts, keep, kept: VecDeque::new() }
+    /// A reader of `data` in blocks of about `block_len` samples, which holds about `budget_bytes` of rows.
+    ///
+    /// Blocks should be short against a shard, and long against what the data set reads at least: 256 rows for
+    /// [`Delimited`](crate::Delimited), some thousand for `Parquet`.
+    pub fn new(data: S, block_len: NonZeroU64, budget_bytes: usize) -> Self {
+        let blocks = data.cuts(block_len);
+        Self { data, blocks, budget_bytes, held: BTreeMap::new(), held_bytes: 0, batches: 0 }
     }
 
     /// What it reads from.
@@ -35,41 +61,80 @@ impl<S: Splitter> Reader<S> {
         &self.data
     }
 
+    /// Memory that the rows take which it holds.
+    pub const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Calls `each` with the samples of a batch, in the order of `samples`.
     ///
     /// # Errors
-    /// If a sample does not exist or cannot be read; `each` may have seen the samples before it. What is kept stays
-    /// valid, so the next batch may succeed.
+    /// If a sample does not exist or cannot be read; `each` has seen none then. What is held stays valid, so the next
+    /// batch may succeed.
     pub fn read(
         &mut self,
         samples: &[u64],
         mut each: impl for<'r> FnMut(u64, <S::Rows as Rows>::Row<'r>),
     ) -> Result<(), ReadError> {
+        self.load(samples)?;
         for &sample in samples {
-            self.load(sample)?;
-            let row = self.kept.front().and_then(|rows| rows.row(sample));
+            let row = self.holding(sample).and_then(|held| held.rows.row(sample));
             each(sample, row.ok_or_else(|| self.out_of_range(sample))?);
         }
         Ok(())
     }
 
-    /// Brings the shard of a sample to the front.
-    fn load(&mut self, sample: u64) -> Result<(), ReadError> {
-        let has = |rows: &S::Rows| rows.range().start <= sample && sample < rows.range().end;
-        match self.kept.iter().position(has) {
-            Some(0) => {}
-            Some(at) => {
-                let rows = self.kept.remove(at).expect("it was found there");
-                self.kept.push_front(rows);
-            }
-            None => {
-                let shard = self.cuts.shard_of(sample).ok_or_else(|| self.out_of_range(sample))?;
-                // Room is made first, so that no more than `keep` shards are ever in memory.
-                self.kept.truncate(self.keep.get() - 1);
-                self.kept.push_front(self.data.read(shard)?);
+    /// Holds the blocks of all `samples`.
+    fn load(&mut self, samples: &[u64]) -> Result<(), ReadError> {
+        self.batches += 1;
+        let mut missing = Vec::new();
+        for &sample in samples {
+            let batch = self.batches;
+            let held = self.held.range_mut(..=sample).next_back().map(|(_, held)| held);
+            match held.filter(|held| sample < held.rows.range().end) {
+                Some(held) => held.used = batch,
+                None => missing.push(self.blocks.shard_of(sample).ok_or_else(|| self.out_of_range(sample))?),
             }
         }
+        missing.sort_unstable_by_key(|block| block.start);
+        missing.dedup();
+        let mut missing = missing.into_iter().peekable();
+        while let Some(mut range) = missing.next() {
+            while let Some(next) = missing.next_if(|next| self.may_join(range, *next)) {
+                range.end = next.end;
+            }
+            let rows = self.data.read(range)?;
+            let len_bytes = rows.len_bytes();
+            self.held_bytes += len_bytes;
+            self.held.insert(range.start, Held { rows, len_bytes, used: self.batches });
+            self.drop_oldest();
+        }
         Ok(())
+    }
+
+    /// Whether one read should cover both: they are near, and nothing between them is held already.
+    fn may_join(&self, range: SampleRange, next: SampleRange) -> bool {
+        let near = next.start - range.end <= GAP_BLOCKS.saturating_mul(next.len());
+        let short = next.end - range.start <= READ_LEN_MAX;
+        near && short && self.held.range(range.end..next.start).next().is_none()
+    }
+
+    /// Drops what no sample of this batch needs, the longest unused first, until the budget is kept.
+    fn drop_oldest(&mut self) {
+        while self.held_bytes > self.budget_bytes {
+            let oldest = self.held.iter().min_by_key(|(_, held)| held.used);
+            let Some(start) = oldest.filter(|(_, held)| held.used < self.batches).map(|(start, _)| *start)
+            else {
+                return;
+            };
+            if let Some(held) = self.held.remove(&start) {
+                self.held_bytes -= held.len_bytes;
+            }
+        }
+    }
+
+    fn holding(&self, sample: u64) -> Option<&Held<S::Rows>> {
+        self.held.range(..=sample).next_back().map(|(_, held)| held)
     }
 
     fn out_of_range(&self, sample: u64) -> ReadError {
@@ -80,74 +145,119 @@ impl<S: Splitter> Reader<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Mutex;
+
+    use antdt_core::{Permutation, Seed};
+    use proptest::prelude::*;
 
     use super::*;
     use crate::rows::ByteRows;
 
-    /// Ten samples, each its own number; counts how often it is read, and fails to read sample 9.
-    #[derive(Debug, Default)]
-    struct Counted(AtomicUsize);
+    const SAMPLES: u64 = 1000;
 
-    impl Splitter for Counted {
+    /// Samples that are their own numbers; remembers what was read, and fails to read sample 999.
+    #[derive(Debug, Default)]
+    struct Watched(Mutex<Vec<SampleRange>>);
+
+    impl Splitter for Watched {
         type Rows = ByteRows;
 
         fn num_samples(&self) -> u64 {
-            10
+            SAMPLES
         }
 
         fn cuts(&self, target_len: NonZeroU64) -> Cuts {
-            Cuts::even(10, target_len)
+            Cuts::even(SAMPLES, target_len)
         }
 
         fn read(&self, range: SampleRange) -> Result<ByteRows, ReadError> {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            self.0.lock().unwrap().push(range);
             let mut rows = ByteRows::starting_at(range.start);
             for sample in range.start..range.end {
-                if sample == 9 {
-                    return Err(ReadError::Empty { sample, path: "9".into() });
+                if sample == 999 {
+                    return Err(ReadError::Empty { sample, path: "999".into() });
                 }
-                rows.push(&[u8::try_from(sample).expect("below 10")]);
+                rows.push(&sample.to_le_bytes());
             }
             Ok(rows)
         }
     }
 
-    fn reader(keep: usize) -> Reader<Counted> {
-        let cuts = Cuts::even(10, NonZeroU64::new(3).expect("not zero"));
-        Reader::new(Counted::default(), cuts, NonZeroUsize::new(keep).expect("not zero"))
+    fn reader(block_len: u64, budget_bytes: usize) -> Reader<Watched> {
+        Reader::new(Watched::default(), NonZeroU64::new(block_len).unwrap(), budget_bytes)
     }
 
-    /// Reads samples, checks them, and says how often the data set was read so far.
-    fn read(reader: &mut Reader<Counted>, samples: &[u64]) -> Result<usize, ReadError> {
+    /// Reads samples, checks them, and says what was read of the data set for them.
+    fn read(reader: &mut Reader<Watched>, samples: &[u64]) -> Result<Vec<(u64, u64)>, ReadError> {
         let mut seen = Vec::new();
-        reader.read(samples, |sample, row| {
-            assert_eq!(row, [u8::try_from(sample).expect("below 10")]);
+        let done = reader.read(samples, |sample, row| {
+            assert_eq!(row, sample.to_le_bytes());
             seen.push(sample);
-        })?;
+        });
+        let held: usize = reader.held.values().map(|held| held.len_bytes).sum();
+        assert_eq!(reader.held_bytes(), held);
+        done?;
         assert_eq!(seen, samples);
-        assert!(reader.kept.len() <= reader.keep.get(), "{} shards are kept", reader.kept.len());
-        Ok(reader.data().0.load(Ordering::Relaxed))
+        Ok(reader.data().0.lock().unwrap().drain(..).map(|range| (range.start, range.end)).collect())
     }
 
     #[test]
-    fn a_shard_is_read_once_while_batches_are_cut_from_it() {
-        let mut two = reader(2);
-        assert_eq!(read(&mut two, &[1, 0]).unwrap(), 1);
-        assert_eq!(read(&mut two, &[2, 5, 0, 3]).unwrap(), 2);
-        // A third shard takes the place of the one that was used longest ago: that of 0.
-        assert_eq!(read(&mut two, &[8, 4]).unwrap(), 3);
-        assert_eq!(read(&mut two, &[7, 0]).unwrap(), 4);
-        let mut one = reader(1);
-        assert_eq!(read(&mut one, &[0, 3, 1]).unwrap(), 3);
+    fn a_shard_is_read_once_however_its_samples_are_permuted() {
+        let mut reader = reader(10, usize::MAX);
+        let order = Permutation::new(Seed(1), 200);
+        let shard: Vec<u64> = (0..200).map(|at| 300 + order.at(at)).collect();
+        assert_eq!(read(&mut reader, &shard[..60]).unwrap(), [(300, 500)]);
+        assert_eq!(read(&mut reader, &shard[60..]).unwrap(), []);
+        // What was read before is not read again, nor read over.
+        assert_eq!(read(&mut reader, &[299, 510, 5]).unwrap(), [(0, 10), (290, 300), (510, 520)]);
+        assert_eq!(read(&mut reader, &[520, 570, 630]).unwrap(), [(520, 580), (630, 640)]);
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_is_dropped_when_the_budget_is_spent() {
+        // A block is 8 bytes of content and 16 of its place for each sample, at least.
+        let mut reader = reader(1, 100);
+        let one = 8 + 16;
+        assert_eq!(read(&mut reader, &[10, 20, 30]).unwrap().len(), 3);
+        assert!(reader.held_bytes() >= 3 * one);
+        read(&mut reader, &[10]).unwrap();
+        for sample in (100..200).step_by(10) {
+            read(&mut reader, &[10, sample]).unwrap();
+            assert!(reader.held_bytes() <= 100 || reader.held.len() <= 2, "{}", reader.held_bytes());
+        }
+        assert_eq!(read(&mut reader, &[10]).unwrap(), [], "what each batch needs is kept");
+        assert_eq!(read(&mut reader, &[20]).unwrap(), [(20, 21)], "what none needed is not");
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_budget_is_read_all_the_same() {
+        let mut reader = reader(10, 1);
+        let all: Vec<u64> = (0..900).rev().collect();
+        assert_eq!(read(&mut reader, &all).unwrap(), [(0, 900)]);
+        read(&mut reader, &[950]).unwrap();
+        assert_eq!(reader.held.len(), 1);
     }
 
     #[test]
     fn a_sample_that_cannot_be_read_does_not_end_the_reader() {
-        let mut reader = reader(2);
-        assert_eq!(read(&mut reader, &[0, 9]).unwrap_err().sample(), 9);
-        assert_eq!(read(&mut reader, &[10]).unwrap_err().sample(), 10);
-        assert_eq!(read(&mut reader, &[0, 1]).unwrap(), 2);
+        let mut reader = reader(10, usize::MAX);
+        assert_eq!(read(&mut reader, &[0, 999]).unwrap_err().sample(), 999);
+        assert_eq!(read(&mut reader, &[1000]).unwrap_err().sample(), 1000);
+        read(&mut reader, &[5, 980]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_batches_are_read_with_their_own_content(
+            block in 1_u64..50, budget in 0_usize..20_000,
+            batches in prop::collection::vec(prop::collection::vec(0_u64..900, 0..40), 0..30),
+        ) {
+            let mut reader = reader(block, budget);
+            for batch in batches {
+                read(&mut reader, &batch).unwrap();
+                let ranges: Vec<_> = reader.held.values().map(|held| held.rows.range()).collect();
+                prop_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "{ranges:?}");
+            }
+        }
     }
 }

@@ -14,6 +14,9 @@ pub trait Rows {
 
     /// A sample, by its number in the data set; `None` if it is not in [`range`](Self::range).
     fn row(&self, sample: u64) -> Option<Self::Row<'_>>;
+
+    /// Memory that they hold, in bytes.
+    fn len_bytes(&self) -> usize;
 }
 
 /// Samples as bytes, in one buffer: a text row without its line end, a record, or a whole file.
@@ -47,11 +50,6 @@ impl ByteRows {
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<(usize, usize)>) {
         (&self.bytes, &mut self.spans)
     }
-
-    /// Memory that it holds, in bytes.
-    pub fn len_bytes(&self) -> usize {
-        self.bytes.len() + size_of_val(self.spans.as_slice())
-    }
 }
 
 impl Rows for ByteRows {
@@ -65,6 +63,10 @@ impl Rows for ByteRows {
         let at = usize::try_from(sample.checked_sub(self.first)?).ok()?;
         let (start, end) = *self.spans.get(at)?;
         self.bytes.get(start..end)
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.bytes.capacity() + self.spans.capacity() * size_of::<(usize, usize)>()
     }
 }
 

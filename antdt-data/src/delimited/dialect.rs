@@ -11,22 +11,24 @@ use crate::error::OpenError;
 /// Rows end with a line feed, before which a carriage return is dropped; the last row needs no end. Empty lines are no
 /// rows. Where quotes are known, a field that begins with one reaches to the next single one, over delimiters and line
 /// ends; two in a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape character.
+/// Lines of spaces are no rows either, nor are lines that begin with the byte of a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     pub(super) delimiter: u8,
     pub(super) quote: Option<u8>,
     pub(super) header: bool,
+    pub(super) comment: Option<u8>,
 }
 
 impl Dialect {
     /// Fields separated by commas, quoted with `"`; no header.
     pub const fn csv() -> Self {
-        Self { delimiter: b',', quote: Some(b'"'), header: false }
+        Self { delimiter: b',', quote: Some(b'"'), header: false, comment: None }
     }
 
     /// Fields separated by tabs, without quotes; no header.
     pub const fn tsv() -> Self {
-        Self { delimiter: b'\t', quote: None, header: false }
+        Self { delimiter: b'\t', quote: None, header: false, comment: None }
     }
 
     /// The first row of every file names the columns and is no sample.
@@ -50,6 +52,21 @@ impl Dialect {
         self
     }
 
+    /// Lines that begin with this byte are no rows; without one, every line is.
+    #[must_use]
+    pub const fn with_comment(mut self, comment: Option<u8>) -> Self {
+        self.comment = comment;
+        self
+    }
+
+    /// Whether a line, which is not empty, is a row.
+    pub(super) fn is_row(&self, line: &[u8]) -> bool {
+        let first = line.first();
+        let comment = self.comment.is_some() && first == self.comment.as_ref();
+        // Nearly every line shows in its first byte that it is not blank.
+        !comment && (first != Some(&b' ') || line.iter().any(|byte| *byte != b' '))
+    }
+
     pub(super) fn check(self) -> Result<(), OpenError> {
         let line_end = |byte| byte == b'\n' || byte == b'\r';
         let what = if self.quote == Some(self.delimiter) {
@@ -58,6 +75,8 @@ impl Dialect {
             "separates fields with a line end"
         } else if self.quote.is_some_and(line_end) {
             "quotes fields with a line end"
+        } else if self.comment.is_some_and(line_end) {
+            "begins comments with a line end"
         } else {
             return Ok(());
         };
@@ -160,6 +179,7 @@ mod tests {
         assert!(Dialect::csv().with_delimiter(b'"').check().is_err());
         assert!(Dialect::csv().with_delimiter(b'\n').check().is_err());
         assert!(Dialect::tsv().with_quote(Some(b'\r')).check().is_err());
+        assert!(Dialect::tsv().with_comment(Some(b'\n')).check().is_err());
         assert!(Dialect::csv().with_delimiter(b';').with_quote(Some(b'\'')).check().is_ok());
     }
 }

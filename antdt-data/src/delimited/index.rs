@@ -4,64 +4,80 @@
 //! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
 //! and time of change, and misses those pieces, is not noticed.
 //!
-//! Format 1, little-endian: `ANTDTROW`, version `u32`, delimiter, quote, whether there are quotes, whether there is a
-//! header (`u8` each), file length, time of change in ns, both `u64`, checksum of the pieces `u32`, start and end of the
-//! header, stride, rows, one offset for each mark, all `u64`, and the CRC-32C of all this.
+//! Format 2, little-endian: `ANTDTROW`, version `u32`, delimiter, quote, comment, which of quotes, comments and a header
+//! there are (bits 0, 1, 2) (`u8` each), CRC-32C of the name of the check that every row passed `u32` (0 if none was
+//! asked for), file length, time of change in ns, both `u64`, checksum of the pieces `u32`, start and end of the header,
+//! stride, rows, one offset for each mark, all `u64`, and the CRC-32C of all this.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crc32c::{crc32c, crc32c_append};
+use crc32c::crc32c;
 
 use super::dialect::Dialect;
-use super::scan::RowScanner;
-use crate::disk::{Source, Stamp};
+use super::scan::{RowScanner, Span};
 use crate::error::{IndexError, OpenError};
+use crate::source::{Container, Source, Stamp};
 
 #[cfg(test)]
 mod tests;
 
 const MAGIC: &[u8; 8] = b"ANTDTROW";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Rows from one mark to the next. Of rows of 200 bytes, a read begins at most 51 KB early, and the index is 1/6400 of
-/// the data; a larger stride would save memory that is not missed, and cost small shards time.
+/// Rows from one mark to the next, while there are few marks. Of rows of 200 bytes, a read begins at most 51 KB early, and
+/// the index is 1/6400 of the data; a larger stride would save memory that is not missed, and cost small shards time.
 const STRIDE: u64 = 256;
 
-/// Read at once while indexing. Larger ones fall out of the core's own cache between the read and the scan.
-const CHUNK_LEN_BYTES: usize = 256 << 10;
+/// Marks of one file, at most: 8 MB of memory, whatever the length of the file. Beyond, the stride doubles; a file of 1 TB
+/// has one of 8192 rows.
+const MARKS_MAX: usize = 1 << 20;
 
-/// Pieces of a file that its fingerprint covers, and their length.
-const PROBES: u64 = 16;
-const PROBE_LEN_BYTES: usize = 4 << 10;
+/// Read at once while indexing. Larger ones fall out of the core's own cache between the read and the scan.
+const CHUNK_LEN_BYTES: u64 = 256 << 10;
+
+/// Longest row, in bytes. A click is below 400; what is longer than this is no text of rows, or a quote that was never
+/// closed, and must not fill the memory.
+const ROW_LEN_MAX_BYTES: usize = 256 << 10;
+
+/// What every row of a data set must be: checked once, while the rows are indexed.
+#[derive(Clone, Copy)]
+pub struct RowCheck {
+    /// A name that changes when the check does: an index says which check its rows have passed.
+    pub name: &'static str,
+    /// Says what is wrong with a row.
+    pub check: fn(Dialect, &[u8]) -> Result<(), String>,
+}
+
+impl RowCheck {
+    /// Every row will do.
+    pub const NONE: Self = Self { name: "", check: |_, _| Ok(()) };
+
+    fn id(self) -> u32 {
+        crc32c(self.name.as_bytes())
+    }
+}
+
+impl std::fmt::Debug for RowCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RowCheck").field("name", &self.name).finish_non_exhaustive()
+    }
+}
 
 /// By what an index knows its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     stamp: Stamp,
-    /// CRC-32C of the pieces.
-    probes: u32,
+    /// Of pieces of the file.
+    checksum: u32,
 }
 
 impl Fingerprint {
-    pub(super) fn of(source: &Source, file: &mut File) -> Result<Self, OpenError> {
-        let mut probes = 0;
-        let mut piece = Vec::with_capacity(PROBE_LEN_BYTES);
-        let last = source.stamp.len_bytes.saturating_sub(PROBE_LEN_BYTES as u64);
-        for probe in 0..PROBES {
-            // The first piece begins the file, the last one ends it.
-            let at = u128::from(last) * u128::from(probe) / u128::from(PROBES - 1);
-            let at = u64::try_from(at).expect("within the file");
-            piece.clear();
-            file.seek(SeekFrom::Start(at)).map_err(OpenError::io(&source.path, "read"))?;
-            let mut limited = Read::by_ref(file).take(PROBE_LEN_BYTES as u64);
-            limited.read_to_end(&mut piece).map_err(OpenError::io(&source.path, "read"))?;
-            probes = crc32c_append(probes, &piece);
-        }
-        Ok(Self { stamp: source.stamp, probes })
+    pub(super) fn of(source: &Source) -> Result<Self, OpenError> {
+        Ok(Self { stamp: source.stamp, checksum: source.checksum()? })
     }
 }
 
@@ -70,6 +86,8 @@ impl Fingerprint {
 pub(super) struct RowIndex {
     fingerprint: Fingerprint,
     dialect: Dialect,
+    /// Of the check that its rows have passed.
+    check: u32,
     /// Start and end of the header; both 0 without one.
     pub(super) header: (u64, u64),
     pub(super) num_rows: u64,
@@ -90,51 +108,73 @@ pub(super) struct Window {
 }
 
 impl RowIndex {
-    /// Reads the whole file once.
+    /// Reads the whole file once, and checks every row.
     pub(super) fn build(
         source: &Source,
-        file: &mut File,
         dialect: Dialect,
+        check: RowCheck,
+        fingerprint: Fingerprint,
+    ) -> Result<Self, OpenError> {
+        Self::build_within(MARKS_MAX, source, dialect, check, fingerprint)
+    }
+
+    /// With `marks_max` marks at most, an even number.
+    fn build_within(
+        marks_max: usize,
+        source: &Source,
+        dialect: Dialect,
+        check: RowCheck,
         fingerprint: Fingerprint,
     ) -> Result<Self, OpenError> {
         let path = &source.path;
-        let begin = text_begin(path, file)?;
-        file.seek(SeekFrom::Start(begin)).map_err(OpenError::io(path, "read"))?;
-        let mut index =
-            Self { fingerprint, dialect, header: (0, 0), num_rows: 0, stride: STRIDE, marks: Vec::new() };
-        let mut scanner = RowScanner::new(dialect, begin);
-        let mut header_due = dialect.header;
-        let mut row = |start, end| {
-            if header_due {
-                header_due = false;
-                index.header = (start, end);
-                return;
-            }
-            if index.num_rows.is_multiple_of(STRIDE) {
-                index.marks.push(start);
-            }
-            index.num_rows += 1;
+        let begin = text_begin(source)?;
+        let mut stream = source.stream(begin)?;
+        let mut build = Build {
+            index: Self {
+                fingerprint,
+                dialect,
+                check: check.id(),
+                header: (0, 0),
+                num_rows: 0,
+                stride: STRIDE,
+                marks: Vec::new(),
+            },
+            marks_max,
+            check,
+            header_due: dialect.header,
+            wrong: None,
         };
-        let mut chunk = vec![0; CHUNK_LEN_BYTES];
-        let mut read_bytes = begin;
+        let mut scanner = RowScanner::new(dialect, begin);
+        // What was read from `base` on: the row that has not ended yet, and a chunk.
+        let (mut text, mut base) = (Vec::new(), begin);
         loop {
-            match file.read(&mut chunk) {
-                Ok(0) => break,
-                Ok(len) => {
-                    read_bytes += len as u64;
-                    scanner.feed(&chunk[..len], &mut row);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(OpenError::io(path, "read")(error)),
+            let before = text.len();
+            let read = stream.by_ref().take(CHUNK_LEN_BYTES).read_to_end(&mut text);
+            if read.map_err(OpenError::io(path, "read"))? == 0 {
+                break;
+            }
+            scanner.feed(&text[before..], |span| build.line(&text, base, span));
+            build.verdict(path)?;
+            // Both are within the text that was read.
+            text.drain(..(scanner.row_start() - base) as usize);
+            base = scanner.row_start();
+            if text.len() > ROW_LEN_MAX_BYTES {
+                let limit_bytes = ROW_LEN_MAX_BYTES;
+                return Err(OpenError::RowTooLong {
+                    path: path.clone(),
+                    line: scanner.row_line(),
+                    limit_bytes,
+                });
             }
         }
-        let finished = scanner.finish(&mut row);
-        let now = file.metadata().map_err(OpenError::io(path, "read"))?;
-        if Stamp::of(&now) != source.stamp || read_bytes != source.stamp.len_bytes {
+        let read_bytes = base + text.len() as u64;
+        let finished = scanner.finish(|span| build.line(&text, base, span));
+        if !source.is_unchanged()? || read_bytes != source.stamp.len_bytes {
             return Err(OpenError::Changed { path: path.clone() });
         }
-        finished.map_err(|open| OpenError::Quote { path: path.clone(), at: open.at, row: index.num_rows })?;
-        Ok(index)
+        finished.map_err(|open| OpenError::Quote { path: path.clone(), line: open.line })?;
+        build.verdict(path)?;
+        Ok(build.index)
     }
 
     /// The bytes to read for rows `start..end`, which must exist.
@@ -147,16 +187,23 @@ impl RowIndex {
     }
 
     /// Whether it is the index of a file, read in a dialect.
-    pub(super) fn check(&self, fingerprint: &Fingerprint, dialect: Dialect) -> Result<(), IndexError> {
+    pub(super) fn check(
+        &self,
+        fingerprint: &Fingerprint,
+        dialect: Dialect,
+        check: RowCheck,
+    ) -> Result<(), IndexError> {
         let (ours, theirs) = (self.fingerprint, fingerprint);
         let what = if ours.stamp.len_bytes != theirs.stamp.len_bytes {
             "the length of the file"
         } else if ours.stamp.modified_ns != theirs.stamp.modified_ns {
             "the time of its last change"
-        } else if ours.probes != theirs.probes {
+        } else if ours.checksum != theirs.checksum {
             "its content"
         } else if self.dialect != dialect {
             "the dialect"
+        } else if self.check != check.id() {
+            "what its rows were checked for"
         } else {
             return Ok(());
         };
@@ -167,12 +214,14 @@ impl RowIndex {
         let mut out = Vec::with_capacity(FIXED_LEN_BYTES + 8 * self.marks.len() + 4);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        let Dialect { delimiter, quote, header } = self.dialect;
-        out.extend([delimiter, quote.unwrap_or(0), u8::from(quote.is_some()), u8::from(header)]);
-        let Fingerprint { stamp, probes } = self.fingerprint;
+        let Dialect { delimiter, quote, header, comment } = self.dialect;
+        let which = u8::from(quote.is_some()) | u8::from(comment.is_some()) << 1 | u8::from(header) << 2;
+        out.extend([delimiter, quote.unwrap_or(0), comment.unwrap_or(0), which]);
+        out.extend_from_slice(&self.check.to_le_bytes());
+        let Fingerprint { stamp, checksum } = self.fingerprint;
         out.extend_from_slice(&stamp.len_bytes.to_le_bytes());
         out.extend_from_slice(&stamp.modified_ns.to_le_bytes());
-        out.extend_from_slice(&probes.to_le_bytes());
+        out.extend_from_slice(&checksum.to_le_bytes());
         for number in [self.header.0, self.header.1, self.stride, self.num_rows].iter().chain(&self.marks) {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -197,16 +246,22 @@ impl RowIndex {
         let (head, marks) = body.split_first_chunk::<FIXED_LEN_BYTES>().ok_or(malformed("it is cut off"))?;
         let head = Fixed(head);
         let (marks, odd) = marks.as_chunks::<8>();
-        let [delimiter, quote, quotes, header] = head.bytes(12);
+        let [delimiter, quote, comment, which] = head.bytes(12);
         let index = Self {
             fingerprint: Fingerprint {
-                stamp: Stamp { len_bytes: head.number(16), modified_ns: head.number(24) },
-                probes: u32::from_le_bytes(head.bytes(32)),
+                stamp: Stamp { len_bytes: head.number(20), modified_ns: head.number(28) },
+                checksum: u32::from_le_bytes(head.bytes(36)),
             },
-            dialect: Dialect { delimiter, quote: (quotes != 0).then_some(quote), header: header != 0 },
-            header: (head.number(36), head.number(44)),
-            stride: head.number(52),
-            num_rows: head.number(60),
+            dialect: Dialect {
+                delimiter,
+                quote: (which & 1 != 0).then_some(quote),
+                comment: (which & 2 != 0).then_some(comment),
+                header: which & 4 != 0,
+            },
+            check: u32::from_le_bytes(head.bytes(16)),
+            header: (head.number(40), head.number(48)),
+            stride: head.number(56),
+            num_rows: head.number(64),
             marks: marks.iter().map(|mark| u64::from_le_bytes(*mark)).collect(),
         };
         if !odd.is_empty() || !index.is_sound() {
@@ -228,7 +283,7 @@ impl RowIndex {
     }
 }
 
-const FIXED_LEN_BYTES: usize = 68;
+const FIXED_LEN_BYTES: usize = 72;
 
 /// What comes before the marks.
 struct Fixed<'a>(&'a [u8; FIXED_LEN_BYTES]);
@@ -243,17 +298,62 @@ impl Fixed<'_> {
     }
 }
 
-/// Where the text of a file begins: after a byte order mark. Refuses what is compressed.
-fn text_begin(path: &Path, file: &mut File) -> Result<u64, OpenError> {
-    const FORMATS: [(&[u8], &str); 4] =
-        [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
-    let mut first = Vec::new();
-    file.seek(SeekFrom::Start(0)).map_err(OpenError::io(path, "read"))?;
-    Read::by_ref(file).take(8).read_to_end(&mut first).map_err(OpenError::io(path, "read"))?;
-    if let Some((_, format)) = FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
-        return Err(OpenError::Compressed { path: path.to_owned(), format });
+/// An index that is being built.
+struct Build {
+    index: RowIndex,
+    marks_max: usize,
+    check: RowCheck,
+    header_due: bool,
+    /// The first row that failed its check: its line, and why.
+    wrong: Option<(u64, String)>,
+}
+
+impl Build {
+    /// A line was found in `text`, which begins at `base`.
+    fn line(&mut self, text: &[u8], base: u64, span: Span) {
+        // Both are within the text that was read.
+        let line = &text[(span.start - base) as usize..(span.end - base) as usize];
+        let index = &mut self.index;
+        if self.wrong.is_some() || !index.dialect.is_row(line) {
+            return;
+        }
+        if self.header_due {
+            self.header_due = false;
+            index.header = (span.start, span.end);
+            return;
+        }
+        if let Err(why) = (self.check.check)(index.dialect, line) {
+            self.wrong = Some((span.line, why));
+            return;
+        }
+        if index.num_rows.is_multiple_of(index.stride) {
+            if index.marks.len() == self.marks_max {
+                // Their number is even, so this row has a mark at the new stride, too.
+                let mut keep = false;
+                index.marks.retain(|_| {
+                    keep = !keep;
+                    keep
+                });
+                index.stride *= 2;
+            }
+            index.marks.push(span.start);
+        }
+        index.num_rows += 1;
     }
-    Ok(if first.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 })
+
+    fn verdict(&mut self, path: &Path) -> Result<(), OpenError> {
+        let wrong = self.wrong.take();
+        wrong.map_or(Ok(()), |(line, why)| Err(OpenError::Row { path: path.to_owned(), line, why }))
+    }
+}
+
+/// Where the text of a file begins: after a byte order mark. Refuses what is compressed.
+fn text_begin(source: &Source) -> Result<u64, OpenError> {
+    match source.container()? {
+        Container::Plain => {}
+        container => return Err(OpenError::Compressed { path: source.path.clone(), container }),
+    }
+    Ok(if source.first(3)? == b"\xef\xbb\xbf" { 3 } else { 0 })
 }
 
 /// Where row indexes are kept.
@@ -261,7 +361,7 @@ fn text_begin(path: &Path, file: &mut File) -> Result<u64, OpenError> {
 pub enum IndexPlace {
     /// Nowhere: they are built each time a data set is opened, by every process that opens it.
     Memory,
-    /// Beside each file, as `NAME.antdt-index`.
+    /// Beside each file, as `NAME.antdt-index`. For what is in an object store, as `Memory`.
     #[default]
     Beside,
     /// In a folder of their own, for data that is read-only; it is created when it is missing.
@@ -270,18 +370,16 @@ pub enum IndexPlace {
 
 impl IndexPlace {
     /// The index file of a data file.
-    pub(super) fn of(&self, path: &Path) -> Option<PathBuf> {
+    pub(super) fn of(&self, source: &Source) -> Option<PathBuf> {
+        let path = &source.path;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match self {
             Self::Memory => None,
-            Self::Beside => Some(path.with_file_name(format!("{name}.antdt-index"))),
-            Self::Folder(folder) => {
-                // Files of one name in several folders have an index each; should two share one all the same, it is
-                // noticed as other data.
-                let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-                let place = crc32c(absolute.as_os_str().as_encoded_bytes());
-                Some(folder.join(format!("{name}-{place:08x}.antdt-index")))
-            }
+            // There is no beside in an object store.
+            Self::Beside => source.is_on_disk().then(|| path.with_file_name(format!("{name}.antdt-index"))),
+            // Files of one name in several folders have an index each; should two share one all the same, it is
+            // noticed as other data.
+            Self::Folder(folder) => Some(folder.join(format!("{name}-{:08x}.antdt-index", source.place()))),
         }
     }
 }

@@ -1,20 +1,21 @@
 //! Rows of text: CSV, TSV and their relatives, with an index of where the rows begin.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
 
 use antdt_core::SampleRange;
 
+use crate::cache::Turn;
 use crate::cuts::Cuts;
-use crate::disk::Source;
 use crate::error::{IndexError, OpenError, ReadError};
 use crate::layout::DatasetLayout;
 use crate::rows::ByteRows;
+use crate::source::Source;
 use crate::splitter::Splitter;
 use index::{Fingerprint, RowIndex};
-use scan::RowScanner;
+use scan::{RowScanner, Span};
 
 mod dialect;
 mod index;
@@ -24,13 +25,13 @@ mod scan;
 mod tests;
 
 pub use dialect::{Dialect, Fields};
-pub use index::IndexPlace;
+pub use index::{IndexPlace, RowCheck};
 
 /// A data set of the rows of text files, one file after the other.
 ///
 /// Opening reads each file once, to find where its rows begin, and keeps that in an index of 1/30 byte per row; the next
-/// process finds the index and reads nothing. A shard is read with one read per file. Compressed files are refused: rows
-/// in the middle of them cannot be reached.
+/// process finds the index and reads nothing. A shard is read with one read per file. Compressed files are refused, as
+/// rows in the middle of them cannot be reached: [`Source::seekable`] unpacks them.
 #[derive(Debug, Clone)]
 pub struct Delimited {
     dialect: Dialect,
@@ -60,8 +61,8 @@ pub enum IndexOrigin {
 impl Delimited {
     /// Opens files, in the order given, and indexes those that have no index of their own yet.
     ///
-    /// Processes may do so at the same time: an index appears whole or not at all. To index once only, let the master
-    /// open the data set before the workers do.
+    /// Processes may do so at the same time: an index appears whole or not at all, and in a folder of indexes only one of
+    /// them builds it.
     ///
     /// # Errors
     /// If a file is missing, without rows, compressed, or ends inside a quote; if headers differ; if an index cannot be
@@ -71,10 +72,27 @@ impl Delimited {
         dialect: Dialect,
         place: &IndexPlace,
     ) -> Result<Self, OpenError> {
+        // Before any file is looked for.
+        dialect.check()?;
+        let sources = paths.into_iter().map(Source::file).collect::<Result<Vec<_>, _>>()?;
+        Self::of(sources, dialect, place, RowCheck::NONE)
+    }
+
+    /// Opens sources like [`open`](Self::open), wherever they lie, and checks each row while it is indexed. Rows that an
+    /// index was loaded for were checked when it was built.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and with the line of the first row that fails its check.
+    pub fn of(
+        sources: impl IntoIterator<Item = Source>,
+        dialect: Dialect,
+        place: &IndexPlace,
+        check: RowCheck,
+    ) -> Result<Self, OpenError> {
         dialect.check()?;
         let mut opened = Self { dialect, files: Vec::new(), layout: DatasetLayout::default(), header: None };
-        for path in paths {
-            opened.add(path.as_ref(), place)?;
+        for source in sources {
+            opened.add(source, place, check)?;
         }
         if opened.files.is_empty() {
             return Err(OpenError::NoFiles { place: "the list of files".into() });
@@ -82,18 +100,18 @@ impl Delimited {
         Ok(opened)
     }
 
-    fn add(&mut self, path: &Path, place: &IndexPlace) -> Result<(), OpenError> {
-        let (source, mut file) = Source::open(path)?;
-        let (index, origin) = find(&source, &mut file, self.dialect, place)?;
+    fn add(&mut self, source: Source, place: &IndexPlace, check: RowCheck) -> Result<(), OpenError> {
+        let path = source.path.clone();
+        let (index, origin) = find(&source, self.dialect, place, check)?;
         if index.num_rows == 0 {
-            return Err(OpenError::Empty { path: path.to_owned() });
+            return Err(OpenError::Empty { path });
         }
         if self.dialect.header {
             let header = read_header(&source, &index)?;
             match (&self.header, self.files.first()) {
                 (Some(expected), Some(first)) if *expected != header => {
                     return Err(OpenError::Columns {
-                        path: path.to_owned(),
+                        path,
                         first: first.source.path.clone(),
                         what: format!(
                             "its header is {:?} instead of {:?}",
@@ -106,7 +124,7 @@ impl Delimited {
             }
         }
         if !self.layout.push(index.num_rows) {
-            return Err(OpenError::TooMany { path: path.to_owned() });
+            return Err(OpenError::TooMany { path });
         }
         self.files.push(Indexed { source, index, origin });
         Ok(())
@@ -155,13 +173,18 @@ impl Splitter for Delimited {
             source.append(window.at, window.len_bytes, piece.sample, rows.buffer())?;
             let (bytes, spans) = rows.parts();
             let (mut skip, mut due) = (window.skip, piece.rows.len());
-            let mut take = |start: u64, end: u64| {
+            spans.reserve(usize::try_from(due).unwrap_or(0));
+            let mut take = |span: Span| {
+                // Fits: both are places in the buffer.
+                let (start, end) = (base + span.start as usize, base + span.end as usize);
+                if !self.dialect.is_row(&bytes[start..end]) {
+                    return;
+                }
                 if skip > 0 {
                     skip -= 1;
                 } else if due > 0 {
                     due -= 1;
-                    // Fits: both are places in the buffer.
-                    spans.push((base + start as usize, base + end as usize));
+                    spans.push((start, end));
                 }
             };
             let mut scanner = RowScanner::new(self.dialect, 0);
@@ -178,45 +201,65 @@ impl Splitter for Delimited {
 /// Takes the index from where it is kept, or builds it and keeps it there.
 fn find(
     source: &Source,
-    file: &mut File,
     dialect: Dialect,
     place: &IndexPlace,
+    check: RowCheck,
 ) -> Result<(RowIndex, IndexOrigin), OpenError> {
-    let fingerprint = Fingerprint::of(source, file)?;
-    let kept = place.of(&source.path);
-    let found = kept.as_deref().map(|path| (path, fs::read(path)));
-    let origin = match found {
-        None => IndexOrigin::Built,
-        Some((_, Err(error))) if error.kind() == io::ErrorKind::NotFound => IndexOrigin::Built,
-        Some((path, Err(source))) => {
-            return Err(OpenError::IndexPlace { path: path.to_owned(), source });
-        }
-        Some((_, Ok(bytes))) => {
-            let index = RowIndex::from_bytes(&bytes).and_then(|index| {
-                index.check(&fingerprint, dialect)?;
-                Ok(index)
-            });
-            match index {
-                Ok(index) => return Ok((index, IndexOrigin::Loaded)),
-                Err(why) => IndexOrigin::Rebuilt(why),
-            }
-        }
+    let fingerprint = Fingerprint::of(source)?;
+    let build = || RowIndex::build(source, dialect, check, fingerprint);
+    let Some(kept) = place.of(source) else {
+        return Ok((build()?, IndexOrigin::Built));
     };
-    let index = RowIndex::build(source, file, dialect, fingerprint)?;
+    let load = || load(&kept, &fingerprint, dialect, check);
+    let mut origin = match load()? {
+        Ok(index) => return Ok((index, IndexOrigin::Loaded)),
+        Err(origin) => origin,
+    };
+    // A folder that is ours has room for a lock; beside the data nothing is left but the index.
+    let _turn = match place {
+        IndexPlace::Folder(_) => {
+            let failed = |source| OpenError::IndexPlace { path: kept.clone(), source };
+            let turn = Turn::take(&kept, source.len_bytes()).map_err(failed)?;
+            // Another process may have built it meanwhile.
+            match load()? {
+                Ok(index) => return Ok((index, IndexOrigin::Loaded)),
+                Err(now) => origin = now,
+            }
+            Some(turn)
+        }
+        IndexPlace::Beside | IndexPlace::Memory => None,
+    };
+    let index = build()?;
     // A file without rows is refused; its index would outlive that.
-    if let Some(kept) = kept.filter(|_| index.num_rows > 0) {
+    if index.num_rows > 0 {
         index::save(&kept, &index.to_bytes())?;
     }
     Ok((index, origin))
+}
+
+/// The index that is kept, or why one has to be built.
+fn load(
+    kept: &Path,
+    fingerprint: &Fingerprint,
+    dialect: Dialect,
+    check: RowCheck,
+) -> Result<Result<RowIndex, IndexOrigin>, OpenError> {
+    let bytes = match fs::read(kept) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Err(IndexOrigin::Built)),
+        Err(source) => return Err(OpenError::IndexPlace { path: kept.to_owned(), source }),
+    };
+    let index = RowIndex::from_bytes(&bytes).and_then(|index| {
+        index.check(fingerprint, dialect, check)?;
+        Ok(index)
+    });
+    Ok(index.map_err(IndexOrigin::Rebuilt))
 }
 
 /// The header row of a file.
 fn read_header(source: &Source, index: &RowIndex) -> Result<Vec<u8>, OpenError> {
     let (start, end) = index.header;
     let mut header = Vec::new();
-    source.append(start, end - start, 0, &mut header).map_err(|error| match error {
-        ReadError::Io { path, source, .. } => OpenError::Io { path, doing: "read", source },
-        _ => OpenError::Changed { path: source.path.clone() },
-    })?;
+    source.append(start, end - start, 0, &mut header).map_err(OpenError::from_read)?;
     Ok(header)
 }

@@ -15,6 +15,10 @@ pub(crate) struct RowScanner {
     offset: u64,
     /// Where the row that is being read begins.
     row_start: u64,
+    /// Line ends so far.
+    lines: u64,
+    /// Line, from 1, on which the row that is being read begins.
+    row_line: u64,
     /// The byte before the next chunk.
     last: u8,
     quoted: bool,
@@ -22,27 +26,58 @@ pub(crate) struct RowScanner {
     closed: u64,
 }
 
-/// A quote was opened and never closed, in the row that begins at `at`.
+/// Where a row is in the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    /// One past its last byte, without its line end.
+    pub(crate) end: u64,
+    /// Line on which it begins, from 1 where the scanner began.
+    pub(crate) line: u64,
+}
+
+/// A quote was opened and never closed, in the row that begins on this line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unclosed {
-    pub(crate) at: u64,
+    pub(crate) line: u64,
 }
 
 impl RowScanner {
     /// A text that begins, with a row, at byte `offset`.
     pub(crate) const fn new(dialect: Dialect, offset: u64) -> Self {
-        Self { dialect, offset, row_start: offset, last: b'\n', quoted: false, closed: u64::MAX }
+        Self {
+            dialect,
+            offset,
+            row_start: offset,
+            lines: 0,
+            row_line: 1,
+            last: b'\n',
+            quoted: false,
+            closed: u64::MAX,
+        }
     }
 
-    /// Calls `row` with the start and end of every row that ends in `chunk`.
-    pub(crate) fn feed(&mut self, chunk: &[u8], mut row: impl FnMut(u64, u64)) {
+    /// Where the row begins that the text so far has not ended.
+    pub(crate) const fn row_start(&self) -> u64 {
+        self.row_start
+    }
+
+    /// The line on which that row begins, from 1.
+    pub(crate) const fn row_line(&self) -> u64 {
+        self.row_line
+    }
+
+    /// Calls `row` with every row that ends in `chunk`.
+    pub(crate) fn feed(&mut self, chunk: &[u8], mut row: impl FnMut(Span)) {
         match self.dialect.quote {
             None => memchr_iter(b'\n', chunk).for_each(|i| self.line_end(chunk, i, &mut row)),
             Some(quote) => {
                 for i in memchr2_iter(b'\n', quote, chunk) {
                     if chunk[i] == quote {
                         self.quote(chunk, i);
-                    } else if !self.quoted {
+                    } else if self.quoted {
+                        self.lines += 1;
+                    } else {
                         self.line_end(chunk, i, &mut row);
                     }
                 }
@@ -53,25 +88,27 @@ impl RowScanner {
     }
 
     /// The text ends here: calls `row` with the last row, if no line end closed it.
-    pub(crate) fn finish(self, mut row: impl FnMut(u64, u64)) -> Result<(), Unclosed> {
+    pub(crate) fn finish(self, mut row: impl FnMut(Span)) -> Result<(), Unclosed> {
         if self.quoted {
-            return Err(Unclosed { at: self.row_start });
+            return Err(Unclosed { line: self.row_line });
         }
         let end = self.offset - u64::from(self.last == b'\r' && self.offset > self.row_start);
         if end > self.row_start {
-            row(self.row_start, end);
+            row(Span { start: self.row_start, end, line: self.row_line });
         }
         Ok(())
     }
 
     #[inline]
-    fn line_end(&mut self, chunk: &[u8], i: usize, row: &mut impl FnMut(u64, u64)) {
+    fn line_end(&mut self, chunk: &[u8], i: usize, row: &mut impl FnMut(Span)) {
         let at = self.offset + i as u64;
         let end = at - u64::from(self.before(chunk, i) == b'\r' && at > self.row_start);
         if end > self.row_start {
-            row(self.row_start, end);
+            row(Span { start: self.row_start, end, line: self.row_line });
         }
         self.row_start = at + 1;
+        self.lines += 1;
+        self.row_line = self.lines + 1;
     }
 
     fn quote(&mut self, chunk: &[u8], i: usize) {
@@ -98,8 +135,10 @@ mod tests {
     fn rows(dialect: Dialect, chunks: &[&[u8]]) -> Result<Vec<String>, Unclosed> {
         let text = chunks.concat();
         let mut rows = Vec::new();
-        let mut take = |start: u64, end: u64| {
-            rows.push(String::from_utf8_lossy(&text[start as usize..end as usize]).into_owned());
+        let mut take = |span: Span| {
+            let before = text[..span.start as usize].iter().filter(|byte| **byte == b'\n').count();
+            assert_eq!(span.line, before as u64 + 1, "the line of {span:?}");
+            rows.push(String::from_utf8_lossy(&text[span.start as usize..span.end as usize]).into_owned());
         };
         let mut scanner = RowScanner::new(dialect, 0);
         for chunk in chunks {
@@ -144,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_open_quote_is_reported_with_the_row_that_opened_it() {
-        assert_eq!(rows(Dialect::csv(), &[b"a,b\nc,\"d\ne\nf\n"]), Err(Unclosed { at: 4 }));
+        assert_eq!(rows(Dialect::csv(), &[b"a,b\nc,\"d\ne\nf\n"]), Err(Unclosed { line: 2 }));
     }
 
     proptest! {

@@ -1,9 +1,11 @@
+use std::fs::File;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::rows::Rows;
+use crate::source::Container;
 use crate::testing::{Folder, check_splitter, lines};
 
 fn open(path: &Path, dialect: Dialect) -> Result<Delimited, OpenError> {
@@ -69,6 +71,61 @@ fn a_header_names_columns_and_is_no_sample() {
 }
 
 #[test]
+fn comments_and_lines_of_spaces_are_no_rows() {
+    let folder = Folder::new();
+    let dialect = Dialect::csv().with_header().with_comment(Some(b'|'));
+    let mut rows = lines("a", 600);
+    rows[7] = b" indented".to_vec();
+    let mut text = b"|about\n  \nname,value\n".to_vec();
+    for (number, row) in rows.iter().enumerate() {
+        text.extend_from_slice(if number % 50 == 0 { b"|a note\n   \r\n" } else { b"" });
+        text.extend_from_slice(row);
+        text.push(b'\n');
+    }
+    let data = open(&folder.write("a.csv", &text), dialect).unwrap();
+    check_splitter(&data, &rows, <[u8]>::to_vec);
+    assert_eq!(data.column("value"), Some(1));
+}
+
+/// Refuses rows that hold the word `bad`.
+const NOT_BAD: RowCheck = RowCheck {
+    name: "not bad",
+    check: |dialect, row| match dialect.fields(row).position(|field| *field == *b"bad") {
+        Some(column) => Err(format!("column {} is bad", column + 1)),
+        None => Ok(()),
+    },
+};
+
+#[test]
+fn rows_are_checked_once_while_they_are_indexed() {
+    let folder = Folder::new();
+    let place = IndexPlace::Folder(folder.path().join("cache"));
+    let path = folder.write("a.csv", "a,\"x\ny\"\n\nb,bad\nc,bad\n");
+    let open = |check| Delimited::of([Source::file(&path).unwrap()], Dialect::csv(), &place, check);
+    let error = open(NOT_BAD).unwrap_err();
+    assert!(matches!(error, OpenError::Row { line: 4, .. }), "{error}");
+    assert!(error.to_string().ends_with("a.csv line 4: column 2 is bad; mend or remove the row"), "{error}");
+    assert_eq!(origin(&open(RowCheck::NONE).unwrap()), IndexOrigin::Built);
+    // The index of rows that nobody checked is no proof.
+    assert!(matches!(open(NOT_BAD), Err(OpenError::Row { line: 4, .. })));
+    folder.write("a.csv", "a,x\nb,good\n");
+    assert!(matches!(origin(&open(NOT_BAD).unwrap()), IndexOrigin::Rebuilt(IndexError::OtherData { .. })));
+    assert_eq!(origin(&open(NOT_BAD).unwrap()), IndexOrigin::Loaded);
+    assert!(matches!(
+        origin(&open(RowCheck::NONE).unwrap()),
+        IndexOrigin::Rebuilt(IndexError::OtherData { what: "what its rows were checked for" })
+    ));
+}
+
+#[test]
+fn a_row_without_end_does_not_fill_the_memory() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", [b"a\n\"".to_vec(), b"x\n".repeat(1 << 20)].concat());
+    let error = open(&path, Dialect::csv()).unwrap_err();
+    assert!(matches!(error, OpenError::RowTooLong { line: 2, .. }), "{error}");
+}
+
+#[test]
 fn what_cannot_be_a_data_set_is_refused_by_name() {
     let folder = Folder::new();
     let error = |path: PathBuf| open(&path, Dialect::csv()).unwrap_err();
@@ -77,9 +134,9 @@ fn what_cannot_be_a_data_set_is_refused_by_name() {
     assert!(matches!(error(folder.write("empty", "")), OpenError::Empty { .. }));
     assert!(matches!(error(folder.write("blank", "\n\r\n\n")), OpenError::Empty { .. }));
     let zipped = error(folder.write("a.csv.gz", b"\x1f\x8b\x08rest"));
-    assert!(matches!(zipped, OpenError::Compressed { format: "gzip", .. }), "{zipped}");
+    assert!(matches!(zipped, OpenError::Compressed { container: Container::Gzip, .. }), "{zipped}");
     let quote = error(folder.write("quote.csv", "a\nb,\"c\nd\n"));
-    assert!(matches!(quote, OpenError::Quote { at: 2, row: 1, .. }), "{quote}");
+    assert!(matches!(quote, OpenError::Quote { line: 2, .. }), "{quote}");
     let none: [&Path; 0] = [];
     let place = IndexPlace::Memory;
     assert!(matches!(Delimited::open(none, Dialect::csv(), &place), Err(OpenError::NoFiles { .. })));
@@ -203,7 +260,10 @@ fn published_data_is_read_row_by_row() {
             println!("skipped: {} is absent; set ANTDT_DATA", path.display());
             continue;
         };
-        assert!(matches!(open(&path, dialect), Err(OpenError::Compressed { format: "gzip", .. })));
+        assert!(matches!(
+            open(&path, dialect),
+            Err(OpenError::Compressed { container: Container::Gzip, .. })
+        ));
         let mut text = Vec::new();
         io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(packed), &mut text).unwrap();
         let expected: Vec<Vec<u8>> =
@@ -236,7 +296,7 @@ proptest! {
             let expected: Vec<Vec<u8>> = text
                 .split(|byte| *byte == b'\n')
                 .map(|row| row.strip_suffix(b"\r").unwrap_or(row).to_vec())
-                .filter(|row| !row.is_empty())
+                .filter(|row| row.iter().any(|byte| *byte != b' '))
                 .collect();
             prop_assert_eq!(all(&data).unwrap(), expected);
         }

@@ -86,6 +86,19 @@ impl Column {
         self.valid.as_deref()
     }
 
+    /// Memory that it holds.
+    fn len_bytes(&self) -> usize {
+        let values = match &self.values {
+            Values::Bool(values) => values.capacity(),
+            Values::I32(values) => 4 * values.capacity(),
+            Values::I64(values) => 8 * values.capacity(),
+            Values::F32(values) => 4 * values.capacity(),
+            Values::F64(values) => 8 * values.capacity(),
+            Values::Bytes(texts) => texts.bytes.capacity() + size_of::<usize>() * texts.ends.capacity(),
+        };
+        values + self.valid.as_ref().map_or(0, Vec::capacity)
+    }
+
     fn value(&self, row: usize) -> Option<Value<'_>> {
         if self.valid.as_ref().is_some_and(|valid| valid.get(row) == Some(&false)) {
             return Some(Value::Null);
@@ -120,6 +133,10 @@ impl Rows for ColumnRows {
         let at = usize::try_from(sample.checked_sub(self.range.start)?).ok()?;
         known.then_some(ColumnRow { columns: &self.columns, at })
     }
+
+    fn len_bytes(&self) -> usize {
+        self.columns.iter().map(Column::len_bytes).sum()
+    }
 }
 
 /// One row of several columns.
@@ -136,7 +153,7 @@ impl<'a> ColumnRow<'a> {
     }
 
     /// The values of all columns, in the order of the projection.
-    pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
+    pub fn values(&self) -> impl Iterator<Item = Value<'a>> + Clone + use<'a> {
         let at = self.at;
         self.columns.iter().filter_map(move |column| column.value(at))
     }

@@ -11,9 +11,9 @@ use ::parquet::schema::types::ColumnDescriptor;
 use antdt_core::SampleRange;
 
 use crate::cuts::{Block, Cuts};
-use crate::disk::Source;
 use crate::error::{OpenError, ReadError};
 use crate::layout::DatasetLayout;
+use crate::source::Source;
 use crate::splitter::Splitter;
 
 mod column;
@@ -29,7 +29,7 @@ pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
 /// Only the footers are read when it is opened. A shard holds whole row groups, or a piece of a long one; of a piece,
 /// pages before it are skipped unread. Columns that are not asked for are not read. Lists and maps are refused, and so is
 /// INT96; fields of structs are columns of their own.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Parquet {
     files: Vec<Opened>,
     columns: Vec<Wanted>,
@@ -64,7 +64,7 @@ impl Parquet {
         paths: impl IntoIterator<Item = P>,
         columns: &[&str],
     ) -> Result<Self, OpenError> {
-        Self::open_with(paths, Some(columns))
+        Self::with(paths.into_iter().map(Source::file), Some(columns))
     }
 
     /// Opens files with all their columns, which must be the same in each.
@@ -72,21 +72,24 @@ impl Parquet {
     /// # Errors
     /// As [`open`](Self::open), and if the files differ in their columns.
     pub fn open_all<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, OpenError> {
-        Self::open_with(paths, None)
+        Self::with(paths.into_iter().map(Source::file), None)
     }
 
-    fn open_with<P: AsRef<Path>>(
-        paths: impl IntoIterator<Item = P>,
+    /// Opens sources on disks of this machine, with all their columns: see [`Source::seekable`].
+    ///
+    /// # Errors
+    /// As [`open_all`](Self::open_all).
+    pub fn of(sources: impl IntoIterator<Item = Source>) -> Result<Self, OpenError> {
+        Self::with(sources.into_iter().map(Ok), None)
+    }
+
+    fn with(
+        sources: impl Iterator<Item = Result<Source, OpenError>>,
         names: Option<&[&str]>,
     ) -> Result<Self, OpenError> {
-        let mut opened = Self {
-            files: Vec::new(),
-            columns: Vec::new(),
-            groups: Vec::new(),
-            layout: DatasetLayout::default(),
-        };
-        for path in paths {
-            opened.add(path.as_ref(), names)?;
+        let mut opened = Self::default();
+        for source in sources {
+            opened.add(source?, names)?;
         }
         if opened.files.is_empty() {
             return Err(OpenError::NoFiles { place: "the list of files".into() });
@@ -94,8 +97,15 @@ impl Parquet {
         Ok(opened)
     }
 
-    fn add(&mut self, path: &Path, names: Option<&[&str]>) -> Result<(), OpenError> {
-        let (source, file) = Source::open(path)?;
+    fn add(&mut self, source: Source, names: Option<&[&str]>) -> Result<(), OpenError> {
+        let path = &source.path.clone();
+        if !source.is_on_disk() {
+            return Err(OpenError::malformed(
+                path,
+                "Parquet is read from a disk only: open it with seekable".into(),
+            ));
+        }
+        let file = source.reopen(0).map_err(OpenError::from_read)?;
         let metadata = decode::guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file))
             .map_err(|why| OpenError::malformed(path, why))?;
         let (places, columns) = wanted(path, &metadata, names)?;

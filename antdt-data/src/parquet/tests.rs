@@ -161,7 +161,8 @@ fn a_damaged_page_is_a_fault_that_names_its_column() {
 #[test]
 fn columns_that_cannot_be_read_are_refused_when_the_file_is_opened() {
     let folder = Folder::new();
-    let (source, file) = Source::open(&folder.write("a", written(0, &[50], Compression::SNAPPY))).unwrap();
+    let source = Source::file(folder.write("a", written(0, &[50], Compression::SNAPPY))).unwrap();
+    let file = source.reopen(0).unwrap();
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
     let group = metadata.row_group(0);
     assert_eq!(check_group(group, &source, &[0, 6], 7), Ok(50));

@@ -5,9 +5,9 @@ use crate::testing::{Folder, lines};
 
 fn build(folder: &Folder, rows: usize) -> RowIndex {
     let path = folder.write("a.csv", lines("a", rows).join(&b'\n'));
-    let (source, mut file) = Source::open(&path).unwrap();
-    let fingerprint = Fingerprint::of(&source, &mut file).unwrap();
-    RowIndex::build(&source, &mut file, Dialect::csv(), fingerprint).unwrap()
+    let source = Source::file(&path).unwrap();
+    let fingerprint = Fingerprint::of(&source).unwrap();
+    RowIndex::build(&source, Dialect::csv(), RowCheck::NONE, fingerprint).unwrap()
 }
 
 /// Its checksum is made to fit.
@@ -29,8 +29,8 @@ fn an_index_comes_back_from_its_bytes() {
 fn other_versions_and_other_files_are_told_apart() {
     let mut bytes = build(&Folder::new(), 10).to_bytes();
     bytes[8] = 9;
-    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 1 }));
-    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x01\0\0\0"] {
+    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 2 }));
+    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x02\0\0\0"] {
         assert!(matches!(RowIndex::from_bytes(bytes), Err(IndexError::Malformed { .. })), "{bytes:?}");
     }
 }
@@ -44,6 +44,22 @@ fn a_window_begins_at_a_mark_and_holds_the_rows() {
     let marks = &index.marks;
     assert_eq!(window(300, 512), Window { at: marks[1], len_bytes: marks[2] - marks[1], skip: 44 });
     assert_eq!(window(768, 769), Window { at: marks[3], len_bytes: len_bytes - marks[3], skip: 0 });
+}
+
+#[test]
+fn the_number_of_marks_has_a_bound_and_rows_are_found_all_the_same() {
+    let folder = Folder::new();
+    let path = folder.write("a.csv", lines("a", 10_000).join(&b'\n'));
+    let source = Source::file(&path).unwrap();
+    let fingerprint = Fingerprint::of(&source).unwrap();
+    let build =
+        |most| RowIndex::build_within(most, &source, Dialect::csv(), RowCheck::NONE, fingerprint).unwrap();
+    let (all, few) = (build(MARKS_MAX), build(4));
+    assert_eq!((all.marks.len(), all.stride), (40, 256));
+    assert_eq!((few.marks.len(), few.stride, few.num_rows), (3, 4096, 10_000));
+    assert_eq!(few.marks, [all.marks[0], all.marks[16], all.marks[32]]);
+    assert_eq!(few.window(5000, 5001).skip, 5000 - 4096);
+    assert!(few.is_sound());
 }
 
 proptest! {

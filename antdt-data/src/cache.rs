@@ -1,0 +1,110 @@
+//! The folder of what is worked out once per machine: row indexes, and unpacked copies of compressed files.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::OpenError;
+
+/// A folder for row indexes and unpacked copies. Everything in it can be made again; it may be deleted at any time at
+/// which no job reads from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    folder: PathBuf,
+}
+
+impl Cache {
+    /// Variable that names the folder.
+    pub const VARIABLE: &'static str = "ANTDT_CACHE_DIR";
+
+    /// In this folder, which is created when something is kept there.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// In the folder that [`VARIABLE`](Self::VARIABLE) names, else in the user's own: `$XDG_CACHE_HOME/antdt`, else
+    /// `$HOME/.cache/antdt`. `get` reads a variable.
+    ///
+    /// # Errors
+    /// If no variable names a folder.
+    pub fn of_user(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, OpenError> {
+        let folder = |name: &str| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let named = folder(Self::VARIABLE);
+        let xdg = || folder("XDG_CACHE_HOME").map(|folder| folder.join("antdt"));
+        let home = || folder("HOME").map(|folder| folder.join(".cache/antdt"));
+        named.or_else(xdg).or_else(home).map(Self::at).ok_or(OpenError::NoCache)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// Pause between two attempts at a lock.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The right to make one file of a cache, held against the other processes of this machine.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// No other process makes it until this is dropped. The lock ends when its file is closed.
+    Alone(#[allow(dead_code, reason = "held, not read")] File),
+    /// Another process may be making it, too: it took too long, or the file system has no locks.
+    TimedOut,
+}
+
+impl Turn {
+    /// Waits until no other process makes the file at `target`. After the time in which that process should have
+    /// handled `len_bytes` bytes, the caller takes its turn regardless: work is then done twice, and nothing is lost.
+    pub(crate) fn take(target: &Path, len_bytes: u64) -> io::Result<Self> {
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut path = target.as_os_str().to_owned();
+        path.push(".lock");
+        let lock = File::create(path)?;
+        // A minute, and the time of a slow disk: 10 MB/s.
+        let deadline = Instant::now() + Duration::from_secs(60 + len_bytes / 10_000_000);
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self::Alone(lock)),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return Ok(Self::TimedOut),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Folder;
+
+    #[test]
+    fn the_nearest_variable_names_the_folder() {
+        let of = |set: &[(&str, &str)]| {
+            let get =
+                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            Cache::of_user(get).map(|cache| cache.folder().to_owned())
+        };
+        let (own, xdg, home) = (("ANTDT_CACHE_DIR", "/a"), ("XDG_CACHE_HOME", "/b"), ("HOME", "/c"));
+        assert_eq!(of(&[own, xdg, home]).unwrap(), Path::new("/a"));
+        assert_eq!(of(&[("ANTDT_CACHE_DIR", ""), xdg, home]).unwrap(), Path::new("/b/antdt"));
+        assert_eq!(of(&[home]).unwrap(), Path::new("/c/.cache/antdt"));
+        assert!(of(&[]).unwrap_err().to_string().contains("ANTDT_CACHE_DIR"));
+    }
+
+    #[test]
+    fn one_process_at_a_time_makes_a_file() {
+        let folder = Folder::new();
+        let target = folder.path().join("deep/file");
+        let first = Turn::take(&target, 0).unwrap();
+        assert!(matches!(first, Turn::Alone(_)));
+        let other = File::options().write(true).open(folder.path().join("deep/file.lock")).unwrap();
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(first);
+        assert!(other.try_lock().is_ok());
+    }
+}

@@ -1,0 +1,58 @@
+//! Files of a data set that a URL names, in an object store.
+//!
+//! Text is read from there by range, for each shard that a worker is granted; every request has a deadline and is
+//! repeated while the store fails. Credentials and regions come from the environment, as `object_store` reads them
+//! (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and their relatives).
+
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::source::Source;
+
+#[cfg(feature = "remote")]
+mod object;
+#[cfg(feature = "remote")]
+mod store;
+
+#[cfg(all(test, feature = "remote"))]
+mod tests;
+
+#[cfg(feature = "remote")]
+pub(crate) use object::RemoteObject;
+#[cfg(feature = "remote")]
+pub use object_store;
+#[cfg(feature = "remote")]
+pub use store::{Patience, RemoteStore};
+
+/// The URL that a path is, if it is one: a scheme, `://`, and more. No file of this machine is called so.
+pub fn url_of(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    let (scheme, _) = text.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter));
+    is_scheme.then_some(text)
+}
+
+/// The sources that a URL names: one object, or all objects below it, sorted by name, where it ends with `/`.
+///
+/// `file:///path` is the file of this machine. Other schemes need the features of this crate: `remote-http` for `http`
+/// and `https`, `remote-aws` for `s3`, `remote-gcp` for `gs`, `remote-azure` for `az`. `keep` decides by the object's
+/// name.
+///
+/// # Errors
+/// If the scheme is unknown or was left out of this program, nothing is there, or the store does not answer in time.
+pub fn open_url(url: &str, keep: &dyn Fn(&str) -> bool) -> Result<Vec<Source>, OpenError> {
+    if let Some(path) = url.strip_prefix("file://") {
+        return Ok(vec![Source::file(path)?]);
+    }
+    #[cfg(feature = "remote")]
+    {
+        RemoteStore::of_url(url)?.open(url, keep)
+    }
+    #[cfg(not(feature = "remote"))]
+    {
+        let _ = keep;
+        let why = "this program was built without remote data; build it with --features remote";
+        Err(OpenError::Url { url: url.to_owned(), why: why.to_owned() })
+    }
+}

@@ -1,0 +1,182 @@
+//! Copies of files that cannot be read by range: unpacked, or fetched, onto a disk of this machine, once.
+//!
+//! A compressed stream has no random access, and Parquet is read in pieces too small for the round trips of an object
+//! store. Both become an ordinary file in the [`Cache`]. Access points into the compressed stream would save the space,
+//! at 32 KB of window each and the repeated decompression of what lies before a shard; the one crate for gzip that has
+//! them (`indexed_deflate`) is a first version.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use flate2::read::MultiGzDecoder;
+
+use crate::cache::{Cache, Turn};
+use crate::error::OpenError;
+use crate::source::{Container, Source};
+
+/// Copied at once.
+const CHUNK_LEN_BYTES: usize = 256 << 10;
+
+/// A copy that was begun or is complete: what the user should hear of it, in one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The copy begins.
+    Begun {
+        /// The file that cannot be read by range.
+        path: PathBuf,
+        /// Its length.
+        len_bytes: u64,
+        /// Its form; [`Container::Parquet`] is fetched as it is.
+        container: Container,
+        /// Folder of the copy.
+        folder: PathBuf,
+    },
+    /// The copy is complete.
+    Complete {
+        /// The file that it is a copy of.
+        path: PathBuf,
+        /// Length of the copy.
+        len_bytes: u64,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[allow(clippy::cast_precision_loss, reason = "a length to read, not to compute with")]
+        let size = |len_bytes: &u64| format!("{:.1} MB", *len_bytes as f64 / 1e6);
+        match self {
+            Self::Begun { path, len_bytes, container, folder } => write!(
+                f,
+                "{} ({} of {container}) cannot be read by range: copying its content to {}",
+                path.display(),
+                size(len_bytes),
+                folder.display()
+            ),
+            Self::Complete { path, len_bytes } => {
+                write!(f, "{} takes {} there", path.display(), size(len_bytes))
+            }
+        }
+    }
+}
+
+impl Source {
+    /// The source itself if it can be read by range; else its copy in the cache, which is made if it is not there yet.
+    /// `announce` is told of a copy before it is begun and when it is complete.
+    ///
+    /// Of several processes of one machine one makes the copy, and the others wait for it.
+    ///
+    /// # Errors
+    /// If the file cannot be read, its form is unknown, or the copy cannot be kept, for example on a full disk.
+    pub fn seekable(self, cache: &Cache, announce: &mut dyn FnMut(&Notice)) -> Result<Self, OpenError> {
+        let container = self.container()?;
+        match container {
+            Container::Plain => return Ok(self),
+            Container::Parquet if self.is_on_disk() => return Ok(self),
+            Container::Parquet | Container::Gzip => {}
+            Container::Zstd if cfg!(feature = "zstd") => {}
+            Container::Zstd | Container::Unknown(_) => {
+                return Err(OpenError::Compressed { path: self.path, container });
+            }
+        }
+        let target = self.place_in(cache)?;
+        let failed =
+            |source| OpenError::Copy { path: self.path.clone(), folder: cache.folder().into(), source };
+        // A copy appears whole or not at all, and its name says of what.
+        if let Ok(copy) = Self::file(&target) {
+            return Ok(copy);
+        }
+        let turn = Turn::take(&target, self.len_bytes()).map_err(failed)?;
+        if let Ok(copy) = Self::file(&target) {
+            return Ok(copy);
+        }
+        announce(&Notice::Begun {
+            path: self.path.clone(),
+            len_bytes: self.len_bytes(),
+            container,
+            folder: cache.folder().into(),
+        });
+        // What a process left that was killed half-way is written over by the next.
+        let part = match turn {
+            Turn::Alone(_) => target.with_extension("part"),
+            Turn::TimedOut => target.with_extension(format!("{}.part", process::id())),
+        };
+        let copied = self.copy(container, &part).and_then(|len_bytes| {
+            fs::rename(&part, &target).map_err(failed)?;
+            Ok(len_bytes)
+        });
+        let len_bytes = copied.inspect_err(|_| {
+            // The error that came first is the one to report.
+            let _ = fs::remove_file(&part);
+        })?;
+        announce(&Notice::Complete { path: self.path.clone(), len_bytes });
+        self.remove_older(&target);
+        if len_bytes == 0 { Err(OpenError::Empty { path: self.path }) } else { Self::file(&target) }
+    }
+
+    /// Where the copy of this version of the file lies.
+    fn place_in(&self, cache: &Cache) -> Result<PathBuf, OpenError> {
+        let version = self.checksum()? ^ u32::try_from(self.stamp.modified_ns & 0xffff_ffff).unwrap_or(0);
+        Ok(cache.folder().join(format!("{}{}-{version:08x}.copy", self.copies(), self.len_bytes())))
+    }
+
+    /// What the names of all copies of the file begin with, whatever its version.
+    fn copies(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("{name}-{:08x}-", self.place())
+    }
+
+    fn copy(&self, container: Container, part: &Path) -> Result<u64, OpenError> {
+        let damaged = |source: io::Error| OpenError::Io { path: self.path.clone(), doing: "read", source };
+        let folder = part.parent().unwrap_or(Path::new("")).to_owned();
+        let full = |source| OpenError::Copy { path: self.path.clone(), folder: folder.clone(), source };
+        let packed = BufReader::with_capacity(CHUNK_LEN_BYTES, self.stream(0)?);
+        let mut plain: Box<dyn Read + '_> = match container {
+            Container::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            #[cfg(feature = "zstd")]
+            Container::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(packed).map_err(damaged)?),
+            #[cfg(not(feature = "zstd"))]
+            Container::Zstd => Box::new(packed),
+            Container::Plain | Container::Parquet | Container::Unknown(_) => Box::new(packed),
+        };
+        let mut out = File::create(part).map_err(full)?;
+        let mut chunk = vec![0; CHUNK_LEN_BYTES];
+        let mut written = 0;
+        loop {
+            let len = match plain.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(damaged(error)),
+            };
+            out.write_all(&chunk[..len]).map_err(full)?;
+            written += len as u64;
+        }
+        if !self.is_unchanged()? {
+            return Err(OpenError::Changed { path: self.path.clone() });
+        }
+        out.sync_all().map_err(full)?;
+        Ok(written)
+    }
+
+    /// Removes copies of earlier versions of the file, whole or not. What cannot be removed stays.
+    fn remove_older(&self, target: &Path) {
+        let of_this_file = self.copies();
+        for entry in
+            target.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten()
+        {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            let of_a_copy = name.ends_with(".copy") || name.ends_with(".part");
+            if path != target && name.starts_with(&of_this_file) && of_a_copy {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

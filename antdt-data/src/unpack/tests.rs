@@ -1,0 +1,97 @@
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+use crate::testing::Folder;
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+/// Opens the file, and says what was announced.
+fn open(path: &Path, cache: &Cache) -> (Result<Vec<u8>, OpenError>, Vec<String>) {
+    let mut told = Vec::new();
+    let copy = Source::file(path)
+        .and_then(|source| source.seekable(cache, &mut |notice| told.push(notice.to_string())))
+        .and_then(|copy| copy.first(u64::MAX));
+    (copy, told)
+}
+
+#[test]
+fn compressed_text_is_unpacked_once_and_again_when_it_changed() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let cache = Cache::at(kept.path().join("deep"));
+    // Two members, as `cat a.gz b.gz` makes them.
+    let path = folder.write("a.gz", [gzip(b"one\n"), gzip(b"two\n")].concat());
+    let (text, told) = open(&path, &cache);
+    assert_eq!(text.unwrap(), b"one\ntwo\n");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("a.gz") && told[0].contains("gzip") && told[0].contains("deep"), "{told:?}");
+    let (text, told) = open(&path, &cache);
+    assert_eq!((text.unwrap(), told.len()), (b"one\ntwo\n".to_vec(), 0));
+
+    // As a process leaves it that is killed half-way.
+    let stale = fs::read_dir(cache.folder()).unwrap().map(|entry| entry.unwrap().path());
+    let stale = stale.into_iter().find(|path| path.extension().is_some_and(|end| end == "copy")).unwrap();
+    fs::write(stale.with_extension("part"), "half").unwrap();
+    folder.write("a.gz", gzip(b"three\n"));
+    assert_eq!(open(&path, &cache).0.unwrap(), b"three\n");
+    let names: Vec<_> =
+        fs::read_dir(cache.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left = names.iter().filter(|name| !name.to_string_lossy().ends_with(".lock")).count();
+    assert_eq!(left, 1, "{names:?}");
+}
+
+#[cfg(feature = "zstd")]
+#[test]
+fn zstandard_of_several_frames_is_unpacked_too() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let frames = [zstd::encode_all(&b"one\n"[..], 0).unwrap(), zstd::encode_all(&b"two\n"[..], 0).unwrap()];
+    let path = folder.write("a.zst", frames.concat());
+    assert_eq!(open(&path, &Cache::at(kept.path())).0.unwrap(), b"one\ntwo\n");
+}
+
+#[test]
+fn plain_text_stays_where_it_is() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let path = folder.write("a.tsv", "a\tb\n");
+    let (text, told) = open(&path, &Cache::at(kept.path().join("none")));
+    assert_eq!((text.unwrap(), told.len()), (b"a\tb\n".to_vec(), 0));
+    assert!(!kept.path().join("none").exists());
+}
+
+#[test]
+fn damage_unknown_forms_and_folders_that_cannot_be_are_refused_and_leave_nothing() {
+    let (folder, kept) = (Folder::new(), Folder::new());
+    let cache = Cache::at(kept.path());
+    let whole = gzip(&b"some text that is long enough\n".repeat(100));
+    let cut = folder.write("cut.gz", &whole[..whole.len() / 2]);
+    let error = open(&cut, &cache).0.unwrap_err();
+    assert!(matches!(error, OpenError::Io { doing: "read", .. }), "{error}");
+    let left: Vec<_> = fs::read_dir(kept.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".lock")), "{left:?}");
+    let bzip = folder.write("a.bz2", b"BZh91AY");
+    assert!(matches!(open(&bzip, &cache).0, Err(OpenError::Compressed { .. })));
+    let error = open(&folder.write("a.gz", gzip(b"x")), &Cache::at(bzip.join("below"))).0.unwrap_err();
+    assert!(
+        matches!(error, OpenError::Copy { .. }) && error.to_string().contains(Cache::VARIABLE),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_names_the_folder() {
+    let folder = Folder::new();
+    let path = folder.write("a.gz", gzip(&b"text\n".repeat(1000)));
+    let source = Source::file(path).unwrap();
+    // The device that is always full stands for a disk that is.
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        println!("skipped: there is no /dev/full");
+        return;
+    }
+    let error = source.copy(Container::Gzip, full).unwrap_err().to_string();
+    assert!(error.contains("a.gz") && error.contains("/dev") && error.contains("No space left"), "{error}");
+}
