@@ -15,6 +15,7 @@ pub mod workload;
 
 mod engine;
 
+pub use antdt_data::{Cache, Notice};
 pub use data::synthetic::{Clicks, write_tsv};
 pub use data::{DataSource, Dataset, Format, OpenError};
 pub use device::Device;

@@ -1,6 +1,6 @@
 //! Which rows train and which are held out.
 
-use antdt_core::{Permutation, Seed};
+use antdt_core::Seed;
 
 /// Where the rows for evaluation come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,25 +25,69 @@ pub struct SampleCounts {
     pub eval_rows: EvalRows,
 }
 
-/// Maps samples to rows of the data set.
+/// Maps samples to rows of the data set, both in the order of the rows: neighbouring samples are neighbouring rows, so
+/// that a shard is a range of the file. The order in which shards and their samples are trained is the ledger's.
 #[derive(Debug, Clone)]
 pub(crate) struct Split {
     counts: SampleCounts,
-    /// The order that decides who is held out; `None` keeps the order of the data set.
-    order: Option<Permutation>,
+    /// Which rows of a file are held out; `None` for none.
+    held_out: Option<HeldOut>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct HeldOut {
+    picks: Picks,
+    /// Whether the picks are what is evaluated, or what is trained: whichever are fewer.
+    picks_are_eval: bool,
+}
+
+/// `picked` of `rows` rows, one at a random place in each of `picked` strata of equal length. Both the picks and the rest
+/// are found in constant time and memory. Source: stratified sampling; the arithmetic is our design.
+#[derive(Debug, Clone, Copy)]
+struct Picks {
+    rows: u64,
+    /// At least 1, and fewer than `rows`.
+    picked: u64,
+    seed: Seed,
+}
+
+impl Picks {
+    /// The first row of a stratum.
+    fn start(&self, stratum: u64) -> u64 {
+        let start = u128::from(stratum) * u128::from(self.rows) / u128::from(self.picked);
+        u64::try_from(start).expect("at most the number of rows")
+    }
+
+    /// The row that is picked of a stratum.
+    fn pick(&self, stratum: u64) -> u64 {
+        let (start, end) = (self.start(stratum), self.start(stratum + 1));
+        start + self.seed.derive_number(stratum).rng().below(end - start)
+    }
+
+    /// The `index`-th row that is not picked. The rest begins with row `s(i) - i` in stratum `i`, which begins with row
+    /// `s(i) = floor(i * rows / picked)`; so the last stratum with `s(i) - i <= index` is the one.
+    fn rest(&self, index: u64) -> u64 {
+        let rest = u128::from(self.rows - self.picked);
+        let stratum = ((u128::from(index) + 1) * u128::from(self.picked)).div_ceil(rest) - 1;
+        let stratum = u64::try_from(stratum).expect("below the number of picks").min(self.picked - 1);
+        let row = index + stratum;
+        row + u64::from(row >= self.pick(stratum))
+    }
 }
 
 impl Split {
-    /// Splits `rows` rows of a file by a permutation that belongs to `seed`: the first `eval_fraction` of it, rounded,
-    /// is held out, and at least one row stays for training.
+    /// Splits `rows` rows of a file: of each of as many equal strata as rows are to be held out, a row that belongs to
+    /// `seed` is. `eval_fraction` of the rows is held out, rounded; at least one row stays for training.
     pub(crate) fn of_rows(rows: u64, eval_fraction: f64, seed: Seed) -> Self {
         let eval = share(rows, eval_fraction).min(rows.saturating_sub(1));
         if eval == 0 {
             let counts = SampleCounts { train: rows, eval: rows, eval_rows: EvalRows::Training };
-            return Self { counts, order: None };
+            return Self { counts, held_out: None };
         }
         let counts = SampleCounts { train: rows - eval, eval, eval_rows: EvalRows::HeldOut };
-        Self { counts, order: Some(Permutation::new(seed.derive("split"), rows)) }
+        let picks_are_eval = counts.eval <= counts.train;
+        let picks = Picks { rows, picked: counts.eval.min(counts.train), seed: seed.derive("split") };
+        Self { counts, held_out: Some(HeldOut { picks, picks_are_eval }) }
     }
 
     /// `rows` generated rows to train, and `eval_fraction` as many beyond them to evaluate.
@@ -52,7 +96,7 @@ impl Split {
             0 => SampleCounts { train: rows, eval: rows, eval_rows: EvalRows::Training },
             eval => SampleCounts { train: rows, eval, eval_rows: EvalRows::Generated },
         };
-        Self { counts, order: None }
+        Self { counts, held_out: None }
     }
 
     /// How many there are of each.
@@ -62,16 +106,20 @@ impl Split {
 
     /// The row of a training sample; `None` if there is no such sample.
     pub(crate) fn train_row(&self, sample: u64) -> Option<u64> {
-        (sample < self.counts.train)
-            .then(|| self.order.map_or(sample, |order| order.at(self.counts.eval + sample)))
+        (sample < self.counts.train).then(|| match self.held_out {
+            None => sample,
+            Some(HeldOut { picks, picks_are_eval: true }) => picks.rest(sample),
+            Some(HeldOut { picks, picks_are_eval: false }) => picks.pick(sample),
+        })
     }
 
     /// The row of a sample held out; `None` if there is no such sample.
     pub(crate) fn eval_row(&self, sample: u64) -> Option<u64> {
-        (sample < self.counts.eval).then(|| match (self.counts.eval_rows, self.order) {
+        (sample < self.counts.eval).then(|| match (self.counts.eval_rows, self.held_out) {
             (EvalRows::Generated, _) => self.counts.train + sample,
-            (_, Some(order)) => order.at(sample),
             (_, None) => sample,
+            (_, Some(HeldOut { picks, picks_are_eval: true })) => picks.pick(sample),
+            (_, Some(HeldOut { picks, picks_are_eval: false })) => picks.rest(sample),
         })
     }
 }
@@ -89,6 +137,8 @@ pub(crate) fn share(rows: u64, fraction: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -101,6 +151,37 @@ mod tests {
         rows.sort_unstable();
         assert_eq!(rows, (0..1001).collect::<Vec<_>>());
         assert_eq!((split.train_row(801), split.eval_row(200)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn both_parts_ascend_and_are_all_rows_together(rows in 1_u64..400, fraction in 0.001_f64..0.999, seed: u64) {
+            let split = Split::of_rows(rows, fraction, Seed(seed));
+            let counts = split.counts();
+            prop_assert!(counts.train >= 1);
+            let train: Vec<u64> = (0..counts.train).filter_map(|sample| split.train_row(sample)).collect();
+            prop_assert!(train.is_sorted_by(|a, b| a < b), "{train:?}");
+            prop_assert_eq!(train.len() as u64, counts.train);
+            if counts.eval_rows == EvalRows::HeldOut {
+                let eval: Vec<u64> = (0..counts.eval).filter_map(|sample| split.eval_row(sample)).collect();
+                prop_assert!(eval.is_sorted_by(|a, b| a < b), "{eval:?}");
+                let mut all = [train, eval].concat();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..rows).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_samples_are_neighbouring_rows_at_any_size() {
+        let rows = u64::MAX / 2;
+        let split = Split::of_rows(rows, 0.1, Seed(3));
+        let counts = split.counts();
+        for sample in [0, 1, counts.train / 3, counts.train - 2] {
+            let (row, next) = (split.train_row(sample).unwrap(), split.train_row(sample + 1).unwrap());
+            // Of two strata of ten rows each, at most two rows side by side are held out.
+            assert!(row < next && next <= row + 3 && next < rows, "{sample}: {row}, {next}");
+        }
     }
 
     #[test]

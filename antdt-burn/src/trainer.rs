@@ -4,6 +4,7 @@ use std::fmt;
 
 use antdt_agent::{Evaluation, Gradient, StepStats, TrainError, Trainer};
 use antdt_core::{ParamLayout, SampleRange, Seed, TableSpec};
+use antdt_data::Notice;
 
 use crate::data::{Dataset, OpenError, RowBatch};
 use crate::engine::{self, Engine, Input};
@@ -48,7 +49,20 @@ impl ClickTrainer {
     /// # Errors
     /// If a setting cannot be used or the data cannot be read.
     pub fn open(spec: &WorkloadSpec, seed: Seed) -> Result<Self, OpenError> {
-        let (data, split) = spec.open_data(seed)?;
+        Self::open_announced(spec, seed, &mut |_| {})
+    }
+
+    /// Opens like [`open`](Self::open); `announce` is told of files that are copied first, since they cannot be read by
+    /// range.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_announced(
+        spec: &WorkloadSpec,
+        seed: Seed,
+        announce: &mut dyn FnMut(&Notice),
+    ) -> Result<Self, OpenError> {
+        let (data, split) = spec.open_data(seed, announce)?;
         let features = FeatureMap::new(data.schema(), spec.rows_per_field);
         let shape = ModelShape {
             fields: features.fields(),
@@ -73,13 +87,15 @@ impl ClickTrainer {
         self.split.counts()
     }
 
-    /// Reads the rows that `self.batch.row_numbers` names.
-    fn read(&mut self) -> Result<&[u64], TrainError> {
+    /// Reads the rows that `self.batch.row_numbers` names; `sample` says which sample each one is.
+    fn read(&mut self, sample: impl Fn(usize) -> u64) -> Result<&[u64], TrainError> {
         let batch = &mut self.batch;
         batch.rows.clear();
-        self.data
-            .read(&batch.row_numbers, &mut batch.rows)
-            .map_err(|error| TrainError::Data { sample: error.row, why: error.to_string() })?;
+        if let Err(error) = self.data.read(&batch.row_numbers, &mut batch.rows) {
+            // Rows are read together: the first that failed may be one beside those that were asked for.
+            let at = batch.row_numbers.iter().position(|row| *row == error.row).unwrap_or(0);
+            return Err(TrainError::Data { sample: sample(at), why: error.to_string() });
+        }
         self.features.table_rows(&batch.rows, &mut batch.ids);
         batch.compact();
         Ok(&batch.touched)
@@ -144,7 +160,7 @@ impl Trainer for ClickTrainer {
                 self.split.train_row(*sample).ok_or_else(|| no_sample(*sample, self.train_samples()))?;
             self.batch.row_numbers.push(row);
         }
-        self.read()
+        self.read(|at| samples[at])
     }
 
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError> {
@@ -153,7 +169,7 @@ impl Trainer for ClickTrainer {
             let row = self.split.eval_row(sample).ok_or_else(|| no_sample(sample, self.eval_samples()))?;
             self.batch.row_numbers.push(row);
         }
-        self.read()
+        self.read(|at| samples.start + at as u64)
     }
 
     fn forward_backward(

@@ -1,8 +1,10 @@
 //! What to train on what: the settings of a job that concern the model and its data.
 
 use antdt_core::{InvalidValue, OptimizerSpec, Seed};
+use antdt_data::{Cache, Notice};
 
-use crate::data::{self, DataSource, Dataset, Format, OpenError};
+use crate::data::synthetic::Clicks;
+use crate::data::{DataSource, Dataset, Format, OpenError, Opening, StoredRows};
 use crate::device::Device;
 use crate::model::ModelKind;
 use crate::split::{SampleCounts, Split, share};
@@ -30,6 +32,11 @@ pub struct WorkloadSpec {
     pub cin: Vec<usize>,
     /// Where to compute.
     pub device: Device,
+    /// Where row indexes, and copies of files that cannot be read by range, are kept; `None` is the user's own folder
+    /// (see [`Cache::of_user`]). Without meaning for synthetic rows.
+    pub cache: Option<Cache>,
+    /// Memory for rows that were read from files, in bytes.
+    pub read_budget_bytes: usize,
 }
 
 impl WorkloadSpec {
@@ -48,6 +55,9 @@ impl WorkloadSpec {
             hidden: vec![64, 32],
             cin: vec![16, 16],
             device: Device::Cpu,
+            cache: None,
+            // Twenty shards of ten batches of Criteo's rows each: more than the leases that a worker holds.
+            read_budget_bytes: 64 << 20,
         }
     }
 
@@ -82,30 +92,42 @@ impl WorkloadSpec {
         Ok(())
     }
 
-    /// Opens the data set and splits it.
-    pub(crate) fn open_data(&self, seed: Seed) -> Result<(Box<dyn Dataset>, Split), OpenError> {
+    /// Opens the data set and splits it. `announce` is told of files that have to be copied first.
+    pub(crate) fn open_data(
+        &self,
+        seed: Seed,
+        announce: &mut dyn FnMut(&Notice),
+    ) -> Result<(Box<dyn Dataset>, Split), OpenError> {
         self.validate()?;
-        let extra = match self.data {
-            DataSource::Synthetic { rows } => share(rows, self.eval_fraction),
-            DataSource::Path(_) => 0,
-        };
-        let data = data::open(&self.data, self.format, extra, seed)?;
-        let split = match self.data {
-            DataSource::Synthetic { rows } => Split::of_generated(rows, self.eval_fraction),
-            DataSource::Path(_) => Split::of_rows(data.rows(), self.eval_fraction, seed),
-        };
-        Ok((data, split))
+        match &self.data {
+            DataSource::Synthetic { rows } => {
+                let total = rows
+                    .checked_add(share(*rows, self.eval_fraction))
+                    .ok_or_else(|| InvalidValue::new("data", &self.data, "at most 2^63 synthetic rows"))?;
+                let split = Split::of_generated(*rows, self.eval_fraction);
+                Ok((Box::new(Clicks::new(seed, total)), split))
+            }
+            DataSource::Path(path) => {
+                let cache = match &self.cache {
+                    Some(cache) => cache.clone(),
+                    None => Cache::of_user(|name| std::env::var_os(name))?,
+                };
+                let opening = Opening { cache: &cache, budget_bytes: self.read_budget_bytes };
+                let data = StoredRows::open(path, self.format, &opening, announce)?;
+                let split = Split::of_rows(data.rows(), self.eval_fraction, seed);
+                Ok((Box::new(data), split))
+            }
+        }
     }
 }
 
-/// How many samples a workload has, without building its model. Files are parsed to the end, so that a bad row is
-/// reported before any process starts.
+/// How many samples a workload has, without building its model. Text that has no index yet is checked to its end.
 ///
 /// # Errors
 /// If a setting cannot be used or the data cannot be read.
 pub fn count_rows(spec: &WorkloadSpec) -> Result<SampleCounts, OpenError> {
     // The seed decides which rows are held out, not how many.
-    spec.open_data(Seed::default()).map(|(_, split)| split.counts())
+    spec.open_data(Seed::default(), &mut |_| {}).map(|(_, split)| split.counts())
 }
 
 /// The optimizer that suits both models.

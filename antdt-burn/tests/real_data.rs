@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use antdt_agent::{Evaluation, Gradient, Trainer};
 use antdt_burn::{
-    ClickTrainer, Clicks, DataSource, EvalRows, ModelKind, WorkloadSpec, count_rows,
+    Cache, ClickTrainer, Clicks, DataSource, EvalRows, ModelKind, WorkloadSpec, count_rows,
     global_batch_size_default, optimizer_default,
 };
 use antdt_core::{Permutation, SampleRange, Seed};
@@ -67,7 +67,8 @@ fn batch_default() -> usize {
 
 fn adult_reaches_its_auc(model: ModelKind, epochs: u64) {
     let Some(data) = data("uci_adult") else { return };
-    let spec = WorkloadSpec::new(model, data);
+    let cache = tempfile::tempdir().unwrap();
+    let spec = WorkloadSpec { cache: Some(Cache::at(cache.path())), ..WorkloadSpec::new(model, data) };
     let seed = Seed(7);
     let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
     let counts = trainer.counts();
@@ -91,7 +92,9 @@ fn xdeepfm_reaches_auc_0_90_on_adult_in_1_epoch() {
 #[test]
 fn criteo_is_learnt_and_its_3000_rows_are_split_exactly() {
     let Some(data) = data("criteo_1tb_day11_3k") else { return };
-    let spec = WorkloadSpec::new(ModelKind::DeepFm, data);
+    let cache = tempfile::tempdir().unwrap();
+    let spec =
+        WorkloadSpec { cache: Some(Cache::at(cache.path())), ..WorkloadSpec::new(ModelKind::DeepFm, data) };
     let mut trainer = ClickTrainer::open(&spec, Seed(7)).unwrap();
     let counts = trainer.counts();
     assert_eq!((counts.train, counts.eval), (2400, 600));

@@ -139,6 +139,11 @@ fn complain(error: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "error: {}", error.to_string().replace(['\n', '\r'], " "));
 }
 
+/// Says on standard error what takes its time before the job begins, in one line.
+fn say(notice: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{}", notice.to_string().replace(['\n', '\r'], " "));
+}
+
 /// Writes to standard output; a reader that went away (`| head`) is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -266,9 +271,16 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     }
     let exe = std::env::current_exe()?;
     let own = |name: &str| (exe.clone(), vec![OsString::from(name)]);
-    // Opening the data here finds every bad row before a process is started.
-    let trainer =
-        workload(spec).map(|workload| ClickTrainer::open(&workload, Seed(spec.seed))).transpose()?;
+    // Opening the data here checks text before a process is started, and leaves its row index to the workers.
+    let trainer = workload(spec)
+        .map(|workload| {
+            ClickTrainer::open_announced(&workload, Seed(spec.seed), &mut |notice| {
+                if !spec.quiet {
+                    say(notice);
+                }
+            })
+        })
+        .transpose()?;
     let samples = trainer.as_ref().map(Trainer::train_samples);
     if samples == Some(0) {
         let data = spec.data.as_ref().map(ToString::to_string).unwrap_or_default();

@@ -33,6 +33,7 @@ fn antdt(args: &[&str]) -> Command {
     }
     // Jobs that are killed leave a run directory behind, which is not to be the user's.
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("ANTDT_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/data-cache"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -42,7 +42,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
         ],
     ),
     ("antdt-data", &["antdt-core"]),
-    ("antdt-burn", &["antdt-core", "antdt-agent"]),
+    ("antdt-burn", &["antdt-core", "antdt-agent", "antdt-data"]),
     (
         "antdt",
         &[

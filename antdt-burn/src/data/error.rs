@@ -12,7 +12,9 @@ use super::Format;
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no such file or folder.
-    #[error("{path}: no such file or folder; --data takes a file, a folder of files, or synthetic:ROWS")]
+    #[error(
+        "{path}: no such file or folder; --data takes a file, a folder of files, a URL, or synthetic:ROWS"
+    )]
     NotFound {
         /// What was asked for.
         path: PathBuf,
@@ -33,7 +35,7 @@ pub enum OpenError {
     },
     /// The first row is of no known form.
     #[error(
-        "{path} line {line}: {columns} columns, which is no known format (criteo: 40 separated by tabs; \
+        "{path} line {line}: {columns} columns, which is no known format (criteo: 40 separated by tabs or commas; \
          adult: 15 separated by spaces or commas); convert the file, or name its format with --format"
     )]
     UnknownFormat {
@@ -44,50 +46,34 @@ pub enum OpenError {
         /// Columns found, separated by spaces or commas.
         columns: usize,
     },
-    /// A row has too few or too many columns.
+    /// A Parquet file has too few or too many columns.
     #[error(
-        "{path} line {line}: {found} columns, but {format} needs {expected} ({what}); \
-         mend or remove the row, or name another --format"
+        "{path}: {found} columns, but {} (criteo has 40, adult 15); leave out the others",
+        format.map_or_else(|| "no known format has so many".into(), |format| format!("{format} needs {}", format.columns()))
     )]
     Columns {
         /// The file.
         path: PathBuf,
-        /// Line, from 1.
-        line: u64,
         /// Columns found.
         found: usize,
-        /// Columns needed.
-        expected: usize,
-        /// The format it was read as.
-        format: Format,
-        /// What the columns are.
-        what: &'static str,
+        /// The format it was to be read as.
+        format: Option<Format>,
     },
-    /// A column holds something else than it should.
-    #[error("{path} line {line} column {column}: '{found}' is not {expected}; mend or remove the row")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: u64,
-        /// Column, from 1.
-        column: usize,
-        /// What is there; cut after 40 characters.
-        found: String,
-        /// What should be.
-        expected: &'static str,
-    },
-    /// A line is so long that the file cannot be text of this kind.
-    #[error("{path} line {line}: longer than {limit} bytes; this is not a text file of rows")]
-    LineTooLong {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: u64,
-        /// Longest line accepted, in bytes.
-        limit: u64,
-    },
+    /// The data set cannot be opened: a row is of the wrong shape, its index or its copy cannot be kept, a store does not
+    /// answer.
+    #[error(transparent)]
+    Data(antdt_data::OpenError),
     /// A setting cannot be used.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
+}
+
+impl From<antdt_data::OpenError> for OpenError {
+    fn from(error: antdt_data::OpenError) -> Self {
+        match error {
+            antdt_data::OpenError::Empty { path } => Self::Empty { path },
+            antdt_data::OpenError::Io { path, source, .. } => Self::Read { path, source },
+            error => Self::Data(error),
+        }
+    }
 }

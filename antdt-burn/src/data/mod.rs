@@ -3,20 +3,18 @@
 mod adult;
 mod criteo;
 mod error;
+mod field;
 mod format;
-mod lines;
-mod memory;
 mod source;
+mod stored;
 pub mod synthetic;
 
 use std::fmt;
 
-use antdt_core::{InvalidValue, Seed};
-
 pub use error::OpenError;
 pub use format::Format;
-pub use memory::MemoryDataset;
 pub use source::DataSource;
+pub use stored::{Opening, StoredRows};
 
 use crate::features::Bucket;
 
@@ -62,14 +60,21 @@ impl RowBatch {
     }
 }
 
-/// A row that the data set does not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("row {row} is outside a data set of {rows} rows")]
+/// A row that cannot be had: the data set does not have it, it cannot be read, or it is of the wrong shape.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {row}: {why}")]
 pub struct RowError {
     /// The number asked for.
     pub row: u64,
-    /// Rows that there are.
-    pub rows: u64,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl RowError {
+    /// The data set does not have it.
+    pub(crate) fn outside(row: u64, rows: u64) -> Self {
+        Self { row, why: format!("outside a data set of {rows} rows") }
+    }
 }
 
 /// Labelled rows, named by number.
@@ -83,32 +88,8 @@ pub trait Dataset: fmt::Debug + Send {
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors
-    /// If there is no row of such a number. Then `batch` holds the rows before it.
-    fn read(&self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError>;
-}
-
-/// Opens a data set: parses files into memory, or plants the weights of a generated one.
-///
-/// `extra_rows` are generated beyond the rows of a synthetic source; files have the rows they have. `seed` matters to
-/// synthetic sources only.
-///
-/// # Errors
-/// If the source cannot be read, or a row of it has the wrong shape; see [`OpenError`].
-pub fn open(
-    source: &DataSource,
-    format: Option<Format>,
-    extra_rows: u64,
-    seed: Seed,
-) -> Result<Box<dyn Dataset>, OpenError> {
-    match source {
-        DataSource::Path(path) => Ok(Box::new(MemoryDataset::open(path, format)?)),
-        DataSource::Synthetic { rows } => {
-            let total = rows
-                .checked_add(extra_rows)
-                .ok_or_else(|| InvalidValue::new("data", source, "at most 2^63 synthetic rows"))?;
-            Ok(Box::new(synthetic::Clicks::new(seed, total)))
-        }
-    }
+    /// If there is no row of such a number, or it cannot be read. What `batch` holds then is to be cleared.
+    fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError>;
 }
 
 /// The code of a category as written in a file; never [`NO_CATEGORY`].

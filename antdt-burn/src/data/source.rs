@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use antdt_core::InvalidValue;
+use antdt_data::{Source, remote};
 
 use super::OpenError;
 
@@ -16,10 +17,11 @@ use super::OpenError;
 /// use antdt_burn::DataSource;
 /// assert_eq!("synthetic:1000".parse(), Ok(DataSource::Synthetic { rows: 1000 }));
 /// assert_eq!("clicks.tsv".parse(), Ok(DataSource::Path("clicks.tsv".into())));
+/// assert_eq!("s3://bucket/day_0/".parse(), Ok(DataSource::Path("s3://bucket/day_0/".into())));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataSource {
-    /// A file, or a folder of files.
+    /// A file, a folder of files, or a URL of objects in a store.
     Path(PathBuf),
     /// Rows of [`Clicks`](super::synthetic::Clicks).
     Synthetic {
@@ -34,7 +36,7 @@ impl FromStr for DataSource {
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let Some(rows) = text.strip_prefix("synthetic:") else {
             if text.is_empty() {
-                return Err(InvalidValue::new("data", "''", "a file, a folder, or synthetic:ROWS"));
+                return Err(InvalidValue::new("data", "''", "a file, a folder, a URL, or synthetic:ROWS"));
             }
             return Ok(Self::Path(text.into()));
         };
@@ -54,11 +56,23 @@ impl fmt::Display for DataSource {
     }
 }
 
-/// The files of a source: the file itself, or those of the folder in the order of their names.
+/// The files of a source, opened: those of a path, or the objects of a URL.
+pub(super) fn sources(path: &Path) -> Result<Vec<Source>, OpenError> {
+    if let Some(url) = remote::url_of(path) {
+        return Ok(remote::open_url(url, &|name| !is_documentation(name))?);
+    }
+    let mut sources = Vec::new();
+    for file in files(path)? {
+        sources.push(Source::file(file)?);
+    }
+    Ok(sources)
+}
+
+/// The files of a path: the file itself, or those of the folder in the order of their names.
 ///
 /// Data sets travel with their documentation. Hidden files and names that say "documentation" are left out: README,
 /// LICENSE, COPYING and Index with any ending, and the endings `.md` and `.names`, all also with `.gz`.
-pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => OpenError::NotFound { path: path.into() },
         _ => OpenError::Read { path: path.into(), source },
@@ -83,7 +97,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
 
 fn is_documentation(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
     let (stem, ending) = name.split_once('.').unwrap_or((name, ""));
     stem.is_empty()
         || ["readme", "license", "copying", "index"].contains(&stem)

@@ -171,10 +171,10 @@ impl Dataset for Clicks {
         SCHEMA
     }
 
-    fn read(&self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError> {
+    fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError> {
         for row in rows {
             if *row >= self.rows {
-                return Err(RowError { row: *row, rows: self.rows });
+                return Err(RowError::outside(*row, self.rows));
             }
             self.generate(*row, batch);
         }
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_row_does_not_depend_on_the_rows_read_before_it() {
-        let clicks = Clicks::new(Seed(3), 1000);
+        let mut clicks = Clicks::new(Seed(3), 1000);
         let (mut alone, mut among) = (RowBatch::default(), RowBatch::default());
         clicks.read(&[500], &mut alone).unwrap();
         clicks.read(&[999, 0, 500], &mut among).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_row_outside_the_data_set_is_an_error() {
         let error = Clicks::new(Seed(3), 10).read(&[9, 10], &mut RowBatch::default()).unwrap_err();
-        assert_eq!(error, RowError { row: 10, rows: 10 });
+        assert_eq!(error, RowError::outside(10, 10));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn frequencies_fall_with_the_rank() {
-        let clicks = Clicks::new(Seed(1), 20_000);
+        let mut clicks = Clicks::new(Seed(1), 20_000);
         let mut batch = RowBatch::default();
         clicks.read(&(0..20_000).collect::<Vec<_>>(), &mut batch).unwrap();
         let widest = &clicks.columns[CATEGORIES - 1];

@@ -1,9 +1,15 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use antdt_core::Seed;
+use antdt_data::Cache;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
 use super::*;
@@ -24,22 +30,28 @@ fn criteo_row(label: &str) -> String {
     columns.join("\t") + "\n"
 }
 
-fn read_all(data: &dyn Dataset) -> RowBatch {
+fn read_all(data: &mut dyn Dataset) -> RowBatch {
     let mut batch = RowBatch::default();
     data.read(&(0..data.rows()).collect::<Vec<_>>(), &mut batch).unwrap();
     batch
 }
 
-fn open_file(path: &Path) -> Result<MemoryDataset, OpenError> {
-    MemoryDataset::open(path, None)
+fn open_file(path: &Path) -> Result<StoredRows, OpenError> {
+    open_as(path, None)
+}
+
+fn open_as(path: &Path, format: Option<Format>) -> Result<StoredRows, OpenError> {
+    // Beside the file, in a folder that is no file of the data set.
+    let cache = Cache::at(path.parent().unwrap().join(".cache"));
+    StoredRows::open(path, format, &Opening { cache: &cache, budget_bytes: 1 << 20 }, &mut |_| {})
 }
 
 #[test]
 fn a_criteo_row_is_read_with_its_missing_values() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a.tsv", &(criteo_row("1") + &criteo_row("0")));
-    let data = open_file(&path).unwrap();
-    let batch = read_all(&data);
+    let mut data = open_file(&path).unwrap();
+    let batch = read_all(&mut data);
     assert_eq!(batch.labels, [1.0, 0.0]);
     assert_eq!(batch.numeric[..13], [-1, 0, 1, MISSING, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     let mut categories: Vec<u32> = (1..=26).collect();
@@ -57,10 +69,9 @@ fn adult_rows_are_the_same_in_both_spellings() {
     let text =
         format!("|1x3 Cross validator\n{}\n\n", rows.trim_end().replace(' ', ", ").replace("50K", "50K."));
     let commas = write(folder.path(), "commas", &text);
-    let (spaces, commas) =
-        (open_file(&spaces).unwrap(), MemoryDataset::open(&commas, Some(Format::Adult)).unwrap());
-    let batch = read_all(&spaces);
-    assert_eq!(batch, read_all(&commas));
+    let batch = read_all(&mut open_file(&spaces).unwrap());
+    assert_eq!(batch, read_all(&mut open_as(&commas, Some(Format::Adult)).unwrap()));
+    assert_eq!(batch, read_all(&mut open_file(&commas).unwrap()));
     assert_eq!(batch.labels, [0.0, 1.0]);
     assert_eq!(batch.numeric[..6], [39, 77516, 13, 2174, 0, 40]);
     assert_eq!(batch.categories[8], NO_CATEGORY);
@@ -76,7 +87,11 @@ fn compressed_files_are_told_by_their_first_bytes_and_blank_lines_at_the_end_are
     let path = folder.path().join("no-ending");
     fs::write(&path, gz.finish().unwrap()).unwrap();
     let plain = write(folder.path(), "plain.gz", &criteo_row("1").replace('\n', "\r\n"));
-    assert_eq!(read_all(&open_file(&path).unwrap()), read_all(&open_file(&plain).unwrap()));
+    let expected = read_all(&mut open_file(&plain).unwrap());
+    assert_eq!(read_all(&mut open_file(&path).unwrap()), expected);
+    let path = folder.path().join("zstd");
+    fs::write(&path, zstd::encode_all(criteo_row("1").as_bytes(), 0).unwrap()).unwrap();
+    assert_eq!(read_all(&mut open_file(&path).unwrap()), expected);
 }
 
 #[test]
@@ -86,8 +101,8 @@ fn a_folder_is_read_in_the_order_of_its_names_without_its_documentation() {
     write(folder.path(), "day_0", &criteo_row("1"));
     write(folder.path(), "README.md", "words about the data");
     fs::create_dir(folder.path().join("more")).unwrap();
-    let data = open_file(folder.path()).unwrap();
-    assert_eq!(read_all(&data).labels, [1.0, 0.0, 0.0]);
+    let mut data = open_file(folder.path()).unwrap();
+    assert_eq!(read_all(&mut data).labels, [1.0, 0.0, 0.0]);
 }
 
 #[test]
@@ -95,13 +110,14 @@ fn what_cannot_be_read_is_named_with_its_place_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let twelve = ["1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\n", &criteo_row("1")];
     let word = criteo_row("1").replace("\t11\t", "\televen\t");
-    let cases: [(&str, String, &[&str]); 8] = [
+    let cases: [(&str, String, &[&str]); 9] = [
         ("twelve", twelve.concat(), &["twelve line 1: 12 columns", "criteo needs 40", "--format"]),
         ("second", criteo_row("1") + "\n" + twelve[0], &["second line 3: 12 columns", "mend or remove"]),
-        ("label", criteo_row("2"), &["label line 1 column 1: '2' is not a label, 0 or 1"]),
-        ("word", word, &["word line 1 column 14: 'eleven' is not an integer"]),
-        ("adult", ADULT_ROW.replace("<=50K", "50K"), &["adult line 1 column 15: '50K'", ">50K or <=50K"]),
+        ("label", criteo_row("2"), &["label line 1: column 1: '2' is not a label, 0 or 1"]),
+        ("word", word, &["word line 1: column 14: 'eleven' is not an integer", "mend or remove"]),
+        ("adult", ADULT_ROW.replace("<=50K", "50K"), &["adult line 1: column 15: '50K'", ">50K or <=50K"]),
         ("short", ADULT_ROW.to_owned() + "39 Private\n", &["short line 2: 2 columns", "adult needs 15"]),
+        ("wide", criteo_row("1").replace('\n', "\t5\n"), &["wide line 1: 41 columns", "criteo needs 40"]),
         ("prose", "two words\n".into(), &["prose line 1: 2 columns", "--format"]),
         ("blank", "\n \n".into(), &["blank: holds no rows"]),
     ];
@@ -128,22 +144,120 @@ fn missing_and_empty_and_damaged_sources_are_different_errors() {
     fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     assert!(matches!(open_file(&cut), Err(OpenError::Read { .. })));
     let long = write(folder.path(), "long", &"x".repeat(1 << 20));
-    assert!(matches!(open_file(&long), Err(OpenError::LineTooLong { line: 1, .. })));
+    let error = open_as(&long, Some(Format::Criteo)).unwrap_err();
+    assert!(error.to_string().contains("long line 1: longer than"), "{error}");
+}
+
+/// The same rows as a Parquet file: integers as floating point numbers with nulls, or as integers; categories as text or
+/// as integers; in row groups of 40.
+fn parquet(folder: &Path, name: &str, rows: &RowBatch, as_numbers: bool) -> PathBuf {
+    let kind = if as_numbers { "double" } else { "int64" };
+    let mut schema = "message rows { required int64 label;".to_owned();
+    (0..13).for_each(|i| schema += &format!(" optional {kind} i{i};"));
+    let kind = if as_numbers { "int64" } else { "binary" };
+    (0..26).for_each(|i| schema += &format!(" optional {kind} c{i};"));
+    let schema = Arc::new(parse_message_type(&(schema + "}")).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let count = rows.labels.len();
+    for start in (0..count).step_by(40) {
+        let range = start..(start + 40).min(count);
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let labels: Vec<i64> = rows.labels[range.clone()].iter().map(|label| *label as i64).collect();
+        column.typed::<Int64Type>().write_batch(&labels, None, None).unwrap();
+        column.close().unwrap();
+        for i in 0..13 {
+            let values: Vec<i32> = range.clone().map(|row| rows.numeric[row * 13 + i]).collect();
+            let levels: Vec<i16> = values.iter().map(|value| i16::from(*value != MISSING)).collect();
+            let present = values.into_iter().filter(|value| *value != MISSING);
+            let mut column = group.next_column().unwrap().unwrap();
+            if as_numbers {
+                let values: Vec<f64> = present.map(f64::from).collect();
+                column.typed::<DoubleType>().write_batch(&values, Some(&levels), None).unwrap();
+            } else {
+                let values: Vec<i64> = present.map(i64::from).collect();
+                column.typed::<Int64Type>().write_batch(&values, Some(&levels), None).unwrap();
+            }
+            column.close().unwrap();
+        }
+        for i in 0..26 {
+            let codes: Vec<u32> = range.clone().map(|row| rows.categories[row * 26 + i]).collect();
+            let levels: Vec<i16> = codes.iter().map(|code| i16::from(*code != NO_CATEGORY)).collect();
+            let present = codes.into_iter().filter(|code| *code != NO_CATEGORY);
+            let mut column = group.next_column().unwrap().unwrap();
+            if as_numbers {
+                let values: Vec<i64> = present.map(i64::from).collect();
+                column.typed::<Int64Type>().write_batch(&values, Some(&levels), None).unwrap();
+            } else {
+                let values: Vec<ByteArray> =
+                    present.map(|code| format!("{code:08x}").into_bytes().into()).collect();
+                column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
+            }
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    let path = folder.join(name);
+    fs::write(&path, writer.into_inner().unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn the_same_rows_come_from_tabs_commas_and_parquet() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = read_all(&mut synthetic::Clicks::new(Seed(9), 100));
+    let mut text = Vec::new();
+    synthetic::write_tsv(100, Seed(9), &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let names: Vec<String> = (0..39).map(|i| format!("x{i}")).collect();
+    let header = format!("Label,{}\n", names.join(","));
+    let commas = text.replace('\t', ",");
+    let files = [
+        write(folder.path(), "tabs", &text),
+        write(folder.path(), "commas", &commas),
+        write(folder.path(), "header.csv", &(header.clone() + &commas)),
+        write(folder.path(), "quotes.csv", &(header + &commas.replacen(",5,", ",\"5\",", 3))),
+        parquet(folder.path(), "strings.parquet", &expected, false),
+        parquet(folder.path(), "numbers.parquet", &expected, true),
+    ];
+    for file in files {
+        let mut data = open_file(&file).unwrap();
+        assert_eq!((data.rows(), data.schema()), (100, Format::Criteo.schema()), "{}", file.display());
+        assert_eq!(read_all(&mut data), expected, "{}", file.display());
+        let (mut some, mut same) = (RowBatch::default(), RowBatch::default());
+        data.read(&[77, 3, 40], &mut some).unwrap();
+        synthetic::Clicks::new(Seed(9), 100).read(&[77, 3, 40], &mut same).unwrap();
+        assert_eq!(some, same);
+    }
+}
+
+#[test]
+fn a_bad_row_of_a_parquet_file_is_found_when_it_is_read_and_names_its_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = read_all(&mut synthetic::Clicks::new(Seed(9), 100));
+    rows.labels[60] = 7.0;
+    let mut data = open_file(&parquet(folder.path(), "a.parquet", &rows, false)).unwrap();
+    let mut batch = RowBatch::default();
+    data.read(&[0, 59, 61, 99], &mut batch).unwrap();
+    let error = data.read(&[59, 60], &mut RowBatch::default()).unwrap_err();
+    assert_eq!(error.to_string(), "row 60: column 1: '7' is not a label, 0 or 1");
+    let error = open_as(&folder.path().join("a.parquet"), Some(Format::Adult)).unwrap_err().to_string();
+    assert!(error.contains("40 columns, but adult needs 15"), "{error}");
 }
 
 #[test]
 fn a_row_beyond_the_end_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let data = open_file(&write(folder.path(), "a", &criteo_row("1"))).unwrap();
+    let mut data = open_file(&write(folder.path(), "a", &criteo_row("1"))).unwrap();
     let error = data.read(&[0, 1], &mut RowBatch::default()).unwrap_err();
-    assert_eq!(error, RowError { row: 1, rows: 1 });
+    assert_eq!((error.row, error.to_string().contains("data set of 1")), (1, true), "{error}");
 }
 
 #[test]
 fn numbers_beyond_32_bits_are_cut_and_never_look_missing() {
     let folder = tempfile::tempdir().unwrap();
     let text = criteo_row("1").replacen("-1", "-99999999999", 1).replacen("\t11\t", "\t99999999999\t", 1);
-    let batch = read_all(&open_file(&write(folder.path(), "a", &text)).unwrap());
+    let batch = read_all(&mut open_file(&write(folder.path(), "a", &text)).unwrap());
     assert_eq!((batch.numeric[0], batch.numeric[12]), (i32::MIN + 1, i32::MAX));
 }
 
@@ -162,10 +276,10 @@ fn generated_rows_written_and_read_back_are_the_same_rows() {
     synthetic::write_tsv(300, Seed(9), &mut text).unwrap();
     let path = folder.path().join("clicks.tsv");
     fs::write(&path, text).unwrap();
-    let data = open_file(&path).unwrap();
+    let mut data = open_file(&path).unwrap();
     assert_eq!(data.schema(), Format::Criteo.schema());
-    let read = read_all(&data);
-    assert_eq!(read, read_all(&synthetic::Clicks::new(Seed(9), 300)));
+    let read = read_all(&mut data);
+    assert_eq!(read, read_all(&mut synthetic::Clicks::new(Seed(9), 300)));
     assert!(read.numeric.contains(&MISSING) && read.categories.contains(&NO_CATEGORY));
 }
 
@@ -184,8 +298,8 @@ proptest! {
             bytes
         };
         fs::write(&path, &bytes).unwrap();
-        if let Ok(data) = MemoryDataset::open(&path, format) {
-            let batch = read_all(&data);
+        if let Ok(mut data) = open_as(&path, format) {
+            let batch = read_all(&mut data);
             prop_assert_eq!(batch.labels.len() as u64, data.rows());
             prop_assert_eq!(batch.categories.len(), batch.labels.len() * data.schema().categorical);
         }

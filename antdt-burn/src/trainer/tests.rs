@@ -218,3 +218,27 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     }
     assert!(ClickTrainer::open(&good, Seed(1)).is_ok());
 }
+
+#[test]
+fn a_row_that_cannot_be_read_is_a_data_fault_of_its_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clicks.tsv");
+    let mut text = Vec::new();
+    crate::write_tsv(50, Seed(3), &mut text).unwrap();
+    std::fs::write(&path, &text).unwrap();
+    let spec = WorkloadSpec {
+        cache: Some(antdt_data::Cache::at(folder.path().join("cache"))),
+        ..WorkloadSpec::new(ModelKind::DeepFm, DataSource::Path(path.clone()))
+    };
+    let mut trainer = ClickTrainer::open(&spec, Seed(11)).unwrap();
+    let counts = trainer.counts();
+    assert_eq!((counts.train, counts.eval, counts.eval_rows), (40, 10, EvalRows::HeldOut));
+    // The file changes while the job runs.
+    std::fs::write(&path, &text[1..]).unwrap();
+    let error = trainer.load(&[7, 9]).unwrap_err();
+    assert!(matches!(&error, TrainError::Data { sample: 7, why } if why.contains("changed")), "{error}");
+    // Opened anew, it is another data set.
+    std::fs::write(&path, &text).unwrap();
+    let mut again = ClickTrainer::open(&spec, Seed(11)).unwrap();
+    assert_eq!(again.load(&[7, 9]).unwrap().len(), again.load(&[9, 7]).unwrap().len());
+}

@@ -1,0 +1,192 @@
+//! One value of a row, wherever the row was read from: what the parsers of the formats take apart.
+
+use std::borrow::Cow;
+
+use antdt_data::Value;
+
+use super::{MISSING, NO_CATEGORY, RowBatch, category};
+
+/// One value of a row.
+#[derive(Debug, Clone)]
+pub(super) enum Field<'a> {
+    /// None is there.
+    Missing,
+    /// As written in a text file, or in a column of strings.
+    Text(Cow<'a, [u8]>),
+    /// In a column of integers or booleans.
+    Integer(i64),
+    /// In a column of floating point numbers.
+    Real(f64),
+}
+
+impl<'a> Field<'a> {
+    /// A field of a text row; an empty one is missing.
+    pub(super) fn of_text(text: Cow<'a, [u8]>) -> Self {
+        if text.is_empty() { Self::Missing } else { Self::Text(text) }
+    }
+
+    /// A value of a Parquet row; an empty string is missing, and so is what is no number.
+    pub(super) fn of_value(value: Value<'a>) -> Self {
+        match value {
+            Value::Bool(value) => Self::Integer(value.into()),
+            Value::I32(value) => Self::Integer(value.into()),
+            Value::I64(value) => Self::Integer(value),
+            Value::F32(value) => Self::of_real(value.into()),
+            Value::F64(value) => Self::of_real(value),
+            Value::Bytes(text) => Self::of_text(text.trim_ascii().into()),
+            // And forms of values that a later version of the reader may know.
+            _ => Self::Missing,
+        }
+    }
+
+    const fn of_real(value: f64) -> Self {
+        if value.is_nan() { Self::Missing } else { Self::Real(value) }
+    }
+
+    /// The number in a numeric column; `None` if it is none. Numbers beyond 32 bits are cut to the nearest that fits:
+    /// buckets that far out are wider than the cut.
+    pub(super) fn number(&self) -> Option<i32> {
+        let value = match self {
+            Self::Missing => return Some(MISSING),
+            Self::Text(text) => integer(text)?,
+            Self::Integer(value) => *value,
+            // Columns of integers of which some are missing are often stored so.
+            #[allow(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
+            Self::Real(value) => (value.fract() == 0.0).then_some(*value as i64)?,
+        };
+        let value = value.clamp(i64::from(MISSING) + 1, i64::from(i32::MAX));
+        Some(i32::try_from(value).expect("the value was just clamped to this range"))
+    }
+
+    /// The code of a category. Integers of 32 bits are codes already, signed or not.
+    pub(super) fn category(&self) -> u32 {
+        match self {
+            Self::Missing => NO_CATEGORY,
+            Self::Text(text) => category(text),
+            Self::Integer(value) => u32::try_from(*value)
+                .or_else(|_| i32::try_from(*value).map(i32::cast_unsigned))
+                .map_or_else(|_| category(value.to_string().as_bytes()), |code| code.max(NO_CATEGORY + 1)),
+            Self::Real(value) => category(value.to_string().as_bytes()),
+        }
+    }
+
+    /// The label, 0 or 1; `yes` and `no` are further spellings of it.
+    pub(super) fn label(&self, yes: &[u8], no: &[u8]) -> Option<bool> {
+        match self {
+            Self::Text(text) if **text == *yes => Some(true),
+            Self::Text(text) if **text == *no => Some(false),
+            Self::Integer(value) if *value == 0 || *value == 1 => Some(*value == 1),
+            Self::Real(value) if *value == 0.0 || *value == 1.0 => Some(*value == 1.0),
+            Self::Missing | Self::Text(_) | Self::Integer(_) | Self::Real(_) => None,
+        }
+    }
+
+    /// What is wrong with it in this column, counted from 0 here and from 1 in the text.
+    pub(super) fn wrong(&self, column: usize, expected: &str) -> String {
+        let found: String = match self {
+            Self::Missing => "nothing".into(),
+            Self::Text(text) => String::from_utf8_lossy(text).chars().take(40).collect(),
+            Self::Integer(value) => value.to_string(),
+            Self::Real(value) => value.to_string(),
+        };
+        format!("column {}: '{found}' is not {expected}", column + 1)
+    }
+}
+
+/// A decimal integer; what is beyond 64 bits is cut.
+fn integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value = 0_i64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value.saturating_mul(10).saturating_add(i64::from(digit - b'0'));
+    }
+    Some(if negative { -value } else { value })
+}
+
+/// Where a parser puts the values of a row, column by column.
+pub(super) trait Sink {
+    /// The label.
+    fn label(&mut self, label: bool);
+    /// The next numeric column.
+    fn numeric(&mut self, value: i32);
+    /// The next categorical column.
+    fn category(&mut self, code: u32);
+}
+
+impl Sink for RowBatch {
+    fn label(&mut self, label: bool) {
+        self.labels.push(f32::from(u8::from(label)));
+    }
+
+    fn numeric(&mut self, value: i32) {
+        self.numeric.push(value);
+    }
+
+    fn category(&mut self, code: u32) {
+        self.categories.push(code);
+    }
+}
+
+/// A sink for rows that are only checked.
+#[derive(Debug)]
+pub(super) struct Discard;
+
+impl Sink for Discard {
+    fn label(&mut self, _: bool) {}
+
+    fn numeric(&mut self, _: i32) {}
+
+    fn category(&mut self, _: u32) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Field<'_> {
+        Field::of_text(text.as_bytes().into())
+    }
+
+    #[test]
+    fn numbers_are_the_same_from_text_integers_and_reals() {
+        for (field, expected) in [
+            (text("-12"), Some(-12)),
+            (text("+7"), Some(7)),
+            (text(""), Some(MISSING)),
+            (text("-"), None),
+            (text("1.5"), None),
+            (text("999999999999999999999999"), Some(i32::MAX)),
+            (text("-999999999999999999999999"), Some(MISSING + 1)),
+            (Field::of_value(Value::I64(-12)), Some(-12)),
+            (Field::of_value(Value::F64(-12.0)), Some(-12)),
+            (Field::of_value(Value::F64(f64::NAN)), Some(MISSING)),
+            (Field::of_value(Value::F32(0.5)), None),
+            (Field::of_value(Value::Null), Some(MISSING)),
+        ] {
+            assert_eq!(field.number(), expected, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn a_category_is_the_same_as_hexadecimal_text_and_as_an_integer() {
+        for code in [1_u32, 42, 0xdead_beef] {
+            let written = format!("{code:08x}");
+            assert_eq!(text(&written).category(), code);
+            assert_eq!(Field::of_value(Value::I64(code.into())).category(), code);
+            assert_eq!(Field::of_value(Value::I32(code.cast_signed())).category(), code);
+        }
+        assert_eq!(text("").category(), NO_CATEGORY);
+        assert_ne!(Field::Integer(0).category(), NO_CATEGORY);
+        assert_eq!(Field::Integer(1 << 40).category(), text("1099511627776").category());
+    }
+}

@@ -1,0 +1,83 @@
+//! The memory of a worker does not grow with its file. A test of its own process: it looks at the highest memory so far.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use antdt_agent::Trainer;
+use antdt_burn::{Cache, ClickTrainer, DataSource, ModelKind, WorkloadSpec};
+use antdt_core::{Permutation, SampleRange, Seed};
+
+/// Rows that are generated; files repeat them.
+const ROWS: u64 = 1000;
+/// Samples of a shard, and of a batch.
+const SHARD: u64 = 2560;
+const BATCH: usize = 256;
+/// What the reader of each worker may hold.
+const BUDGET_BYTES: usize = 4 << 20;
+
+/// The most memory that this process has held so far, in bytes; `None` where the system does not say.
+fn peak_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+/// Writes a file of at least `len_bytes`.
+fn write(path: &Path, rows: &[u8], len_bytes: usize) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    for _ in 0..len_bytes.div_ceil(rows.len()) {
+        file.write_all(rows).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// Opens a file as a worker does and loads shards from one end of it to the other, then held-out rows.
+fn work(path: &Path, cache: &Path) -> u64 {
+    let mut spec = WorkloadSpec::new(ModelKind::DeepFm, DataSource::Path(path.into()));
+    spec.cache = Some(Cache::at(cache));
+    spec.read_budget_bytes = BUDGET_BYTES;
+    spec.rows_per_field = 16;
+    let mut trainer = ClickTrainer::open(&spec, Seed(1)).unwrap();
+    let samples = trainer.train_samples();
+    let shards = samples / SHARD;
+    let order = Permutation::new(Seed(2), shards);
+    for shard in (0..shards).map(|at| order.at(at)) {
+        let within = Permutation::new(Seed(3).derive_number(shard), SHARD);
+        let shard: Vec<u64> = (0..SHARD).map(|at| shard * SHARD + within.at(at)).collect();
+        for batch in shard.chunks(BATCH) {
+            assert!(!trainer.load(batch).unwrap().is_empty());
+        }
+    }
+    let held_out = trainer.eval_samples();
+    for start in (0..held_out).step_by(BATCH) {
+        let end = (start + BATCH as u64).min(held_out);
+        assert!(!trainer.load_eval(SampleRange { start, end }).unwrap().is_empty());
+    }
+    samples + held_out
+}
+
+#[test]
+fn memory_does_not_grow_with_the_file() {
+    if peak_bytes().is_none() {
+        println!("skipped: this system does not tell the memory of a process");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = Vec::new();
+    antdt_burn::write_tsv(ROWS, Seed(1), &mut rows).unwrap();
+    let (small, large) = (folder.path().join("small.tsv"), folder.path().join("large.tsv"));
+    write(&small, &rows, 4 * BUDGET_BYTES);
+    write(&large, &rows, 16 * BUDGET_BYTES);
+
+    let few = work(&small, folder.path());
+    let after_small = peak_bytes().unwrap();
+    let many = work(&large, folder.path());
+    let after_large = peak_bytes().unwrap();
+    assert!(many > 3 * few, "{many} rows against {few}");
+    let grown = after_large - after_small;
+    assert!(grown < BUDGET_BYTES as u64, "{grown} bytes more for a file of {} bytes", 16 * BUDGET_BYTES);
+}
