@@ -14,7 +14,8 @@ mod object;
 #[cfg(feature = "remote")]
 mod store;
 
-#[cfg(all(test, feature = "remote"))]
+#[cfg(test)]
+#[cfg(feature = "remote")]
 mod tests;
 
 #[cfg(feature = "remote")]
