@@ -88,6 +88,11 @@ impl Batcher {
         self.held.len()
     }
 
+    /// Whether it holds this lease.
+    pub fn holds(&self, lease: LeaseId) -> bool {
+        self.held.iter().any(|held| held.grant.lease == lease)
+    }
+
     /// Takes a lease in. A lease that is held already changes nothing: the grant was repeated.
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {

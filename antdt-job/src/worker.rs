@@ -97,6 +97,8 @@ pub enum Call {
     },
     /// Models of their own: change this worker's model by the gradient that it computed last. [`Reply::Advanced`].
     Advance,
+    /// Models of their own: go back to the model of the last average. [`Reply::Reverted`].
+    Revert,
     /// Training is over; nothing follows.
     Stop(End),
 }
@@ -152,6 +154,8 @@ pub enum Reply {
     Committed(Box<StepCommit>),
     /// See [`Call::Advance`].
     Advanced,
+    /// See [`Call::Revert`].
+    Reverted,
 }
 
 /// How a worker's training ended.

@@ -69,6 +69,21 @@ impl LocalReplica {
         Ok(())
     }
 
+    /// Undoes the steps of this worker since the last average; its optimizer's state stays.
+    pub fn revert(&mut self) {
+        let rows = self.base_rows();
+        self.model.set(&self.base, &rows).expect("the base has the shape of the model");
+        self.base_rows.clear();
+        self.samples = 0;
+    }
+
+    fn base_rows(&self) -> SparseGradient {
+        SparseGradient {
+            rows: self.base_rows.keys().copied().collect(),
+            values: self.base_rows.values().flatten().copied().collect(),
+        }
+    }
+
     /// What the worker gives to the average: the difference of its model to the base times its samples, `[dense_len]` and by
     /// row.
     pub fn drift(&self) -> (Vec<f32>, SparseGradient) {
@@ -118,11 +133,7 @@ impl LocalReplica {
     /// The model as at the last average, in the form that [`Replica::import`] reads; the optimizer's state is this worker's.
     pub fn export(&self) -> Vec<u8> {
         let mut base = self.model.clone();
-        let rows = SparseGradient {
-            rows: self.base_rows.keys().copied().collect(),
-            values: self.base_rows.values().flatten().copied().collect(),
-        };
-        base.set(&self.base, &rows).expect("the base has the shape of the model");
+        base.set(&self.base, &self.base_rows()).expect("the base has the shape of the model");
         base.export()
     }
 }
@@ -241,5 +252,7 @@ mod tests {
         assert_ne!(all(worker.model()), before);
         let given = Replica::import(&worker.export(), &layout(), sgd, Seed(3)).unwrap();
         assert_eq!(all(&given), before);
+        worker.revert();
+        assert_eq!((all(worker.model()), worker.samples()), (before, 0), "the steps since then are undone");
     }
 }

@@ -119,6 +119,7 @@ enum Work {
     Compute,
     Apply,
     Advance,
+    Revert,
     Push,
     /// To find out that the group broke.
     Break,
@@ -938,6 +939,7 @@ impl<O: Observer> World<O> {
             Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].batch, loss_sum: 0.0 },
             Work::Apply => Reply::Applied,
             Work::Advance => Reply::Advanced,
+            Work::Revert => Reply::Reverted,
             Work::Push => Reply::Pushed,
             Work::Break => Reply::Broken,
         }
@@ -1032,6 +1034,7 @@ impl<O: Observer> World<O> {
             Call::Apply => Some(Work::Apply),
             // A small part of the gradient's time, which the compute model counts.
             Call::Advance => Some(Work::Advance),
+            Call::Revert => Some(Work::Revert),
             Call::Push { .. } => {
                 if self.setup.sync.capabilities().acks == AckPoint::Push {
                     self.journal.pushed();

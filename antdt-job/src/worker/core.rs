@@ -254,9 +254,20 @@ impl WorkerCore {
         }
     }
 
+    /// Whether the worker still holds the leases of all these samples. A restart of the shard service may take some away.
+    pub fn holds(&self, batch: &Batch) -> bool {
+        let leases = self.feed.leases();
+        batch.fragments.iter().all(|fragment| leases.holds(leases.name_of(fragment.grant.lease)))
+    }
+
     /// The batch is not part of the model: its samples come again.
     pub fn abort(&mut self) {
         self.feed.abort(&self.batch);
+    }
+
+    /// The same for samples of several batches; the batch that was loaded last is aborted before.
+    pub fn abort_batch(&mut self, batch: &Batch) {
+        self.feed.abort(batch);
     }
 
     /// The lease of a sample that cannot be read goes back, as a data fault.

@@ -132,6 +132,9 @@ impl BatchSizeConserved {
                 }
                 self.loaded.insert(holder, Loaded { samples, size, short: samples < size });
             }
+            Call::Revert => {
+                self.advanced.remove(&holder);
+            }
             Call::Advance => {
                 let loaded = self.loaded.remove(&holder).unwrap_or_default();
                 *self.advanced.entry(holder).or_default() += loaded.samples;

@@ -88,6 +88,7 @@ impl Holding {
                 self.give_up(at.lease);
                 self.failed = true;
             }
+            Call::Revert => self.advanced.clear(),
             Call::Advance => self.advanced.extend(self.batch.drain(..)),
             Call::Load(batch) => {
                 self.failed = false;

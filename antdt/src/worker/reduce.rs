@@ -136,6 +136,10 @@ impl Combiner for Reducer<'_, '_> {
                 self.weights.apply(&prepared.dense, &prepared.rows, prepared.samples)?;
                 Ok(Reply::Applied)
             }
+            Call::Revert => {
+                self.weights.revert();
+                Ok(Reply::Reverted)
+            }
             Call::Advance => {
                 let samples = self.compute.samples();
                 self.weights.advance(self.compute.gradient(), &mut self.touched, samples)?;

@@ -88,6 +88,14 @@ impl Weights {
         }
     }
 
+    /// Undoes the steps of this worker alone.
+    pub(super) fn revert(&mut self) {
+        match self {
+            Self::Shared(_) => {}
+            Self::Own(local) => local.revert(),
+        }
+    }
+
     /// What this worker brings to the others: sums of gradients, or how far its model went, weighted by its samples.
     pub(super) fn contribution(
         &self,

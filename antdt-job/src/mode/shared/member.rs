@@ -23,6 +23,11 @@ pub(crate) trait Round: fmt::Debug + Clone + Send + 'static {
     /// A batch is in memory; it may be empty.
     fn loaded(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Option<Call>;
 
+    /// What has to come before the member brings what it has; `None` if nothing.
+    fn before_combining(&mut self, _core: &mut WorkerCore) -> Option<Call> {
+        None
+    }
+
     /// The batch holds a sample that cannot be read: whether the round ends here. Then it takes the batch back, which is
     /// read again in the next round.
     fn ends_before_fault(&mut self, core: &mut WorkerCore) -> bool;
@@ -163,7 +168,7 @@ impl<R: Round> Member<R> {
 
     /// The round's next call, or what the member brings.
     fn go_on(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, call: Option<Call>) -> Call {
-        match call {
+        match call.or_else(|| self.round.before_combining(core)) {
             Some(call) => call,
             None => {
                 core.enter(turn, Part::Communicate);

@@ -167,6 +167,7 @@ impl Outside {
             }
             Call::Apply => Reply::Applied,
             Call::Advance => Reply::Advanced,
+            Call::Revert => Reply::Reverted,
             Call::Push { .. } => Reply::Pushed,
             Call::Ready { step, readiness } => {
                 let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
