@@ -5,7 +5,7 @@ use std::time::Duration;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::format_duration;
 use antdt_core::{InvalidValue, Seed};
-use antdt_job::SyncMode;
+use antdt_job::mode::{self, SyncMode};
 
 use crate::world::dataset;
 
@@ -131,7 +131,11 @@ impl Setup {
                 return Err(InvalidValue::new("servers", 0, expected));
             }
             (false, 1..) => {
-                let expected = "0 with sync = \"allreduce\"; choose ps-bsp or ps-asp to use servers";
+                let expected = format!(
+                    "0 with sync = \"{}\"; choose {} to use servers",
+                    self.sync,
+                    mode::with_servers()
+                );
                 return Err(InvalidValue::new("servers", self.servers, expected));
             }
             (true, _) | (false, 0) => {}

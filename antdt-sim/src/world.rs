@@ -177,10 +177,6 @@ pub struct World<O = Blind> {
     groups: BTreeMap<MembershipVersion, Group>,
     deadline: JobTime,
     master_paused_until: JobTime,
-    /// From then on nobody stands still or is cut off, as far as is known.
-    quiet_from: JobTime,
-    /// When something goes wrong next.
-    fault_due: JobTime,
     network_rng: DetRng,
     scheduler_rng: DetRng,
     fault_rng: DetRng,
@@ -232,9 +228,7 @@ impl<O: Observer> World<O> {
         }
         let calm = fault.is_none();
         let lives = setup.workers as usize + setup.servers as usize;
-        let mut fault_due = JobTime::NEVER;
         if let Some((at, fault)) = fault {
-            fault_due = at;
             queue.push(at, Due::Fault(Box::new(fault)));
         }
         let rng = |label: &str| setup.seed.derive(label).rng();
@@ -265,8 +259,6 @@ impl<O: Observer> World<O> {
             groups: BTreeMap::new(),
             deadline: JobTime::NEVER,
             master_paused_until: JobTime::ZERO,
-            quiet_from: JobTime::ZERO,
-            fault_due,
             ended: None,
             violation: None,
         };
@@ -581,9 +573,8 @@ impl<O: Observer> World<O> {
 
     fn fault(&mut self, fault: Fault) {
         let next = self.models.faults.next(&mut self.fault_rng);
-        self.fault_due = next.as_ref().map_or(JobTime::NEVER, |(at, _)| (*at).max(self.now));
         match next {
-            Some((_, next)) => self.queue.push(self.fault_due, Due::Fault(Box::new(next))),
+            Some((at, next)) => self.queue.push(at.max(self.now), Due::Fault(Box::new(next))),
             None if self.observer.watches() => self.saw(&Happening::Calm),
             None => {}
         }
@@ -609,7 +600,6 @@ impl<O: Observer> World<O> {
                 if let Some(id) = alive(self, node) {
                     let life = &mut self.lives[id.0 as usize];
                     life.paused_until = life.paused_until.max(self.now + lasting);
-                    self.quiet_from = self.quiet_from.max(life.paused_until);
                 }
             }
             Fault::PauseMaster(lasting) => {
@@ -619,7 +609,6 @@ impl<O: Observer> World<O> {
                 if let Some(id) = alive(self, node) {
                     let life = &mut self.lives[id.0 as usize];
                     life.cut_until = life.cut_until.max(self.now + lasting);
-                    self.quiet_from = self.quiet_from.max(life.cut_until);
                     if let Some((group, _)) = life.group {
                         // Its peers hear nothing any more; they find out when they wait for it.
                         self.draw_fates(group);

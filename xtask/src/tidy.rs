@@ -125,6 +125,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         named_tests,
         placed_mutants,
         no_unsafe,
+        modes_named_at_home,
         no_machine_paths,
     ];
     for rule in rules {
@@ -342,6 +343,41 @@ fn no_unsafe(tree: &Tree) -> Vec<String> {
 }
 
 /// Nothing names a place on somebody's machine.
+/// A sync mode is named in its folder and its line of the registry; what others ask for are its capabilities. Tests and
+/// benchmarks choose modes as users do.
+fn modes_named_at_home(tree: &Tree) -> Vec<String> {
+    const HOME: &str = "antdt-job/src/mode/";
+    let declared = |(path, text): &(String, String)| {
+        let line = text.lines().find(|line| line.trim_start().starts_with("name: \""))?;
+        let folder = path.strip_prefix(HOME)?.strip_suffix("/mod.rs")?.to_owned();
+        Some((folder, line.split('"').nth(1)?.to_owned()))
+    };
+    let modes: Vec<(String, String)> = tree.sources().filter_map(declared).collect();
+    let elsewhere = |path: &str| {
+        let source = path.starts_with("antdt") && path.contains("/src/") && !path.contains("/tests");
+        source && !path.starts_with(HOME) && !path.starts_with("antdt-bench/")
+    };
+    let mut violations = Vec::new();
+    for (path, text) in tree.sources().filter(|(path, _)| elsewhere(path)) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for (i, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            let named = |(folder, name): &&(String, String)| {
+                line.split('"').skip(1).step_by(2).any(|text| names_mode(text, name))
+                    || line.contains(&format!("mode::{folder}"))
+            };
+            if let Some((_, name)) = modes.iter().find(named) {
+                violations.push(format!("{path}:{} names the sync mode {name}; ask for a capability", i + 1));
+            }
+        }
+    }
+    violations
+}
+
+/// Whether a text names a mode as a word of its own.
+fn names_mode(text: &str, name: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
+}
+
 fn no_machine_paths(tree: &Tree) -> Vec<String> {
     // Written in pieces, so that this file does not break its own rule.
     const PLACES: [&str; 4] =

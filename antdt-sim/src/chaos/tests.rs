@@ -138,7 +138,7 @@ fn a_simulated_trace_replays_entry_by_entry_whatever_goes_wrong_in_it() {
             wakes += u32::from(entry.machine == "ledger" && entry.value.get() == "\"Wake\"");
         }
     }
-    assert_eq!(syncs.len(), 3, "{syncs:?}");
+    assert_eq!(syncs.len(), SyncMode::examples().len(), "{syncs:?}");
     assert!(restarts > 10 && wakes > 100, "{restarts} {wakes}");
 }
 
@@ -152,9 +152,9 @@ fn a_change_planted_in_a_simulated_trace_is_found_at_its_entry() {
         r#""m":"head","k":"effect""#,
     ];
     // The first case of each mode in which the service is restarted, and all of these are to be seen.
-    for sync in ["allreduce", "ps-bsp", "ps-asp"] {
+    for sync in SyncMode::examples() {
         let restarted = |case: &Case| case.faults.iter().any(|(_, fault)| *fault == Fault::RestartLedger);
-        let cases = (0..200).map(case).filter(|case| case.setup.sync.to_string() == sync && restarted(case));
+        let cases = (0..200).map(case).filter(|case| case.setup.sync == sync && restarted(case));
         let mut told = cases.map(|case| {
             let (file, _) = recorded(&case);
             let text = std::fs::read_to_string(file.path()).unwrap();

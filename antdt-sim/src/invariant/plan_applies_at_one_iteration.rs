@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use antdt_core::{
-    BatchReport, Capabilities, Holder, JobTime, MembershipVersion, PlanVersion, Role, StepCommit,
+    BatchReport, Capabilities, Holder, JobTime, LocalSteps, MembershipVersion, PlanVersion, Role, StepCommit,
 };
 use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
 
@@ -87,7 +87,8 @@ impl PlanAppliesAtOneIteration {
     }
 
     fn reported(&mut self, report: &BatchReport) -> Result<(), String> {
-        if report.samples == 0 {
+        // A round of several steps that outlives its group may have begun under the plan before.
+        if report.samples == 0 || self.mode.local_steps == LocalSteps::Several {
             return Ok(()); // One that waits for its first plan.
         }
         let step = report.iteration.0;

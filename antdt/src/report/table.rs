@@ -71,7 +71,7 @@ pub fn render(report: &Report) -> String {
         let bound = samples.repeated_at_most;
         push(
             &mut out,
-            format_args!("up to {bound} samples of dead workers may be in the model twice (ps-asp)\n"),
+            format_args!("up to {bound} samples of dead workers may be in the model twice\n"),
         );
     }
     let quality = &report.final_quality;

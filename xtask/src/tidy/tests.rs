@@ -157,6 +157,21 @@ fn a_path_of_somebodys_machine_is_caught() {
 }
 
 #[test]
+fn a_sync_mode_that_is_named_outside_its_folder_is_caught() {
+    let folder =
+        ("antdt-job/src/mode/gossip/mod.rs", "pub const ENTRY: Entry = Entry {\n    name: \"gossip\",\n};");
+    let found = |path: &'static str, text: &'static str| {
+        modes_named_at_home(&tree(vec![], &[folder, (path, text)])).len()
+    };
+    assert_eq!(found("antdt/src/server.rs", "if sync == \"gossip\" {}"), 1);
+    assert_eq!(found("antdt/src/server.rs", "let remedy = \"choose gossip to do without servers\";"), 1);
+    assert_eq!(found("antdt-sim/src/world.rs", "use antdt_job::mode::gossip::Gossip;"), 1);
+    assert_eq!(found("antdt/src/server.rs", "// A gossip among \"gossip\"\nlet text = \"gossiping\";"), 0);
+    assert_eq!(found("antdt-job/src/mode/mod.rs", "let entry = \"gossip\";"), 0);
+    assert_eq!(found("antdt/src/x/tests.rs", "run(\"gossip\")"), 0);
+}
+
+#[test]
 fn a_runtime_in_a_pure_tree_is_caught() {
     assert_eq!(no_runtime("antdt-core", "antdt-core v0.1.0\ntokio v1.48.0\n").len(), 1);
     assert!(no_runtime("antdt-core", "antdt-core v0.1.0\ntokio-like v1.0.0\n").is_empty());
