@@ -22,11 +22,12 @@ use crate::worker::{Call, Reply, WorkerCore};
 mod shared;
 
 pub mod all_reduce;
+pub mod local_sgd;
 pub mod ps_asp;
 pub mod ps_bsp;
 
 /// The modes that a job can name, in the order of the help text. The first one is the default.
-pub const REGISTRY: &[Entry] = &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY];
+pub const REGISTRY: &[Entry] = &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY, local_sgd::ENTRY];
 
 /// One line of the registry.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ use outside::{Outside, plan};
 /// Another member of the group.
 const PEER: Holder = Holder::new(antdt_core::NodeId::worker(1), antdt_core::Incarnation(0));
 
-const MODES: [&str; 3] = ["allreduce", "ps-bsp", "ps-asp"];
+const MODES: [&str; 4] = ["allreduce", "ps-bsp", "ps-asp", "local-sgd=2"];
 
 /// The names of the calls up to the end of a step.
 fn calls_of_a_step(outside: &mut Outside) -> Vec<String> {
@@ -44,10 +44,14 @@ fn an_epoch_trains_and_acknowledges_every_sample_once_and_ends() {
 
 #[test]
 fn a_step_in_the_middle_asks_for_exactly_these_calls() {
-    let steps: [&[&str]; 3] = [
+    let steps: [&[&str]; 4] = [
         &["Load", "Compute", "Combine", "Agree", "Apply", "Exchange"],
         &["Load", "Pull", "Compute", "Push", "Ready"],
         &["Load", "Pull", "Compute", "Push", "Exchange"],
+        &[
+            "Load", "Compute", "Advance", "Load", "Compute", "Advance", "Combine", "Agree", "Apply",
+            "Exchange",
+        ],
     ];
     for (sync, calls) in MODES.into_iter().zip(steps) {
         let mut outside = Outside::new(sync, &[100], 4);
@@ -125,16 +129,16 @@ fn the_parts_of_a_step_switch_when_the_replies_come() {
 
 #[test]
 fn a_drained_worker_ends_its_step_gives_its_leases_back_and_leaves() {
-    for (sync, steps) in MODES.into_iter().zip([2, 1, 1]) {
+    for (sync, (steps, batches)) in MODES.into_iter().zip([(2, 2), (1, 1), (1, 1), (2, 4)]) {
         let mut outside = Outside::new(sync, &[100], 4);
         outside.peer = Some(PEER);
         outside.until(|call| matches!(call, Call::Compute));
         outside.order(BeatReply { drain: true, ..BeatReply::default() });
         outside.until(|call| matches!(call, Call::Release(_)));
         // All-reduce: the peers hear of it in the control values of the next step.
-        assert_eq!((outside.worker.steps(), outside.trained()), (steps, 4 * steps), "{sync:?}");
+        assert_eq!((outside.worker.steps(), outside.trained()), (steps, 4 * batches), "{sync:?}");
         assert_eq!(outside.end(), End::Drained);
-        assert_eq!(outside.shards.front().map(|grant| grant.resume_at), Some(4 * steps));
+        assert_eq!(outside.shards.front().map(|grant| grant.resume_at), Some(4 * batches));
     }
 }
 
@@ -310,7 +314,7 @@ fn a_replacement_knows_the_step_before_the_next_but_had_no_part_in_it() {
 
 #[test]
 fn a_replacement_that_comes_when_all_is_done_has_no_model() {
-    for (sync, trained) in MODES.into_iter().zip([false, true, true]) {
+    for (sync, trained) in MODES.into_iter().zip([false, true, true, false]) {
         let mut outside = Outside::new(sync, &[], 4);
         let joined = Joined { finished: true, ..outside.joined(false) };
         outside.say(&Reply::Joined(Box::new(joined)));
@@ -520,4 +524,87 @@ fn a_reply_that_answers_another_call_stops_the_loop_and_is_named() {
     outside.until(|call| matches!(call, Call::Exchange { .. }));
     outside.say(&Reply::Released);
     assert!(matches!(outside.call, Call::Stop(End::Failed(_))), "{:?}", outside.call);
+}
+
+/// Until the worker asks to join: a group that breaks when nobody has the result, and then another.
+#[test]
+fn steps_since_the_last_average_outlive_a_group_that_breaks() {
+    let mut outside = Outside::new("local-sgd=3", &[100], 4);
+    outside.until(|call| matches!(call, Call::Combine { .. }));
+    let Call::Combine { samples: 12, .. } = outside.call else { panic!("{:?}", outside.call) };
+    outside.say(&Reply::Broken);
+    outside.until(|call| matches!(call, Call::Load(_) | Call::Combine { .. }));
+    let Call::Combine { samples: 12, step: 0, .. } = outside.call else { panic!("{:?}", outside.call) };
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    assert_eq!(outside.trained(), 12, "nothing was computed twice");
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 100);
+}
+
+#[test]
+fn a_worker_without_samples_goes_to_the_average_at_once() {
+    let mut outside = Outside::new("local-sgd=8", &[6], 4);
+    let mut brought = Vec::new();
+    while !matches!(outside.call, Call::Stop(_)) {
+        if let Call::Combine { samples, .. } = outside.call {
+            brought.push(samples);
+        }
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    assert_eq!(brought, [6, 0], "what it has, and then the word that nothing is left");
+}
+
+#[test]
+fn a_sample_that_cannot_be_read_waits_for_the_average_of_what_was_read_before_it() {
+    let mut outside = Outside::new("local-sgd=8", &[20], 4);
+    outside.until(|call| matches!(call, Call::Advance));
+    outside.until(|call| matches!(call, Call::Load(_)));
+    let (batch, sample) = (outside.batch.clone(), outside.batch.samples().next().unwrap());
+    let torn = Reply::Unreadable { sample, why: "torn".to_owned() };
+    outside.say(&torn);
+    let Call::Combine { samples: 4, .. } = outside.call else { panic!("{:?}", outside.call) };
+    outside.until(|call| matches!(call, Call::Load(_)));
+    assert_eq!(outside.batch, batch, "it is read again");
+    outside.say(&torn);
+    let at = Ack { lease: batch.fragments[0].grant.lease, offset: 4 };
+    assert_eq!(outside.call, Call::Fail { at, why: "torn".to_owned() });
+}
+
+#[test]
+fn a_plan_changes_the_steps_between_averages_for_the_next_round() {
+    let mut outside = Outside::new("local-sgd=2", &[100], 4);
+    outside.until(|call| matches!(call, Call::Advance));
+    outside.plan = plan(2, outside.membership, 4).with_local_steps(Some(3));
+    outside.order(BeatReply { plan: Some(outside.plan.clone()), ..BeatReply::default() });
+    let mut rounds = Vec::new();
+    for _ in 0..4 {
+        let mut steps = 0;
+        while !matches!(outside.call, Call::Combine { .. }) {
+            steps += u64::from(matches!(outside.call, Call::Advance));
+            let reply = outside.answer();
+            outside.say(&reply);
+        }
+        rounds.push(steps);
+        outside.until(|call| matches!(call, Call::Apply));
+    }
+    assert_eq!(
+        rounds,
+        [2, 2, 3, 3],
+        "heard of in the first round, held in the second, in force in the third"
+    );
+}
+
+#[test]
+fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
+    let mut outside = Outside::new("local-sgd=4", &[4, 6, 20], 4);
+    outside.until(|call| matches!(call, Call::Advance));
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+    outside.say(&Reply::ServiceRestarted);
+    let reply = outside.adopt(1);
+    outside.say(&reply);
+    outside.until(|call| matches!(call, Call::Revert | Call::Combine { .. }));
+    assert_eq!(outside.call, Call::Revert);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+    assert_eq!(outside.trained(), 30);
 }

@@ -40,6 +40,8 @@ pub(super) struct Outside {
     /// How much of each shard the service was told of by acks.
     pub(super) acked: BTreeMap<ShardKey, u64>,
     /// The batch that is loaded.
+    /// With models of their own: what was trained since the last average.
+    advanced: Vec<antdt_core::Fragment>,
     pub(super) batch: Batch,
     /// The newest group.
     pub(super) membership: u64,
@@ -72,6 +74,7 @@ impl Outside {
             committed: BTreeMap::new(),
             acked: BTreeMap::new(),
             batch: Batch::default(),
+            advanced: Vec::new(),
             membership: 0,
             plan: plan(1, 1, batch_size),
             peer: None,
@@ -263,6 +266,12 @@ impl Outside {
             }
             _ => {}
         }
+        if matches!(reply, Reply::Advanced) {
+            self.advanced.append(&mut self.batch.fragments.to_vec());
+        }
+        if matches!(reply, Reply::Reverted) {
+            self.advanced.clear();
+        }
         let in_model = match (reply, self.sync) {
             (Reply::Applied, _) | (Reply::Pushed, "ps-asp") => true,
             (Reply::Committed(commit), _) => commit.contributors.contains_key(&me()),
@@ -272,7 +281,10 @@ impl Outside {
             return;
         }
         self.next_step += 1;
-        for fragment in &self.batch.fragments {
+        let averages = self.sync.starts_with("local-sgd");
+        let trained =
+            if averages { std::mem::take(&mut self.advanced) } else { self.batch.fragments.to_vec() };
+        for fragment in &trained {
             let committed = self.committed.entry(fragment.grant.key).or_insert(0);
             assert_eq!(*committed, fragment.from, "a sample was left out, or is in the model twice");
             *committed = fragment.to;
@@ -290,6 +302,14 @@ impl Outside {
     fn check(&mut self) {
         match &self.call {
             Call::Load(batch) => self.batch = batch.clone(),
+            Call::Combine { samples, acks, .. } if self.sync.starts_with("local-sgd") => {
+                assert_eq!(*samples, self.advanced.iter().map(antdt_core::Fragment::len).sum::<u64>());
+                let done: BTreeMap<_, _> =
+                    acks.iter().map(|ack| (self.leased[&ack.lease].key, ack.offset)).collect();
+                let advanced: BTreeMap<_, _> =
+                    self.advanced.iter().map(|fragment| (fragment.grant.key, fragment.to)).collect();
+                assert_eq!((done, acks.len()), (advanced.clone(), advanced.len()));
+            }
             Call::Combine { samples, acks, .. } => {
                 assert_eq!((*samples, acks), (self.batch.len(), &self.batch.acks()));
             }
