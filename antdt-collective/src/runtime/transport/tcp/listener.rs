@@ -175,9 +175,13 @@ impl Meeting<'_> {
             self.advance_calls()?;
             self.accept()?;
             self.hear_callers()?;
-            let missing =
-                (0..self.group.world()).map(Rank).find(|r| *r != me && self.met[r.0 as usize].is_none());
-            let Some(missing) = missing else { return Ok(()) };
+            self.flush_met()?;
+            // A greeting that still waits behind the rest of an older message is sent by nobody once this is over, and its
+            // member would wait for it.
+            let is_missing = |rank: &Rank| {
+                *rank != me && self.met[rank.0 as usize].as_ref().is_none_or(Link::has_mail)
+            };
+            let Some(missing) = (0..self.group.world()).map(Rank).find(is_missing) else { return Ok(()) };
             if Instant::now() >= self.deadline {
                 return Err(CollectiveError::Timeout {
                     peer: self.group.holder(missing),
@@ -237,6 +241,18 @@ impl Meeting<'_> {
             }
         }
         Ok(())
+    }
+
+    fn flush_met(&mut self) -> Result<(), CollectiveError> {
+        let mut gone = None;
+        for (rank, link) in (0_u32..).map(Rank).zip(&mut self.met) {
+            let Some(link) = link.as_mut().filter(|link| link.has_mail()) else { continue };
+            link.writable = true;
+            if link.flush().is_err() {
+                gone = Some(rank);
+            }
+        }
+        gone.map_or(Ok(()), |rank| Err(self.closed(rank)))
     }
 
     fn link(&self, rank: Rank, stream: TcpStream) -> Link {
@@ -389,7 +405,11 @@ impl Meeting<'_> {
         let connected_from = fds.len();
         let ranks = || (0_u32..).map(Rank).zip(&self.met);
         let connected = || ranks().filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
-        fds.extend(connected().map(|(_, link)| PollFd::new(&link.stream, PollFlags::RDHUP)));
+        fds.extend(connected().map(|(_, link)| {
+            let mut events = PollFlags::RDHUP;
+            events.set(PollFlags::OUT, link.has_mail());
+            PollFd::new(&link.stream, events)
+        }));
         wait(&mut fds, self.deadline).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
         // A member that hung up has given up on this group, or died: nobody need wait for the rest.
         let gone = fds[connected_from..]
