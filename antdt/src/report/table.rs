@@ -69,10 +69,7 @@ pub fn render(report: &Report) -> String {
     );
     if samples.repeated_at_most > 0 {
         let bound = samples.repeated_at_most;
-        push(
-            &mut out,
-            format_args!("up to {bound} samples of dead workers may be in the model twice\n"),
-        );
+        push(&mut out, format_args!("up to {bound} samples of dead workers may be in the model twice\n"));
     }
     let quality = &report.final_quality;
     if let Some(loss) = quality.loss {

@@ -178,9 +178,8 @@ impl Meeting<'_> {
             self.flush_met()?;
             // A greeting that still waits behind the rest of an older message is sent by nobody once this is over, and its
             // member would wait for it.
-            let is_missing = |rank: &Rank| {
-                *rank != me && self.met[rank.0 as usize].as_ref().is_none_or(Link::has_mail)
-            };
+            let is_missing =
+                |rank: &Rank| *rank != me && self.met[rank.0 as usize].as_ref().is_none_or(Link::has_mail);
             let Some(missing) = (0..self.group.world()).map(Rank).find(is_missing) else { return Ok(()) };
             if Instant::now() >= self.deadline {
                 return Err(CollectiveError::Timeout {
