@@ -31,7 +31,7 @@ pub use launcher::{
 };
 pub use membership::{Arrival, Formation, Membership};
 pub use placement::{HostRanks, Placement};
-pub use policy::{Decision, Policy, ProposedAction, Seat, UnknownPolicy};
+pub use policy::{Decision, Policy, PolicyError, ProposedAction, Seat};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};
 pub use validate::{Refusal, validate};

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use antdt_controller::policy::UnknownPolicy;
+use antdt_controller::policy::PolicyError;
 use antdt_core::trace::{End, Entry, Header, Kind, LineError};
 use antdt_job::HeadSettings;
 use antdt_shard::DatasetSpec;
@@ -83,7 +83,7 @@ pub enum RecordingError {
     },
     /// The job was recorded under a policy of somebody's own.
     #[error(transparent)]
-    Policy(#[from] UnknownPolicy),
+    Policy(#[from] PolicyError),
     /// A machine cannot be made from what the header says.
     #[error("{}: the {machine} cannot be made from the header: {why}", file.display())]
     Machine {

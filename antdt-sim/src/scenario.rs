@@ -49,7 +49,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use antdt_controller::policy::UnknownPolicy;
+use antdt_controller::policy::PolicyError;
 use antdt_core::text::located;
 use antdt_core::{InvalidValue, Seed};
 use serde::Deserialize;
@@ -98,7 +98,7 @@ pub enum ScenarioError {
     Value(#[from] InvalidValue),
     /// There is no such policy.
     #[error("job.policy: {0}")]
-    Policy(#[from] UnknownPolicy),
+    Policy(#[from] PolicyError),
     /// A recording does not read.
     #[error("{path}: {error}")]
     Replay {

@@ -3,7 +3,9 @@
 //! A policy is a pure function of its own state and the view; it cannot break an invariant, because the
 //! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand it to
 //! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line,
-//! add it to [`by_name`].
+//! [register] it.
+//!
+//! [register]: register()
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,9 +18,13 @@ use crate::budget::RestartBudget;
 
 pub mod non_dedicated;
 pub mod none;
+pub mod registry;
 
 pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
 pub use none::Unmanaged;
+pub use registry::{
+    Entry, PolicyError, Setting, Settings, UnknownPolicy, build, by_name, entries, names, register,
+};
 
 /// Something a policy wants done to one life of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +109,11 @@ pub trait Policy: fmt::Debug + Send {
     /// What became of a plan or an action.
     fn on_outcome(&mut self, _now: JobTime, _outcome: &ActionOutcome) {}
 
+    /// Its settings as texts by name, from which the [registry](registry) makes it again; empty if it has none.
+    fn settings(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// A copy in the same state.
     fn clone_box(&self) -> Box<dyn Policy>;
 }
@@ -110,72 +121,5 @@ pub trait Policy: fmt::Debug + Send {
 impl Clone for Box<dyn Policy> {
     fn clone(&self) -> Self {
         self.clone_box()
-    }
-}
-
-/// A policy's name that nobody answers to.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy `{given}`; known: {}{}", NAMES.join(", "), suggested(*.suggestion))]
-pub struct UnknownPolicy {
-    /// The name as given.
-    pub given: String,
-    /// The known name nearest to it, if one is near.
-    pub suggestion: Option<&'static str>,
-}
-
-fn suggested(suggestion: Option<&'static str>) -> String {
-    suggestion.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
-}
-
-/// Names that [`by_name`] answers to.
-pub const NAMES: &[&str] = &["none", "nd"];
-
-/// The policy of that name, with its default settings.
-///
-/// # Errors
-/// If there is none.
-///
-/// ```
-/// use antdt_controller::policy;
-/// assert_eq!(policy::by_name("nd")?.name(), "nd");
-/// assert!(policy::by_name("dn").unwrap_err().to_string().contains("did you mean `nd`?"));
-/// # Ok::<(), policy::UnknownPolicy>(())
-/// ```
-pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
-    match name {
-        "none" => Ok(Box::new(Unmanaged)),
-        "nd" => Ok(Box::new(NonDedicated::default())),
-        _ => Err(UnknownPolicy { given: name.to_owned(), suggestion: nearest(name) }),
-    }
-}
-
-/// Returns the known name that a misspelt or spelt-out one most likely means.
-fn nearest(given: &str) -> Option<&'static str> {
-    let given = given.to_lowercase().replace(['_', ' '], "-");
-    match given.as_str() {
-        "off" | "no" | "unmanaged" => Some("none"),
-        "antdt-nd" | "non-dedicated" | "nondedicated" => Some("nd"),
-        _ => antdt_core::text::nearest(&given, NAMES),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_gives_a_policy_that_answers_to_it() {
-        for name in NAMES {
-            assert_eq!(by_name(name).unwrap().name(), *name);
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_lists_the_known_and_suggests_the_nearest() {
-        let text = by_name("non-dedicated").unwrap_err().to_string();
-        assert_eq!(text, "unknown policy `non-dedicated`; known: none, nd; did you mean `nd`?");
-        assert_eq!(by_name("NONE").unwrap_err().suggestion, Some("none"));
-        assert_eq!(by_name("quick").unwrap_err().suggestion, None);
-        assert_eq!(by_name("").unwrap_err().suggestion, None);
     }
 }

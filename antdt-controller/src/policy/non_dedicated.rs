@@ -44,10 +44,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    Barrier, ClusterView, DeviceClass, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Pace,
-    Reason, StragglerKind,
+    Barrier, ClusterView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, NodeActionKind, NodeId,
+    NodeView, Pace, Reason, StragglerKind,
 };
 
+use super::registry::{Setting, Settings, setting, time};
 use super::{Decision, Policy, ProposedAction, Seat};
 use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
@@ -108,6 +109,75 @@ impl NonDedicated {
     /// With settings of the caller's own.
     pub const fn new(config: NonDedicatedConfig) -> Self {
         Self { config, strikes: BTreeMap::new() }
+    }
+
+    /// Its name in the registry.
+    pub const NAME: &'static str = "nd";
+
+    /// Reads its settings.
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        const PERCENT: &str = "a whole number of percent";
+        let d = NonDedicatedConfig::default();
+        let config = NonDedicatedConfig {
+            gain_min_percent: settings.value("gain-min-percent", d.gain_min_percent, PERCENT)?,
+            noise_percent: settings.value("noise-percent", d.noise_percent, PERCENT)?,
+            known_min_percent: settings.value(
+                "known-min-percent",
+                d.known_min_percent,
+                "1 to 100 percent",
+            )?,
+            safety_factor: settings.value("safety-factor", d.safety_factor, "a number of at least 1")?,
+            reform_pause: settings.duration("reform-pause", d.reform_pause)?,
+            drain: settings.duration("drain", d.drain)?,
+            cured_below: settings.value("cured-below", d.cured_below, "above 0 and at most 1")?,
+        };
+        if !(1..=100).contains(&config.known_min_percent) {
+            let expected = "1 to 100 percent of the workers";
+            return Err(settings.refuse("known-min-percent", config.known_min_percent, expected));
+        }
+        if !(config.safety_factor.is_finite() && config.safety_factor >= 1.0) {
+            let expected = "a number of at least 1: times the break-even time that must be left";
+            return Err(settings.refuse("safety-factor", config.safety_factor, expected));
+        }
+        if !(config.cured_below > 0.0 && config.cured_below <= 1.0) {
+            let expected = "above 0 and at most 1: the part of its slowness that a cured node has left";
+            return Err(settings.refuse("cured-below", config.cured_below, expected));
+        }
+        Ok(Self::new(config))
+    }
+
+    /// Its settings as they are.
+    pub(super) fn texts(&self) -> Vec<Setting> {
+        let c = &self.config;
+        vec![
+            setting(
+                "gain-min-percent",
+                c.gain_min_percent,
+                "least predicted gain of new batch sizes, percent of the step time",
+            ),
+            setting(
+                "noise-percent",
+                c.noise_percent,
+                "difference of a time per sample to the long window's that is noise, percent",
+            ),
+            setting(
+                "known-min-percent",
+                c.known_min_percent,
+                "share of the live workers whose speed must be known, percent",
+            ),
+            setting(
+                "safety-factor",
+                c.safety_factor,
+                "times the break-even time that the job must have to go for a restart",
+            ),
+            time("reform-pause", c.reform_pause, "pause of every worker when the membership changes"),
+            time("drain", c.drain, "time that a node has to finish its batch before it is killed"),
+            setting(
+                "cured-below",
+                c.cured_below,
+                "part of its slowness that a restarted node may keep and count as cured",
+            ),
+        ]
     }
 
     /// Restarts that pay. Why others do not goes to `reasons`.
@@ -294,7 +364,7 @@ fn speed(node: &NodeView) -> Option<f64> {
 
 impl Policy for NonDedicated {
     fn name(&self) -> &'static str {
-        "nd"
+        Self::NAME
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
@@ -344,6 +414,10 @@ impl Policy for NonDedicated {
                 seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)),
             ),
         }
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -9,9 +9,14 @@ use crate::budget::RestartBudget;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unmanaged;
 
+impl Unmanaged {
+    /// Its name in the registry.
+    pub const NAME: &'static str = "none";
+}
+
 impl Policy for Unmanaged {
     fn name(&self) -> &'static str {
-        "none"
+        Self::NAME
     }
 
     fn decide(&mut self, _now: JobTime, _view: &ClusterView, _budget: &RestartBudget) -> Decision {

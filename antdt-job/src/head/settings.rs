@@ -1,5 +1,6 @@
 //! The settings of a head as a recording holds them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_controller::Policy;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::HeadConfig;
 use crate::mode::SyncMode;
 
-/// A [`HeadConfig`] in writing: the policy by its name.
+/// A [`HeadConfig`] in writing: the policy by its name and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadSettings {
     /// How workers combine what they compute.
@@ -28,8 +29,11 @@ pub struct HeadSettings {
     pub max_restarts: u32,
     /// Whether every process must register.
     pub must_register: bool,
-    /// Name of what decides.
+    /// Name of the policy.
     pub policy: String,
+    /// Settings of the policy, from which the registry makes it again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policy_settings: BTreeMap<String, String>,
     /// Windows and limits of the detector.
     pub monitor: MonitorConfig,
 }
@@ -45,6 +49,7 @@ impl From<&HeadConfig> for HeadSettings {
             max_restarts: config.max_restarts,
             must_register: config.must_register,
             policy: config.policy.name().to_owned(),
+            policy_settings: config.policy.settings(),
             monitor: config.monitor,
         }
     }

@@ -72,13 +72,14 @@ impl fmt::Display for Parting {
 
 impl Recording {
     /// Puts the recorded events to fresh machines at the recorded times and compares every answer and effect. The
-    /// policy is found by the name that the header gives.
+    /// policy is made by the name and the settings that the header gives.
     ///
     /// # Errors
     /// [`RecordingError::Parted`] at the first difference. If the recording cannot be read, its policy is not known, or
     /// its ledger was set back to a cut (a recording does not hold what is needed for that).
     pub fn replay(&self) -> Result<Replayed, RecordingError> {
-        self.replay_with(policy::by_name(&self.head()?.policy)?)
+        let head = self.head()?;
+        self.replay_with(policy::build(&head.policy, &head.policy_settings)?)
     }
 
     /// [`replay`](Self::replay) with a policy that has no name here, in the state in which the recorded job began.

@@ -12,10 +12,11 @@ use crate::job::value::Form;
 use crate::job::{JobSpec, Setting};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "status",
     "stop",
+    "policies",
     "config",
     "show",
     "schema",
@@ -116,6 +117,7 @@ fn grammar() -> Clap {
                 .arg_required_else_help(true)
                 .subcommand(synth),
         )
+        .subcommand(Clap::new("policies").about("List the policies and their settings"))
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::text::beginning;
 
@@ -46,7 +47,7 @@ pub enum Command {
     Server,
     /// `antdt exec -- PROGRAM`: become the program, but end with the process that launched it.
     Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt config`: print this and exit with 0.
+    /// `--help`, `--version`, `antdt config`, `antdt policies`: print this and exit with 0.
     Print(String),
 }
 
@@ -124,6 +125,7 @@ where
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
+        Some(("policies", _)) => Ok(Command::Print(policies())),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
@@ -143,6 +145,25 @@ where
         }
         _ => Err(CliError::new("no command given; try `antdt --help`")),
     }
+}
+
+/// Every policy that is known and its settings, as a job file has them.
+fn policies() -> String {
+    let mut text = String::new();
+    for entry in policy::entries() {
+        text += &format!("{}: {}\n", entry.name, entry.about);
+        let settings = (entry.settings)();
+        if !settings.is_empty() {
+            text += &format!("  [policy.{}]\n", entry.name);
+        }
+        for setting in settings {
+            // A number as a number, everything else as a text.
+            let quoted = setting.default.parse::<f64>().is_err();
+            let quote = if quoted { "\"" } else { "" };
+            text += &format!("  {} = {quote}{}{quote}  # {}\n", setting.name, setting.default, setting.about);
+        }
+    }
+    text
 }
 
 /// The run directory that is named.

@@ -165,3 +165,22 @@ fn help_and_version_are_printed_and_hide_the_inner_commands() {
     let Ok(Command::Print(text)) = parse_with("run --help", &[]) else { panic!("no help") };
     assert!(JobSpec::SETTINGS.iter().all(|setting| text.contains(&setting.flag())), "{text}");
 }
+
+#[test]
+fn the_policies_are_listed_as_a_job_file_has_them() {
+    let Ok(Command::Print(text)) = parse(["policies".to_owned()], |_| None) else { panic!("it prints") };
+    assert!(text.starts_with("none: does nothing"), "{text}");
+    let table: String =
+        text.lines().skip_while(|line| !line.starts_with("  [policy.nd]")).collect::<Vec<_>>().join("\n");
+    let table: String =
+        table.lines().take_while(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("data = \"synthetic:100\"\n{table}")).unwrap();
+    let args = ["run", "--job", file.path().to_str().unwrap()].map(str::to_owned);
+    let Ok(Command::Run(spec)) = parse(args, |_| None) else { panic!("the defaults are legal: {table}") };
+    assert_eq!(spec.built_policy().unwrap().settings().len(), spec.policy_settings["nd"].len());
+    std::fs::write(file.path(), "data = \"synthetic:100\"\n[policy.nd]\nnoise-percnt = 3\n").unwrap();
+    let args = ["run", "--job", file.path().to_str().unwrap()].map(str::to_owned);
+    let error = parse(args, |_| None).unwrap_err().to_string();
+    assert!(error.contains("[policy.nd] noise-percnt") && error.contains("`noise-percent`"), "{error}");
+}

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use antdt_collective::schedule::Choice;
-use antdt_controller::policy;
+use antdt_controller::policy::{self, Policy, PolicyError};
 use antdt_core::InvalidValue;
 use antdt_core::port::ACKS_MAX;
 use antdt_core::text::{format_duration, nearest};
@@ -58,7 +58,7 @@ settings! {
     /// How workers combine what they compute.
     sync: SyncMode = SyncMode::default(), "sync", "MODE";
     /// Policy that decides how the job reacts to stragglers.
-    policy: String = "nd".to_owned(), "policy", "NAME", among policy::NAMES;
+    policy: String = "nd".to_owned(), "policy", "NAME", among policy::names();
     /// Built-in model that is trained.
     workload: Workload = Workload::DeepFm, "workload", "NAME";
     /// The samples: a file, a folder, or synthetic:ROWS. Required unless the job runs a program of its own.
@@ -267,6 +267,23 @@ impl JobSpec {
         })
     }
 
+    /// Makes the policy with the settings that the job has for it.
+    ///
+    /// # Errors
+    /// If there is no such policy or setting, or a value cannot be; the error names the table and the key.
+    pub fn built_policy(&self) -> Result<Box<dyn Policy>, PolicyError> {
+        let settings = self.policy_settings.get(&self.policy);
+        let texts = settings.into_iter().flatten().map(|(name, value)| match value {
+            Json::String(text) => Ok((name.clone(), text.clone())),
+            Json::Number(_) | Json::Bool(_) => Ok((name.clone(), value.to_string())),
+            Json::Null | Json::Array(_) | Json::Object(_) => {
+                let field = format!("[policy.{}] {name}", self.policy);
+                Err(InvalidValue::new(field, value, "a text, a number, true or false"))
+            }
+        });
+        policy::build(&self.policy, &texts.collect::<Result<_, _>>()?)
+    }
+
     /// Checks the settings against each other.
     ///
     /// # Errors
@@ -276,6 +293,10 @@ impl JobSpec {
             setting.check_least(self)?;
         }
         self.check_names()?;
+        self.built_policy().map_err(|error| match error {
+            PolicyError::Setting(error) => error,
+            other => InvalidValue::new("--policy", &self.policy, other.to_string()),
+        })?;
         for (flag, processes) in [("--nproc-per-node", self.workers), ("--servers", self.servers)] {
             if processes > PROCESSES_MAX {
                 let expected = format!("at most {PROCESSES_MAX} processes of this machine");

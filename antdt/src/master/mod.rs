@@ -12,8 +12,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use antdt_controller::policy::PolicyError;
 use antdt_controller::runtime::launcher::ProcessLauncher;
-use antdt_controller::{LauncherEvent, LauncherFactory, Outlets, UnknownPolicy, policy};
+use antdt_controller::{LauncherEvent, LauncherFactory, Outlets};
 use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
@@ -75,7 +76,7 @@ pub enum JobError {
     Invalid(#[from] InvalidValue),
     /// The policy is unknown.
     #[error(transparent)]
-    Policy(#[from] UnknownPolicy),
+    Policy(#[from] PolicyError),
     /// The port is taken, or the address is not this machine's.
     #[error(
         "--bind, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
@@ -163,7 +164,7 @@ pub async fn run(
         heartbeat: spec.heartbeat,
         max_restarts: spec.max_restarts,
         must_register: !programs.foreign,
-        policy: policy::by_name(&spec.policy)?,
+        policy: spec.built_policy()?,
         monitor: MonitorConfig {
             liveness: LivenessConfig::of(spec.heartbeat, spec.silence_limit),
             ..MonitorConfig::default()
