@@ -136,7 +136,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, local-sgd=STEPS; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
