@@ -1,7 +1,7 @@
 //! Sync modes: how the workers of a job combine what they compute.
 //!
 //! A mode is one folder with two halves. Its [`HeadHalf`] decides at the master who may begin, and what becomes of work in
-//! flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker which [`Call`](crate::Call) comes next.
+//! flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker which [`Call`] comes next.
 //! Both are pure and own only what is the mode's; what all modes share is [`HeadCore`] and [`WorkerCore`]. Everyone else
 //! asks for the mode's [`Capabilities`] and never for its name.
 //!

@@ -84,7 +84,7 @@ settings! {
     learning_rate: Option<f32> = None, "learning-rate", "RATE", unset "the workload's";
     /// Speed that every worker appears to have: it computes real gradients, then waits.
     emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "the machine's";
-    /// An emulated straggler: worker=N,slow=FACTOR[,from=10s][,to=60s][,restart=keeps|cures].
+    /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Times that one node is started again before the job fails.
     // As DLRover: three relaunches of a node.

@@ -1,6 +1,6 @@
 //! A policy of one's own in `antdt run`, `whatif` and `sim`: this program is `antdt` with one more policy.
 //!
-//! `cargo run -p antdt --features cli --example own_policy -- run --policy even --nproc-per-node 2 --data synthetic:2000`
+//! `cargo run -p antdt --features cli --example run_own_policy -- run --policy even --nproc-per-node 2 --data synthetic:2000`
 use std::process::ExitCode;
 
 use antdt::controller::budget::RestartBudget;
