@@ -109,7 +109,7 @@ pub trait Policy: fmt::Debug + Send {
     /// What became of a plan or an action.
     fn on_outcome(&mut self, _now: JobTime, _outcome: &ActionOutcome) {}
 
-    /// Its settings as texts by name, from which the [registry](registry) makes it again; empty if it has none.
+    /// Its settings as texts by name, from which the [registry] makes it again; empty if it has none.
     fn settings(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
