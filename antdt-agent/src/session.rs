@@ -167,11 +167,6 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
-    /// The reports that the next beat says; at least the first of them.
-    pub fn unsaid(&self) -> &[Reported] {
-        self.reports.as_slices().0
-    }
-
     /// What the node holds, and what is in force on it in its step `at`: if that is new, since then.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
@@ -314,9 +309,9 @@ mod tests {
         session.report(reported(1));
         let before = session.beat();
         session.report(reported(2));
-        assert_eq!(session.unsaid(), [reported(2)]);
+        assert_eq!(session.reports, [reported(2)]);
         assert_eq!(sequences(&session.beat_with(before.reports)), [2]);
-        assert_eq!(session.unsaid(), []);
+        assert_eq!(session.reports, []);
         assert_eq!(session.beat().reports, []);
     }
 

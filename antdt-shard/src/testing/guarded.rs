@@ -1,4 +1,4 @@
-//! A ledger behind sources that somebody else wrote.
+//! A ledger behind sources that a user of this crate wrote.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -178,7 +178,7 @@ pub(crate) struct Served<M, F, L> {
     pub(crate) woke: bool,
     /// Who was told to wait, and not woken since.
     waiting: BTreeSet<Holder>,
-    /// How often somebody who waited was woken.
+    /// Number of times that a waiting worker was woken.
     pub(crate) wakes: u64,
     kept: Vec<Kept>,
 }

@@ -53,7 +53,7 @@ impl Real {
         self.trial.subject.woke
     }
 
-    /// How often somebody who waited was woken.
+    /// Number of times that a waiting worker was woken.
     pub(super) const fn wakes(&self) -> u64 {
         self.trial.subject.wakes
     }

@@ -79,7 +79,7 @@ pub enum Step {
         /// Which of its lives.
         life: i8,
     },
-    /// From now on so many workers take part: the others are lost, and who is new registers.
+    /// Sets the number of workers that take part: the others are lost, and new ones register.
     Resize {
         /// How many.
         workers: u8,

@@ -1,4 +1,4 @@
-//! Nobody holds more leases than the cap says, and who is not registered holds none.
+//! No worker holds more leases than the cap says, and a worker that is not registered holds none.
 
 use antdt_core::FetchOutcome;
 

@@ -1,4 +1,4 @@
-//! While somebody holds a lease, a shard waits or an epoch is unopened, nobody hears of the end; and after it nothing is
+//! While a worker holds a lease, a shard waits or an epoch is unopened, no worker hears of the end; and after it nothing is
 //! granted in the same generation.
 
 use antdt_core::FetchOutcome;
