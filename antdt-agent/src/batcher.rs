@@ -155,7 +155,7 @@ impl Batcher {
         self.forget_names();
     }
 
-    /// Names of leases that are not held any more are needed by nobody.
+    /// Drops the names of leases that are no longer held.
     fn forget_names(&mut self) {
         let held = &self.held;
         self.renamed.retain(|(_, new)| held.iter().any(|held| held.grant.lease == *new));

@@ -1,20 +1,18 @@
 //! One life of a node, as its master knows it: what to tell it, and what it ordered.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use antdt_core::{BatchReport, Holder, JobTime, MembershipVersion, Plan, PlanVersion};
+use antdt_core::{
+    BatchReport, CheckpointId, Holder, JobTime, MembershipVersion, Plan, PlanVersion, RollbackId,
+};
 
-/// The first pause between two beats of a node that waits for the servers' addresses; each further one is twice as long.
-/// Processes of one job come up within some milliseconds of each other: 20 ms is little beside the start of one, and a
-/// server that needs minutes is not asked for more often than by any other heartbeat.
-const SERVERS_PAUSE: Duration = Duration::from_millis(20);
+use crate::activity::Activity;
 
 /// Reports kept while the master is away; older ones are dropped, for they only feed windows.
 const REPORTS_MAX: usize = 4096;
 
-/// Where a life of a node stands.
+/// State of the session of one incarnation with the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
     /// Working.
@@ -23,7 +21,7 @@ pub enum SessionState {
     Draining,
     /// All workers are done (servers exit on it).
     Finished,
-    /// Declared dead: it must exit without touching anything.
+    /// The incarnation was declared dead: it must exit without any further effect.
     Fenced,
     /// The master could not be reached for too long.
     MasterLost,
@@ -38,7 +36,7 @@ pub struct Reported {
     pub loss_sum: f64,
 }
 
-/// What the node says at a heartbeat.
+/// Message of a node at a heartbeat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beat {
     /// Reports since the last one.
@@ -49,7 +47,7 @@ pub struct Beat {
     pub plan_applied: (PlanVersion, u64),
 }
 
-/// What the master answers.
+/// Reply of the master to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BeatReply {
@@ -59,16 +57,20 @@ pub struct BeatReply {
     pub drain: bool,
     /// Meet the others after the next step.
     pub reform: bool,
-    /// Exit at once.
+    /// The node must exit at once.
     pub fenced: bool,
-    /// Addresses of the servers, once all are known.
-    pub servers: Arc<[String]>,
-    /// Lives whose pushes a server must refuse.
+    /// Incarnations whose pushes a server must refuse.
     pub lost: Vec<Holder>,
     /// All workers are done.
     pub finished: bool,
     /// The group in force, if a member of it died.
     pub broken_group: Option<MembershipVersion>,
+    /// Stand still after the step, for this checkpoint.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub checkpoint: Option<CheckpointId>,
+    /// The newest rollback of the job: a worker that has not joined since must join again.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub rollback: RollbackId,
 }
 
 /// What the training thread must know even while it is blocked.
@@ -89,10 +91,15 @@ pub struct AgentSession {
     plan_applied: (PlanVersion, u64),
     plan: Option<Plan>,
     reports: VecDeque<Reported>,
-    servers: Arc<[String]>,
-    /// The next pause of a node that waits for them.
-    servers_pause: Option<Duration>,
     lost: Vec<Holder>,
+    /// The newest checkpoint that was ordered and was not taken out, and the newest that was.
+    checkpoint: Option<CheckpointId>,
+    rested: CheckpointId,
+    rollback: RollbackId,
+    /// What the training thread is at.
+    pub activity: Activity,
+    /// The platform told the process to leave.
+    pub preempted: bool,
     answered: JobTime,
     master_timeout: Duration,
 }
@@ -107,49 +114,33 @@ impl AgentSession {
             plan_applied: (PlanVersion(0), 0),
             plan: None,
             reform: false,
-            servers: Arc::default(),
-            servers_pause: None,
             lost: Vec::new(),
+            checkpoint: None,
+            rested: CheckpointId(0),
+            rollback: RollbackId(0),
+            activity: Activity::default(),
+            preempted: false,
             answered: now,
             master_timeout,
         }
     }
 
-    /// The same for a node that can do nothing before it knows all servers.
-    #[must_use]
-    pub const fn awaiting_servers(mut self) -> Self {
-        self.servers_pause = Some(SERVERS_PAUSE);
-        self
-    }
-
-    /// How long to wait with the next beat, in a job whose nodes beat `every` so often: less while the addresses of the
-    /// servers are awaited, which a beat brings.
-    pub fn pause(&mut self, every: Duration) -> Duration {
-        match self.servers_pause {
-            Some(pause) if self.servers.is_empty() => {
-                self.servers_pause = Some(pause.saturating_mul(2));
-                pause.min(every)
-            }
-            _ => every,
-        }
-    }
-
-    /// Where the session stands.
+    /// Returns the state of the session.
     pub const fn state(&self) -> SessionState {
         self.state
     }
 
-    /// Whether the others should be met after the next step.
+    /// Returns whether the worker must join a new group after the next step.
     pub const fn reform(&self) -> bool {
         self.reform
     }
 
-    /// Addresses of the servers by index; empty until all are known.
-    pub fn servers(&self) -> &[String] {
-        &self.servers
+    /// The newest rollback of the job that the master told of.
+    pub const fn rollback(&self) -> RollbackId {
+        self.rollback
     }
 
-    /// Takes the lives whose pushes must be refused, as far as new.
+    /// Takes the newly fenced incarnations, whose pushes must be refused.
     pub fn take_lost(&mut self) -> Vec<Holder> {
         std::mem::take(&mut self.lost)
     }
@@ -157,6 +148,13 @@ impl AgentSession {
     /// Takes the newest plan that arrived.
     pub fn take_plan(&mut self) -> Option<Plan> {
         self.plan.take()
+    }
+
+    /// Takes the checkpoint for which the worker is to stand still. Each is taken once, however often it was ordered.
+    pub fn take_checkpoint(&mut self) -> Option<CheckpointId> {
+        let checkpoint = self.checkpoint.take()?;
+        self.rested = checkpoint;
+        Some(checkpoint)
     }
 
     /// Queues a report for the next beat.
@@ -186,7 +184,7 @@ impl AgentSession {
         self.beat_with(Vec::with_capacity(self.reports.len()))
     }
 
-    /// [`beat`](Self::beat) for who drives thousands of sessions: the memory of the reports goes along, as always, and that of
+    /// [`beat`](Self::beat) for a driver of thousands of sessions: the memory of the reports goes along, as always, and that of
     /// `spare` is used for those that follow.
     pub fn beat_with(&mut self, mut spare: Vec<Reported>) -> Beat {
         spare.clear();
@@ -204,10 +202,10 @@ impl AgentSession {
             self.plan = Some(plan);
         }
         self.reform |= reply.reform;
-        if !reply.servers.is_empty() {
-            self.servers = reply.servers;
-        }
+        self.rollback = self.rollback.max(reply.rollback);
         self.lost.extend(reply.lost);
+        // No order any more: the others have given it up.
+        self.checkpoint = reply.checkpoint.filter(|checkpoint| *checkpoint > self.rested);
         self.state = match self.state {
             SessionState::Fenced | SessionState::MasterLost => self.state,
             SessionState::Running | SessionState::Draining | SessionState::Finished => {
@@ -273,22 +271,6 @@ mod tests {
             session.plans(PlanVersion(applied), PlanVersion(applied), step);
         }
         assert_eq!(session.beat().plan_applied, (PlanVersion(2), 6));
-    }
-
-    #[test]
-    fn a_node_that_waits_for_the_servers_asks_soon_then_ever_less_often_until_it_knows_them() {
-        let every = Duration::from_millis(100);
-        let pauses = |session: &mut AgentSession, count: usize| -> Vec<u128> {
-            (0..count).map(|_| session.pause(every).as_millis()).collect()
-        };
-        assert_eq!(pauses(&mut session(), 2), [100, 100], "who needs none");
-        let mut waits = session().awaiting_servers();
-        assert_eq!(pauses(&mut waits, 5), [20, 40, 80, 100, 100]);
-        let mut waits = session().awaiting_servers();
-        assert_eq!(pauses(&mut waits, 1), [20]);
-        let servers = ["127.0.0.1:1".to_owned()].into();
-        waits.beat_answered(JobTime(1), BeatReply { servers, ..BeatReply::default() });
-        assert_eq!(pauses(&mut waits, 2), [100, 100]);
     }
 
     #[test]

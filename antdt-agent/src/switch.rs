@@ -6,7 +6,7 @@
 
 use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};
 
-/// Holds the newest plan until everyone has it.
+/// Holds the newest plan until all workers have it.
 #[derive(Debug, Clone)]
 pub struct PlanSwitch {
     node: NodeId,
@@ -56,7 +56,7 @@ impl PlanSwitch {
         }
     }
 
-    /// Everyone holds `version`: apply it if it is new. Returns whether something changed.
+    /// Applies `version`, which all workers hold now, if it is new. Returns whether the plan changed.
     pub fn agreed(&mut self, version: PlanVersion) -> bool {
         match self.held.take_if(|plan| plan.version == version && version > self.applied) {
             Some(plan) => {
@@ -69,7 +69,7 @@ impl PlanSwitch {
         }
     }
 
-    /// Applies what is held at once: nobody else has to agree (ASP).
+    /// Applies the held plan at once, without the agreement of other workers (ASP).
     pub fn apply_now(&mut self) -> bool {
         self.agreed(self.ready())
     }

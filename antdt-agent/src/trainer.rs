@@ -1,6 +1,8 @@
 //! The seam to a training framework: it computes gradients, and knows nothing of peers, shards or plans.
 
-use antdt_core::{ParamLayout, SampleRange, Seed};
+use std::ops::Range;
+
+use antdt_core::{MetricError, Metrics, ParamLayout, SampleRange, Seed};
 
 /// Why a batch could not be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -25,16 +27,252 @@ pub enum TrainError {
     /// The framework failed.
     #[error("the model failed: {0}")]
     Model(String),
+    /// The trainer did not hand over the gradient of the layout.
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    /// The trainer recorded a metric that cannot be recorded.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
 }
 
-/// Where a batch's gradient goes: sums over samples, not means.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// Values in the memory of the device that computes.
+///
+/// Host memory is the only place there is today. Memory of a device becomes another variant, in the same trait and the
+/// same calls: a trainer that computes there hands its device buffer over as it is, and the sink either reduces it where it
+/// lies or copies it to the host. A trainer that takes host memory only says [`host`](Self::host) and refuses any other
+/// place by its error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Buffer<'a> {
+    /// In this process's memory.
+    Host(&'a [f32]),
+}
+
+impl<'a> Buffer<'a> {
+    /// The values, if they lie in this process's memory.
+    ///
+    /// # Errors
+    /// If they lie elsewhere.
+    #[allow(clippy::unnecessary_wraps, reason = "there will be other places")]
+    pub const fn host(self) -> Result<&'a [f32], TrainError> {
+        match self {
+            Self::Host(values) => Ok(values),
+        }
+    }
+
+    /// Number of values.
+    pub const fn len(self) -> usize {
+        match self {
+            Self::Host(values) => values.len(),
+        }
+    }
+
+    /// Whether there are no values.
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> From<&'a [f32]> for Buffer<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self::Host(values)
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Buffer<'a> {
+    fn from(values: &'a Vec<f32>) -> Self {
+        Self::Host(values)
+    }
+}
+
+/// The parameters that a batch is computed with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Params<'a> {
+    /// All groups of the layout, one after another.
+    pub dense: Buffer<'a>,
+    /// Values of the rows that the batch touches, in the order in which [`Trainer::load`] gave the rows.
+    pub rows: Buffer<'a>,
+}
+
+impl<'a> Params<'a> {
+    /// Parameters in this process's memory.
+    pub const fn host(dense: &'a [f32], rows: &'a [f32]) -> Self {
+        Self { dense: Buffer::Host(dense), rows: Buffer::Host(rows) }
+    }
+}
+
+/// A gradient that does not fit the layout. Says what the trainer must hand over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GradientError {
+    /// No such group.
+    #[error("the trainer handed over group {group}, the layout has {groups}")]
+    Unknown {
+        /// Number of the group.
+        group: usize,
+        /// Groups of the layout.
+        groups: usize,
+    },
+    /// A group or the rows came twice.
+    #[error("the trainer handed over {what} twice in one batch")]
+    Twice {
+        /// The group's name, or `rows`.
+        what: String,
+    },
+    /// Another length than the layout says.
+    #[error("the trainer handed over {got} values of {what}, which has {expected}")]
+    Length {
+        /// The group's name, or `rows`.
+        what: String,
+        /// Values handed over.
+        got: usize,
+        /// Values due.
+        expected: usize,
+    },
+    /// Groups or rows never came.
+    #[error("the trainer never handed over {what}; hand over zeros where the loss does not depend on it")]
+    Missing {
+        /// Names of the groups, or `rows`.
+        what: String,
+    },
+}
+
+/// Takes the gradient of a batch, piece by piece: sums over samples, not means.
+///
+/// Every group of the layout and the touched rows are handed over once, in any order, each as soon as it is final. What is
+/// handed over early may travel to the other workers while the rest of the backward pass still runs. The sink is done with
+/// the buffer when the call returns.
+pub trait GradientSink {
+    /// The gradient of the group with this number in the layout; for a [state group](antdt_core::GroupKind::State), its new
+    /// values times the samples of the batch.
+    ///
+    /// # Errors
+    /// If it does not fit the layout, or came before.
+    fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError>;
+
+    /// The gradient of the rows that the batch touches, in the order in which [`Trainer::load`] gave them.
+    ///
+    /// # Errors
+    /// If it does not fit the rows, or came before.
+    fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError>;
+
+    /// The computation gets on, though no piece is final yet. A worker that says nothing for many of its steps counts as
+    /// hung and is started again; a trainer whose steps differ that much in length calls this now and then.
+    fn progress(&mut self) {}
+
+    /// Everything at once: all groups of `layout` one after another, and the rows. For a trainer that has its gradient when
+    /// the backward pass is over. The last group goes first, as in a backward pass.
+    ///
+    /// # Errors
+    /// As [`group`](Self::group) and [`rows`](Self::rows).
+    fn all(&mut self, layout: &ParamLayout, dense: &[f32], rows: &[f32]) -> Result<(), TrainError> {
+        if dense.len() != layout.dense_len() {
+            let (what, got, expected) = ("all groups".to_owned(), dense.len(), layout.dense_len());
+            return Err(GradientError::Length { what, got, expected }.into());
+        }
+        let ranges: Vec<_> = layout.ranges().map(|(range, _)| range).collect();
+        for (group, range) in ranges.into_iter().enumerate().rev() {
+            self.group(group, Buffer::Host(&dense[range]))?;
+        }
+        self.rows(Buffer::Host(rows))
+    }
+}
+
+/// The gradient of a batch in this process's memory: the plainest [`GradientSink`].
+#[derive(Debug, Clone, PartialEq)]
 pub struct Gradient {
-    /// Sum over the batch, `[dense_len]`.
+    /// Sum over the batch, all groups one after another; empty before the first batch.
     pub dense: Vec<f32>,
-    /// Sum over the batch for each touched row, `[touched rows, dim]`, in the order that
-    /// [`Trainer::load`] gave the rows.
+    /// Sum over the batch for each touched row, in the order that [`Trainer::load`] gave the rows.
     pub rows: Vec<f32>,
+    /// Name and place of each group.
+    places: Vec<(String, Range<usize>)>,
+    dense_len: usize,
+    /// Whether each group came, then the rows.
+    came: Vec<bool>,
+    rows_len: usize,
+}
+
+impl Gradient {
+    /// A gradient of a model of this shape, before the first batch.
+    pub fn new(layout: &ParamLayout) -> Self {
+        Self {
+            dense: Vec::new(),
+            rows: Vec::new(),
+            places: layout.ranges().map(|(range, group)| (group.name.clone(), range)).collect(),
+            dense_len: layout.dense_len(),
+            came: vec![false; layout.groups().len() + 1],
+            rows_len: 0,
+        }
+    }
+
+    /// Has `trainer` compute the gradient of its loaded batch. Buffers that were taken are made anew.
+    ///
+    /// # Errors
+    /// If the trainer fails, or does not hand over the whole gradient.
+    pub fn compute(
+        &mut self,
+        trainer: &mut dyn Trainer,
+        dense: &[f32],
+        rows: &[f32],
+    ) -> Result<StepStats, TrainError> {
+        self.begin(rows.len());
+        let stats = trainer.forward_backward(Params::host(dense, rows), self)?;
+        self.finish()?;
+        Ok(stats)
+    }
+
+    /// Makes ready for a batch whose rows have `rows_len` values in all.
+    pub fn begin(&mut self, rows_len: usize) {
+        self.dense.resize(self.dense_len, 0.0);
+        self.rows.clear();
+        self.rows_len = rows_len;
+        self.came.fill(false);
+    }
+
+    /// Checks that the gradient of the batch is whole.
+    ///
+    /// # Errors
+    /// If a group or the rows were not handed over: names them.
+    pub fn finish(&self) -> Result<(), TrainError> {
+        let missing = self.came.iter().enumerate().filter(|(_, came)| !**came);
+        let what: Vec<&str> =
+            missing.map(|(number, _)| self.places.get(number).map_or(ROWS, |(name, _)| name)).collect();
+        if what.is_empty() { Ok(()) } else { Err(GradientError::Missing { what: what.join(", ") }.into()) }
+    }
+
+    /// Takes note of a piece.
+    fn arrive(&mut self, number: usize, got: usize, expected: usize) -> Result<(), GradientError> {
+        let what = || self.places.get(number).map_or(ROWS, |(name, _)| name).to_owned();
+        if got != expected {
+            return Err(GradientError::Length { what: what(), got, expected });
+        }
+        if self.came[number] {
+            return Err(GradientError::Twice { what: what() });
+        }
+        self.came[number] = true;
+        Ok(())
+    }
+}
+
+/// What errors call the touched rows.
+const ROWS: &str = "rows";
+
+impl GradientSink for Gradient {
+    fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
+        let groups = self.places.len();
+        let (_, place) = self.places.get(group).ok_or(GradientError::Unknown { group, groups })?;
+        let place = place.clone();
+        self.arrive(group, sums.len(), place.len())?;
+        self.dense[place].copy_from_slice(sums.host()?);
+        Ok(())
+    }
+
+    fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
+        self.arrive(self.places.len(), sums.len(), self.rows_len)?;
+        self.rows.extend_from_slice(sums.host()?);
+        Ok(())
+    }
 }
 
 /// What a batch's computation yields besides the gradient.
@@ -46,73 +284,14 @@ pub struct StepStats {
     pub samples: u64,
 }
 
-/// Labels and predicted probabilities of evaluated samples.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Evaluation {
-    /// 0 or 1 for each sample.
-    pub labels: Vec<f32>,
-    /// Predicted probability of 1 for each sample.
-    pub probabilities: Vec<f32>,
-}
-
-impl Evaluation {
-    /// Mean log loss; `None` without samples.
-    pub fn log_loss(&self) -> Option<f64> {
-        if self.labels.is_empty() {
-            return None;
-        }
-        let sum: f64 = self
-            .labels
-            .iter()
-            .zip(&self.probabilities)
-            .map(|(label, p)| {
-                let p = f64::from(*p).clamp(1e-7, 1.0 - 1e-7);
-                if *label > 0.5 { -p.ln() } else { -(1.0 - p).ln() }
-            })
-            .sum();
-        #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
-        Some(sum / self.labels.len() as f64)
-    }
-
-    /// Area under the ROC curve, ties counted half; `None` unless both labels occur.
-    pub fn auc(&self) -> Option<f64> {
-        let mut order: Vec<usize> = (0..self.labels.len()).collect();
-        order.sort_by(|a, b| self.probabilities[*a].total_cmp(&self.probabilities[*b]));
-        let (mut rank_sum, mut positives) = (0.0_f64, 0_u64);
-        let mut i = 0;
-        while i < order.len() {
-            let tied = order[i..]
-                .iter()
-                .take_while(|j| self.probabilities[**j].total_cmp(&self.probabilities[order[i]]).is_eq())
-                .count();
-            // Tied samples share the mean of the ranks they cover (1-based).
-            #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
-            let rank = i as f64 + (tied as f64 + 1.0) / 2.0;
-            for j in &order[i..i + tied] {
-                if self.labels[*j] > 0.5 {
-                    rank_sum += rank;
-                    positives += 1;
-                }
-            }
-            i += tied;
-        }
-        let negatives = self.labels.len() as u64 - positives;
-        if positives == 0 || negatives == 0 {
-            return None;
-        }
-        #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        let (p, n) = (positives as f64, negatives as f64);
-        Some((rank_sum - p * (p + 1.0) / 2.0) / (p * n))
-    }
-}
-
 /// Computes gradients of a model on samples named by number.
 ///
 /// The parameters are not the trainer's: they come in with each call, from a replica or from servers, as one flat
-/// vector and the rows that the batch touches. The framework sees only the compact `[touched rows, dim]` slice.
+/// vector and the rows that the batch touches. The framework sees only the compact slice of touched rows.
 ///
-/// Calls come in this order for each batch: [`load`](Self::load), then
-/// [`forward_backward`](Self::forward_backward) or [`evaluate`](Self::evaluate).
+/// Calls come in this order for each batch: [`load`](Self::load), then [`forward_backward`](Self::forward_backward). An
+/// evaluation is [`begin_evaluation`](Self::begin_evaluation), then [`load_eval`](Self::load_eval) and
+/// [`evaluate`](Self::evaluate) for each batch, then [`end_evaluation`](Self::end_evaluation).
 pub trait Trainer: Send {
     /// Shape of the parameters. Constant.
     fn layout(&self) -> &ParamLayout;
@@ -123,11 +302,11 @@ pub trait Trainer: Send {
     /// Samples held out for evaluation, numbered from 0 in a space of their own; 0 when there are none.
     fn eval_samples(&self) -> u64;
 
-    /// Initial dense parameters, `[dense_len]`: a pure function of `seed`, the same on every node.
+    /// Initial dense parameters, all groups of the layout one after another: a pure function of `seed`, the same on every node.
     fn initial_dense(&self, seed: Seed) -> Vec<f32>;
 
-    /// Reads the samples of the next batch. Returns the rows of the table that they touch, ascending, each once;
-    /// empty if the layout has no table.
+    /// Reads the samples of the next batch. Returns the joint rows of the layout's tables that they touch, ascending, each
+    /// once; empty if the layout has no table.
     ///
     /// # Errors
     /// [`TrainError::Data`] if a sample cannot be read.
@@ -139,48 +318,96 @@ pub trait Trainer: Send {
     /// [`TrainError::Data`] if a sample cannot be read.
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError>;
 
-    /// Computes the gradient of the loaded batch. `dense` is `[dense_len]`; `rows` is `[touched rows, dim]` in the
-    /// order that `load` returned. `gradient` is overwritten, its buffers are reused.
+    /// Computes the gradient of the loaded batch and hands it over to `sink`, each piece as soon as it is final.
     ///
     /// # Errors
-    /// If the framework fails or the loss is not finite.
+    /// If the framework fails, the loss is not finite, or the sink refuses a piece.
     fn forward_backward(
         &mut self,
-        dense: &[f32],
-        rows: &[f32],
-        gradient: &mut Gradient,
+        params: Params<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError>;
 
-    /// Predicts the loaded batch and appends to `into`.
+    /// A new evaluation begins: drops what the trainer itself kept of an earlier one.
+    fn begin_evaluation(&mut self) {}
+
+    /// Evaluates the loaded batch. Values that combine by their rule go to `metrics` at once, with the batch's samples as
+    /// their weight; for what needs all samples, the trainer keeps its own record until
+    /// [`end_evaluation`](Self::end_evaluation).
+    ///
+    /// The metric [`Metric::LOSS`](antdt_core::Metric::LOSS) is the loss that reports show first.
     ///
     /// # Errors
-    /// If the framework fails.
-    fn evaluate(&mut self, dense: &[f32], rows: &[f32], into: &mut Evaluation) -> Result<(), TrainError>;
+    /// If the framework fails or a metric cannot be recorded.
+    fn evaluate(&mut self, params: Params<'_>, metrics: &mut Metrics) -> Result<(), TrainError>;
+
+    /// All batches were evaluated: records what needs all samples, or is derived from other metrics, like a perplexity.
+    ///
+    /// # Errors
+    /// If a metric cannot be recorded.
+    fn end_evaluation(&mut self, _metrics: &mut Metrics) -> Result<(), TrainError> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::{ParamGroup, TableSpec};
+
     use super::*;
 
-    fn evaluation(pairs: &[(f32, f32)]) -> Evaluation {
-        Evaluation {
-            labels: pairs.iter().map(|p| p.0).collect(),
-            probabilities: pairs.iter().map(|p| p.1).collect(),
+    fn layout() -> ParamLayout {
+        let groups = vec![ParamGroup::trainable("w", 3), ParamGroup::state("mean", 2)];
+        ParamLayout::new(groups, vec![TableSpec::new("table", 9, 2, 0.0)]).unwrap()
+    }
+
+    #[test]
+    fn pieces_may_come_in_any_order_and_a_gradient_is_used_again() {
+        let mut gradient = Gradient::new(&layout());
+        for step in [1.0_f32, 2.0] {
+            gradient.begin(4);
+            gradient.rows(Buffer::Host(&[step; 4])).unwrap();
+            gradient.group(1, Buffer::Host(&[step; 2])).unwrap();
+            gradient.group(0, Buffer::Host(&[-step; 3])).unwrap();
+            gradient.finish().unwrap();
+            assert_eq!(gradient.dense, [-step, -step, -step, step, step]);
+            assert_eq!(gradient.rows, [step; 4]);
+            // The caller may keep the memory.
+            drop(std::mem::take(&mut gradient.dense));
         }
+        gradient.begin(2);
+        gradient.all(&layout(), &[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0]).unwrap();
+        gradient.finish().unwrap();
+        assert_eq!(
+            (&gradient.dense[..], &gradient.rows[..]),
+            (&[1.0, 2.0, 3.0, 4.0, 5.0][..], &[6.0, 7.0][..])
+        );
     }
 
     #[test]
-    fn auc_is_the_share_of_ordered_pairs_with_ties_half() {
-        let e = evaluation(&[(0.0, 0.1), (1.0, 0.4), (0.0, 0.4), (1.0, 0.8)]);
-        // Pairs (positive, negative): (0.4, 0.1) 1, (0.4, 0.4) half, (0.8, 0.1) 1, (0.8, 0.4) 1.
-        assert_eq!(e.auc(), Some(3.5 / 4.0));
-        assert_eq!(evaluation(&[(1.0, 0.5)]).auc(), None);
-        assert_eq!(evaluation(&[]).auc(), None);
-    }
-
-    #[test]
-    fn log_loss_is_the_mean_over_samples() {
-        let e = evaluation(&[(1.0, 0.5), (0.0, 0.5)]);
-        assert!((e.log_loss().unwrap() - std::f64::consts::LN_2).abs() < 1e-7);
+    fn a_piece_that_does_not_fit_is_refused_by_name() {
+        let mut gradient = Gradient::new(&layout());
+        gradient.begin(2);
+        let why = |result: Result<(), TrainError>| result.unwrap_err().to_string();
+        assert_eq!(
+            why(gradient.group(2, Buffer::Host(&[0.0]))),
+            "the trainer handed over group 2, the layout has 2"
+        );
+        assert_eq!(
+            why(gradient.group(1, Buffer::Host(&[0.0]))),
+            "the trainer handed over 1 values of mean, which has 2"
+        );
+        assert_eq!(
+            why(gradient.rows(Buffer::Host(&[0.0; 3]))),
+            "the trainer handed over 3 values of rows, which has 2"
+        );
+        gradient.group(0, Buffer::Host(&[0.0; 3])).unwrap();
+        assert_eq!(
+            why(gradient.group(0, Buffer::Host(&[0.0; 3]))),
+            "the trainer handed over w twice in one batch"
+        );
+        assert!(why(gradient.finish()).starts_with("the trainer never handed over mean, rows;"));
+        let short = gradient.all(&layout(), &[0.0; 4], &[0.0; 2]);
+        assert_eq!(why(short), "the trainer handed over 4 values of all groups, which has 5");
     }
 }

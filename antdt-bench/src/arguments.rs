@@ -25,6 +25,8 @@ pub enum Name {
     Sim,
     /// real jobs beside their simulation: the gate of every simulated figure
     Calibrate,
+    /// every policy on every kind of straggler, beside doing nothing and an oracle with perfect foresight
+    Policies,
 }
 
 impl fmt::Display for Name {
@@ -37,9 +39,9 @@ impl fmt::Display for Name {
 /// A system to measure beside ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Peer {
-    /// What PyTorch uses on CPUs.
+    /// gloo, which PyTorch uses on CPUs.
     Gloo,
-    /// What clusters use.
+    /// Open MPI.
     Openmpi,
 }
 
@@ -56,7 +58,7 @@ impl fmt::Display for Peer {
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask bench")]
 pub struct Arguments {
-    /// Which benchmark.
+    /// The benchmark to run.
     #[arg(default_value = "job")]
     pub name: Name,
     /// Be done within three minutes.
@@ -74,6 +76,12 @@ pub struct Arguments {
     /// Measure beside another system, if it is installed (collective). May be given several times.
     #[arg(long, value_name = "NAME")]
     pub peer: Vec<Peer>,
+    /// Do not fail if a peer that was asked for is not installed (collective).
+    #[arg(long)]
+    pub allow_missing: bool,
+    /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub peer_limit: u64,
     /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective) or `recording` (shard). May be
     /// given several times.
     #[arg(long, value_name = "TEXT")]
@@ -102,6 +110,11 @@ impl Arguments {
         let refuse = |what: String| Err(clap::Error::raw(ErrorKind::ArgumentConflict, what + "\n"));
         if !arguments.peer.is_empty() && name != Name::Collective {
             return refuse(format!("--peer is for `collective`; leave it out with `{name}`"));
+        }
+        if arguments.allow_missing && arguments.peer.is_empty() {
+            return refuse(
+                "--allow-missing is about peers; name them with --peer, or leave it out".to_owned(),
+            );
         }
         if !arguments.only.is_empty() && ![Name::Collective, Name::Shard].contains(&name) {
             return refuse(format!("--only is for `collective` and `shard`; leave it out with `{name}`"));
@@ -147,6 +160,8 @@ mod tests {
             ("bench shard --quik", "--quick"),
             ("bench collective --peer mpich", "openmpi"),
             ("bench sim --peer gloo", "--peer is for `collective`"),
+            ("bench collective --allow-missing", "name them with --peer"),
+            ("bench collective --peer gloo --peer-limit 0", "--peer-limit"),
             ("bench job --only tcp", "--only is for `collective` and `shard`"),
         ] {
             let error = checked(words).unwrap_err();

@@ -14,21 +14,23 @@ use std::time::Duration;
 
 use antdt_core::{Barrier, Capabilities, DetRng, Holder, JobTime, NodeId, Role, Seed};
 use antdt_job::SyncMode;
+use antdt_sim::calibration::Row;
 use antdt_sim::model::compute::Constant;
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::{Collective, Compute, Models, Network, Site};
-use antdt_sim::recording::{Batch, Facts, RecordedStarts};
-use antdt_sim::{Calibration, Outcome, Recording, Setup, World};
+use antdt_sim::recording::{BatchFact, Facts, RecordedStarts};
+use antdt_sim::{Calibration, Recording, Setup, SimulatedJob, World};
 use anyhow::{Context, Result, bail};
 
+use crate::job::modes_with_an_oracle;
 use crate::run::run as run_antdt;
-use crate::{Entry, Settings};
+use crate::{Entry, Rows, Settings};
 
 /// Samples per second of a worker, and of its batch in an even plan: a step of 100 ms. On two cores what is not emulated
 /// must be small against it.
 const SPEED: f64 = 640.0;
 const BATCH: u32 = 64;
-/// Who is slow.
+/// Worker that is slow.
 const STRAGGLER: u32 = 1;
 /// Limit of one job.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -87,7 +89,7 @@ impl Case {
     }
 
     /// Its simulation, with what a step takes besides the gradient.
-    fn simulate(&self, steps: u32, facts: &Facts, beside: Duration) -> Result<Outcome> {
+    fn simulate(&self, steps: u32, facts: &Facts, beside: Duration) -> Result<SimulatedJob> {
         let starts = RecordedStarts::new(facts).context("no process registered")?;
         let models = Models {
             compute: Box::new(Emulated { speed: Constant::speed(SPEED)?, slow: self.slow }),
@@ -95,7 +97,7 @@ impl Case {
             scheduler: Box::new(starts),
             faults: Box::new(Listed::new([])),
         };
-        let policy = antdt_controller::policy::by_name(self.policy)?;
+        let policy = antdt_controller::policy::REGISTRY.by_name(self.policy)?;
         let world = World::new(self.setup(steps), policy, models)?;
         let (outcome, _) =
             world.run(JobTime::from_duration(10 * LIMIT)).map_err(|(violation, _)| violation)?;
@@ -159,11 +161,11 @@ impl Network for Beside {
 /// What a step takes besides the gradient, the median over all steps but the first. In step with others it is what is left
 /// of the step without the gradient of the slowest. The step is the mean over the workers: one is let go first after one
 /// step and another after the next, so that what the quickest of each step sees is shorter than a step.
-fn beside(workers: &BTreeMap<NodeId, Vec<Batch>>, mode: Capabilities) -> Duration {
+fn beside(workers: &BTreeMap<NodeId, Vec<BatchFact>>, mode: Capabilities) -> Duration {
     let longest = workers.values().map(Vec::len).max().unwrap_or(0);
     let mut times: Vec<Duration> = (1..longest)
         .flat_map(|step| {
-            let batches: Vec<&Batch> = workers.values().filter_map(|batches| batches.get(step)).collect();
+            let batches: Vec<&BatchFact> = workers.values().filter_map(|batches| batches.get(step)).collect();
             if mode.waits_for_all() {
                 let count = u32::try_from(batches.len()).unwrap_or(u32::MAX).max(1);
                 let mean = batches.iter().map(|batch| batch.wall()).sum::<Duration>() / count;
@@ -181,8 +183,10 @@ fn beside(workers: &BTreeMap<NodeId, Vec<Batch>>, mode: Capabilities) -> Duratio
 /// The steps of the plans that a policy made, of a recorded job: how many steps the first worker had reported by then.
 fn recorded_actions(facts: &Facts, mode: Capabilities) -> Vec<(String, u64)> {
     let mut ends: Vec<JobTime> = match mode.barrier {
-        Barrier::Nobody => facts.batches.values().flatten().map(|batch| batch.end).collect(),
-        Barrier::All => {
+        Barrier::Within(_) | Barrier::Nobody => {
+            facts.batches.values().flatten().map(|batch| batch.end).collect()
+        }
+        Barrier::All | Barrier::AllBut(_) => {
             let longest = facts.batches.values().max_by_key(|batches| batches.len());
             longest.into_iter().flatten().map(|batch| batch.end).collect()
         }
@@ -196,8 +200,8 @@ fn recorded_actions(facts: &Facts, mode: Capabilities) -> Vec<(String, u64)> {
 /// that two steps of one are two of each of the others.
 fn slack(mode: Capabilities, workers: u32) -> u64 {
     match mode.barrier {
-        Barrier::Nobody => STEPS_OFF_MAX * u64::from(workers),
-        Barrier::All => STEPS_OFF_MAX,
+        Barrier::Within(_) | Barrier::Nobody => STEPS_OFF_MAX * u64::from(workers),
+        Barrier::All | Barrier::AllBut(_) => STEPS_OFF_MAX,
     }
 }
 
@@ -211,37 +215,50 @@ fn actions_off(real: &[(String, u64)], simulated: &[(String, u64)], steps_off_ma
     real.len().max(simulated.len()) - paired
 }
 
-/// A job and its simulation.
-#[derive(Debug, Clone, Copy)]
-struct Compared {
-    /// Whether the simulation knows this very job's steps.
-    is_probe: bool,
-    error_percent: f64,
-    actions_off: usize,
+/// How far a simulation is from its job, in percent of the job.
+fn error_percent(row: &Row) -> f64 {
+    100.0 * (row.simulated_s - row.real_s) / row.real_s
 }
 
 /// How far the simulations are from the jobs that are no probes; `None` if there are no such jobs.
-fn judged(all: &[Compared]) -> Option<Calibration> {
-    let counted = || all.iter().filter(|job| !job.is_probe);
-    let mut errors: Vec<f64> = counted().map(|job| job.error_percent.abs()).collect();
+fn judged(rows: Vec<Row>, commit: String) -> Option<Calibration> {
+    let counted = || rows.iter().filter(|job| !job.is_probe);
+    let mut errors: Vec<f64> = counted().map(|job| error_percent(job).abs()).collect();
     errors.sort_by(f64::total_cmp);
     let at = |share: f64| {
         let rank = (errors.len() as f64 * share).ceil() as usize;
         errors.get(rank.max(1) - 1).copied()
     };
+    let actions_off = counted().map(|job| job.actions_off).sum();
     Some(Calibration {
+        commit,
+        source: Calibration::SOURCE.to_owned(),
         runs: errors.len(),
         median_percent: at(0.5)?,
         p95_percent: at(0.95)?,
-        actions_off: counted().map(|job| job.actions_off).sum(),
+        actions_off,
+        rows,
     })
+}
+
+/// The commit that is checked out, marked if files differ from it; `unknown` where there is no git.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = std::process::Command::new("git").args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match (git(&["rev-parse", "HEAD"]), git(&["status", "--porcelain"])) {
+        (Some(commit), Some(changes)) if changes.is_empty() => commit,
+        (Some(commit), _) => format!("{commit} with changes"),
+        (None, _) => "unknown".to_owned(),
+    }
 }
 
 /// Runs every case for real and simulated.
 ///
 /// # Errors
 /// If a job cannot be run; one that the simulation misses is an entry that is not ok.
-pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
+pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let (steps, slows, sizes): (u32, &[f64], &[u32]) =
         if settings.quick { (40, &[1.0, 2.0], &[4]) } else { (40, &[1.0, 2.0, 5.0], &[4, 8]) };
     let case = |sync: &SyncMode, policy, slow, workers| Case { sync: sync.clone(), policy, slow, workers };
@@ -251,9 +268,8 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
     let most = sizes.iter().copied().max().unwrap_or(1);
     let first = case(&SyncMode::default(), "none", 1.0, most).arguments(steps, &warm.join("trace.jsonl"));
     run_antdt(&settings.antdt, &first, &warm, LIMIT)?;
-    let mut entries = Vec::new();
     let (mut all, mut overheads) = (Vec::new(), BTreeMap::new());
-    for sync in SyncMode::examples() {
+    for sync in modes_with_an_oracle() {
         let (mode, named) = (sync.capabilities(), sync.to_string());
         for workers in sizes {
             for (policy, slow) in ["none", "nd"].into_iter().flat_map(|p| slows.iter().map(move |s| (p, *s)))
@@ -280,44 +296,51 @@ pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
                     .or_insert_with(|| beside(&facts.batches, mode));
                 let outcome = case.simulate(steps, &facts, per_step)?;
                 let simulated = outcome.completed.as_secs_f64();
-                let error = 100.0 * (simulated - real) / real;
                 let done = recorded_actions(&facts, mode);
                 let predicted: Vec<(String, u64)> =
                     outcome.actions.iter().map(|action| (action.kind.to_owned(), action.step)).collect();
                 let differ = actions_off(&done, &predicted, slack(mode, *workers));
                 let counted = if is_probe { " (probe: not counted)" } else { "" };
+                let row = Row {
+                    job: case.name(),
+                    real_s: real,
+                    simulated_s: simulated,
+                    is_probe,
+                    actions_off: differ,
+                };
+                let error = error_percent(&row);
                 println!("{real:>7.2} s, simulated {simulated:>7.2} s, {error:>6.2} %{counted}");
                 let say = |actions: &[(String, u64)]| {
                     let said: Vec<String> =
                         actions.iter().map(|(kind, step)| format!("{kind}@{step}")).collect();
                     said.join(" ")
                 };
-                entries.push(Entry::shown(format!("{}: error", case.name()), error, "%").beside(format!(
+                rows.push(Entry::shown(format!("{}: error", case.name()), error, "%").beside(format!(
                     "{real:.2} s{counted}; besides the gradient {:.1} ms a step; {} actions differ: {} | {}",
                     per_step.as_secs_f64() * 1e3,
                     differ,
                     say(&done),
                     say(&predicted),
                 )));
-                all.push(Compared { is_probe, error_percent: error, actions_off: differ });
+                all.push(row);
             }
         }
     }
-    let calibration = judged(&all).context("no job was compared")?;
+    let calibration = judged(all, commit()).context("no job was compared")?;
     // It is shipped as `antdt-sim/calibration.json`.
     let file = settings.report_dir.join("calibration.json");
     std::fs::write(&file, format!("{}\n", serde_json::to_string_pretty(&calibration)?))
         .with_context(|| format!("cannot write {}", file.display()))?;
     let Calibration { median_percent, p95_percent, actions_off, .. } = calibration;
     let median = Entry::shown("completion time: median error", median_percent, "%");
-    entries.push(
+    rows.push(
         median.at_most(Calibration::MEDIAN_MAX).beside(format!("{} jobs, no probes", calibration.runs)),
     );
     let p95 = Entry::shown("completion time: error at p95", p95_percent, "%");
-    entries.push(p95.at_most(Calibration::P95_MAX));
+    rows.push(p95.at_most(Calibration::P95_MAX));
     #[allow(clippy::cast_precision_loss, reason = "a count")]
-    entries.push(Entry::shown("actions at other steps", actions_off as f64, "actions").at_most(0.0));
-    Ok(entries)
+    rows.push(Entry::shown("actions at other steps", actions_off as f64, "actions").at_most(0.0));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -327,7 +350,7 @@ mod tests {
     #[test]
     fn the_step_of_the_probe_is_that_of_all_and_not_of_whoever_is_let_go_first() {
         let ms = Duration::from_millis;
-        let batch = |compute, communicate| Batch {
+        let batch = |compute, communicate| BatchFact {
             end: JobTime::ZERO,
             batches: 1,
             life: 0,
@@ -340,8 +363,9 @@ mod tests {
         // After 500 ms of getting under way, both take 108 ms for a step: one of them is let go 8 ms earlier in turns.
         let turns =
             |first: usize| (0..10).map(move |step| batch(100, if step % 2 == first { 4 } else { 12 }));
-        let worker = |first| -> Vec<Batch> { [batch(100, 400)].into_iter().chain(turns(first)).collect() };
-        let mut workers: BTreeMap<NodeId, Vec<Batch>> =
+        let worker =
+            |first| -> Vec<BatchFact> { [batch(100, 400)].into_iter().chain(turns(first)).collect() };
+        let mut workers: BTreeMap<NodeId, Vec<BatchFact>> =
             [(NodeId::worker(0), worker(0)), (NodeId::worker(1), worker(1))].into();
         assert_eq!(beside(&workers, Capabilities::REPLICAS_IN_STEP), ms(8));
         // Who is slow has all others wait, and is waited for by itself only.
@@ -356,17 +380,31 @@ mod tests {
 
     #[test]
     fn what_was_fitted_to_a_job_is_not_judged_by_that_job() {
-        let job = |is_probe, error_percent, actions_off| Compared { is_probe, error_percent, actions_off };
-        assert_eq!(judged(&[job(true, 0.0, 0)]), None);
-        let all = [job(true, 0.0, 1), job(false, -3.0, 2), job(true, 9.0, 0), job(false, 1.0, 0)];
-        let expected = Calibration { runs: 2, median_percent: 1.0, p95_percent: 3.0, actions_off: 2 };
-        assert_eq!(judged(&all), Some(expected));
+        let job = |is_probe, simulated_s, actions_off| Row {
+            job: "a job".to_owned(),
+            real_s: 100.0,
+            simulated_s,
+            is_probe,
+            actions_off,
+        };
+        assert_eq!(judged(vec![job(true, 100.0, 0)], "c".to_owned()), None);
+        let all = vec![job(true, 100.0, 1), job(false, 97.0, 2), job(true, 109.0, 0), job(false, 101.0, 0)];
+        let expected = Calibration {
+            commit: "c".to_owned(),
+            source: Calibration::SOURCE.to_owned(),
+            runs: 2,
+            median_percent: 1.0,
+            p95_percent: 3.0,
+            actions_off: 2,
+            rows: all.clone(),
+        };
+        assert_eq!(judged(all, "c".to_owned()), Some(expected));
     }
 
     #[test]
     fn where_steps_of_all_workers_are_counted_an_action_may_be_off_by_two_of_each() {
         for mode in Capabilities::COMMON {
-            let steps = if mode == Capabilities::SERVERS_AT_OWN_PACE { 16 } else { 2 };
+            let steps = if mode.steps_in_common() { 2 } else { 16 };
             assert_eq!(slack(mode, 8), steps, "{mode:?}");
         }
     }

@@ -1,54 +1,152 @@
 //! One line of a benchmark's table.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
 /// A measured value beside what it should be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
-    /// The value.
-    pub value: f64,
+    /// The value; `None` where nothing could be measured.
+    pub value: Option<f64>,
     /// Its unit: `s`, `x`, `%`, `samples`.
     pub unit: String,
-    /// What it must be, in words; `None` for a value that is only shown.
+    /// 95 % interval of the value, for rows that are judged by it.
+    pub interval: Option<[f64; 2]>,
+    /// What the value must be, in words; `None` for a value that is only shown.
     pub target: Option<String>,
-    /// Whether it is that; true without a target.
-    pub ok: bool,
-    /// What the value is compared with: the oracle, a baseline or another system, with its number.
+    /// What became of the row.
+    pub state: State,
+    /// What the value is compared with: the oracle, a baseline or another system, with its number. Without a value, why
+    /// there is none.
     pub peer: Option<String>,
+}
+
+/// What became of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// The target is met, or there is none.
+    Ok,
+    /// The target is missed.
+    Failed,
+    /// The target lies within the interval: more rounds would tell.
+    Unresolved,
+    /// Other work on the machine took so much of it that a missed target says nothing.
+    NotMeasured,
+    /// The other system stalled or died; it was ended.
+    Stalled,
+    /// The other system is not there.
+    NotCompared,
+}
+
+impl State {
+    /// Whether the benchmark could not say what it is for, without a target being missed.
+    pub const fn is_incomplete(self) -> bool {
+        matches!(self, Self::NotMeasured | Self::Stalled | Self::NotCompared)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "ok",
+            Self::Failed => "FAIL",
+            Self::Unresolved => "unresolved",
+            Self::NotMeasured => "not measured",
+            Self::Stalled => "stalled",
+            Self::NotCompared => "not compared",
+        })
+    }
 }
 
 impl Entry {
     /// A value that is only shown.
     pub fn shown(name: impl Into<String>, value: f64, unit: &str) -> Self {
-        Self { name: name.into(), value, unit: unit.to_owned(), target: None, ok: true, peer: None }
+        Self { value: Some(value), unit: unit.to_owned(), ..Self::without(name, State::Ok, "") }
+    }
+
+    /// A row that has no value, and why.
+    pub fn without(name: impl Into<String>, state: State, why: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            value: None,
+            unit: String::new(),
+            interval: None,
+            target: None,
+            state,
+            peer: Some(why.into()).filter(|why| !why.is_empty()),
+        }
     }
 
     /// The value must be at least `least`.
     #[must_use]
-    pub fn at_least(mut self, least: f64) -> Self {
-        self.ok = self.value >= least;
-        self.target = Some(format!(">= {}", number(least)));
-        self
+    pub fn at_least(self, least: f64) -> Self {
+        self.judged(|value| value >= least, format!(">= {}", number(least)))
     }
 
     /// The value must be at most `most`.
     #[must_use]
-    pub fn at_most(mut self, most: f64) -> Self {
-        self.ok = self.value <= most;
-        self.target = Some(format!("<= {}", number(most)));
-        self
+    pub fn at_most(self, most: f64) -> Self {
+        self.judged(|value| value <= most, format!("<= {}", number(most)))
     }
 
     /// The value must be within `percent` of `exact`.
     #[must_use]
-    pub fn within(mut self, percent: f64, exact: f64) -> Self {
-        self.ok = (self.value - exact).abs() <= exact.abs() * percent / 100.0;
-        self.target = Some(format!("{} +- {percent} %", number(exact)));
-        self
+    pub fn within(self, percent: f64, exact: f64) -> Self {
+        let near = |value: f64| (value - exact).abs() <= exact.abs() * percent / 100.0;
+        self.judged(near, format!("{} +- {percent} %", number(exact)))
+    }
+
+    /// The value must be at most `most`, and is known to lie in `interval`: the row fails only if the whole interval lies
+    /// above `most`, and is unresolved if the interval reaches above it.
+    #[must_use]
+    pub fn interval_at_most(self, [low, high]: [f64; 2], most: f64) -> Self {
+        let state = match () {
+            () if high <= most => State::Ok,
+            () if low > most => State::Failed,
+            // A value or an interval that is no number, too.
+            () => State::Unresolved,
+        };
+        Self { interval: Some([low, high]), state, target: Some(format!("<= {}", number(most))), ..self }
+    }
+
+    /// The value must be at least `least`, and is known to lie in `interval`: the row fails only if the whole interval lies
+    /// below `least`, and is unresolved if the interval reaches below it.
+    #[must_use]
+    pub fn interval_at_least(self, [low, high]: [f64; 2], least: f64) -> Self {
+        let state = match () {
+            () if low >= least => State::Ok,
+            () if high < least => State::Failed,
+            // A value or an interval that is no number, too.
+            () => State::Unresolved,
+        };
+        Self { interval: Some([low, high]), state, target: Some(format!(">= {}", number(least))), ..self }
+    }
+
+    /// Without a value, nothing is judged.
+    fn judged(self, holds: impl Fn(f64) -> bool, target: String) -> Self {
+        let state = match self.value {
+            Some(value) if holds(value) => State::Ok,
+            Some(_) => State::Failed,
+            None => self.state,
+        };
+        Self { state, target: Some(target), ..self }
+    }
+
+    /// A missed target says nothing if other work took a larger share of the cores meanwhile than `most`.
+    #[must_use]
+    pub fn unless_overloaded(self, others: Option<f64>, most: f64) -> Self {
+        match (self.state, others) {
+            (State::Failed | State::Unresolved, Some(share)) if share > most => {
+                let by = format!("others took {:.0} % of the cores", 100.0 * share);
+                let peer = self.peer.map_or_else(|| by.clone(), |peer| format!("{by}; {peer}"));
+                Self { state: State::NotMeasured, peer: Some(peer), ..self }
+            }
+            _ => self,
+        }
     }
 
     /// Says what it is compared with.
@@ -70,14 +168,16 @@ fn number(value: f64) -> String {
 
 /// The table as text, ends with a newline.
 pub fn table(entries: &[Entry]) -> String {
-    let mut rows = vec![["name", "value", "unit", "target", "ok", "peer"].map(str::to_owned)];
+    let mut rows = vec![["name", "value", "unit", "target", "state", "peer"].map(str::to_owned)];
     for entry in entries {
+        let value = entry.value.map_or_else(|| "-".to_owned(), number);
+        let interval = entry.interval.map(|[low, high]| format!(" [{}, {}]", number(low), number(high)));
         rows.push([
             entry.name.clone(),
-            number(entry.value),
-            entry.unit.clone(),
+            value,
+            entry.unit.clone() + &interval.unwrap_or_default(),
             entry.target.clone().unwrap_or_else(|| "-".to_owned()),
-            if entry.ok { "ok" } else { "FAIL" }.to_owned(),
+            entry.state.to_string(),
             entry.peer.clone().unwrap_or_default(),
         ]);
     }
@@ -103,31 +203,67 @@ mod tests {
 
     #[test]
     fn a_value_is_held_against_its_target() {
-        assert!(Entry::shown("a", 2.6, "x").at_least(2.6).ok);
-        assert!(!Entry::shown("a", 2.59, "x").at_least(2.6).ok);
-        assert!(!Entry::shown("a", 1.1, "%").at_most(1.0).ok);
-        assert!(Entry::shown("a", 0.105, "s").within(5.0, 0.1).ok);
-        assert!(!Entry::shown("a", 0.106, "s").within(5.0, 0.1).ok);
-        assert!(!Entry::shown("a", f64::NAN, "s").within(5.0, 0.1).ok);
+        let shown = |value, unit| Entry::shown("a", value, unit);
+        assert_eq!(shown(2.6, "x").at_least(2.6).state, State::Ok);
+        assert_eq!(shown(2.59, "x").at_least(2.6).state, State::Failed);
+        assert_eq!(shown(1.1, "%").at_most(1.0).state, State::Failed);
+        assert_eq!(shown(0.105, "s").within(5.0, 0.1).state, State::Ok);
+        assert_eq!(shown(0.106, "s").within(5.0, 0.1).state, State::Failed);
+        assert_eq!(shown(f64::NAN, "s").within(5.0, 0.1).state, State::Failed);
+        assert_eq!(Entry::without("a", State::Stalled, "gone").at_most(1.0).state, State::Stalled);
     }
 
     #[test]
-    fn the_table_shows_what_failed() {
+    fn a_row_fails_only_if_its_interval_excludes_the_target() {
+        let cost = |interval| Entry::shown("cost", 2.0, "%").interval_at_most(interval, 5.0).state;
+        assert_eq!(cost([-1.0, 5.0]), State::Ok);
+        assert_eq!(cost([-1.0, 5.1]), State::Unresolved);
+        assert_eq!(cost([5.1, 9.0]), State::Failed);
+        assert_eq!(cost([f64::NAN, f64::NAN]), State::Unresolved);
+        let share = |interval| Entry::shown("share", 0.9, "").interval_at_least(interval, 0.85).state;
+        assert_eq!(share([0.86, 0.95]), State::Ok);
+        assert_eq!(share([0.8, 0.95]), State::Unresolved);
+        assert_eq!(share([0.7, 0.84]), State::Failed);
+        assert_eq!(share([f64::NAN, f64::NAN]), State::Unresolved);
+    }
+
+    #[test]
+    fn overload_excuses_a_missed_target_and_changes_nothing_else() {
+        let row = |value, others| Entry::shown("a", value, "s").at_most(1.0).unless_overloaded(others, 0.25);
+        assert_eq!(row(2.0, Some(0.5)).state, State::NotMeasured);
+        assert!(row(2.0, Some(0.5)).peer.unwrap().contains("50 % of the cores"));
+        assert_eq!(row(2.0, Some(0.1)).state, State::Failed);
+        assert_eq!(row(2.0, None).state, State::Failed);
+        assert_eq!(row(0.5, Some(0.5)).state, State::Ok);
+    }
+
+    #[test]
+    fn the_table_shows_what_failed_and_what_is_missing() {
         let text = table(&[
             Entry::shown("short", 1.0, "s"),
             Entry::shown("a longer name", 123.4, "x").at_least(200.0).beside("oracle 3.25"),
+            Entry::shown("cost", 2.0, "%").interval_at_most([1.0, 7.0], 5.0),
+            Entry::without("gloo", State::NotCompared, "install python3-torch"),
         ]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "name           value  unit  target  ok    peer");
-        assert_eq!(lines[1], "short              1  s     -       ok");
-        assert_eq!(lines[2], "a longer name    123  x     >= 200  FAIL  oracle 3.25");
+        assert_eq!(lines[0], "name           value  unit      target  state         peer");
+        assert_eq!(lines[1], "short              1  s         -       ok");
+        assert_eq!(lines[2], "a longer name    123  x         >= 200  FAIL          oracle 3.25");
+        assert_eq!(lines[3], "cost               2  % [1, 7]  <= 5    unresolved");
+        assert_eq!(lines[4], "gloo               -            -       not compared  install python3-torch");
     }
 
     #[test]
-    fn the_json_has_the_six_keys() {
-        let json = serde_json::to_value(Entry::shown("a", 1.0, "s")).unwrap();
-        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys.len(), 6);
-        assert!(json["target"].is_null() && json["ok"] == true);
+    fn a_row_is_read_again_as_it_was_written() {
+        for entry in [
+            Entry::shown("a", 1.0, "s").at_most(0.5),
+            Entry::without("b", State::Stalled, "no answer within 60 s"),
+            Entry::shown("c", 2.0, "%").interval_at_most([1.0, 7.0], 5.0),
+        ] {
+            let json = serde_json::to_value(&entry).unwrap();
+            let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+            assert_eq!(keys.len(), 7);
+            assert_eq!(serde_json::from_value::<Entry>(json).unwrap(), entry);
+        }
     }
 }

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 
 use antdt_core::{DetRng, Holder, Incarnation, JobTime, Machine, NodeId, Seed};
 use antdt_groups::{
-    Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Outcome, Random,
+    Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Random,
+    ReduceOutcome,
 };
 use anyhow::Result;
 
-use crate::Entry;
 use crate::meter::on_this_thread;
+use crate::{Entry, Rows};
 
 /// Workers of a host.
 const PER_HOST: u32 = 8;
@@ -52,7 +53,7 @@ impl Workers {
         })
     }
 
-    /// One of the next who are ready. Nobody is: all wait for each other, which must not be.
+    /// Returns one of the next ready workers. An error if none is ready: then all wait for each other.
     fn next(&mut self) -> Result<Holder> {
         let soon = (self.ready.len() / 4).max(1) as u64;
         let at = usize::try_from(self.rng.below(soon))?;
@@ -69,7 +70,7 @@ impl Workers {
             while let Some(effect) = self.generator.poll_effect() {
                 match effect {
                     GeneratorEffect::Go { to, go, last, .. } => {
-                        self.generator.done(self.now, to, go.key, Outcome::Reduced)?;
+                        self.generator.done(self.now, to, go.key, ReduceOutcome::Reduced)?;
                         if last {
                             self.ready.push_back(to);
                         }
@@ -96,13 +97,12 @@ fn nanos_per_request(workers: u32, policy: Box<dyn GroupPolicy>, requests: u32) 
 ///
 /// # Errors
 /// If the generator refuses something, or no worker is answered any more.
-pub(crate) fn entries(shrink: u32) -> Result<Vec<Entry>> {
+pub(crate) fn requests(shrink: u32, rows: &mut Rows) -> Result<()> {
     let policies: [Box<dyn GroupPolicy>; 3] = [
         Box::new(Division::new(GROUP)?),
         Box::new(InterIntra::new(GROUP)?),
         Box::new(Random::buffered(GROUP)?),
     ];
-    let mut entries = Vec::new();
     for policy in policies {
         let name = policy.name();
         let mut of_few = 0.0;
@@ -111,13 +111,13 @@ pub(crate) fn entries(shrink: u32) -> Result<Vec<Entry>> {
             let title = format!("generator of groups, {name}: {text} workers");
             let asked = f64::from(workers * STEPS_PER_S);
             let beside = format!("{nanos:.0} ns a request; asked are {STEPS_PER_S} steps a second of each");
-            entries.push(Entry::shown(title, 1e9 / nanos, "requests/s").at_least(asked).beside(beside));
+            rows.push(Entry::shown(title, 1e9 / nanos, "requests/s").at_least(asked).beside(beside));
             of_few = if workers == 16 { nanos } else { of_few };
             if workers == 16_384 {
                 let title = format!("generator of groups, {name}: a request, {text} workers over 16");
-                entries.push(Entry::shown(title, nanos / of_few, "x"));
+                rows.push(Entry::shown(title, nanos / of_few, "x"));
             }
         }
     }
-    Ok(entries)
+    Ok(())
 }

@@ -2,14 +2,18 @@
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub mod arguments;
 pub mod entry;
+pub mod environment;
+pub mod rows;
 
 pub mod calibrate;
 pub mod collective;
 pub mod job;
 pub mod oracle;
+pub mod policies;
 pub mod run;
 pub mod shard;
 pub mod sim;
@@ -20,6 +24,8 @@ mod walk;
 
 use arguments::{Name, Peer};
 pub use entry::Entry;
+pub use environment::Environment;
+pub use rows::Rows;
 
 /// How a benchmark is to be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +36,8 @@ pub struct Settings {
     pub antdt_bench: PathBuf,
     /// What `collective` is measured beside.
     pub peers: Vec<Peer>,
+    /// What an order may take a peer, before it is ended.
+    pub peer_limit: Duration,
     /// Measures only what has one of these texts in its name, if any is given; `collective` knows this, and `shard` knows `recording`.
     pub only: Vec<String>,
     /// Whether to be done within three minutes.
@@ -39,10 +47,10 @@ pub struct Settings {
 }
 
 /// How a benchmark is run.
-pub type Bench = fn(&Settings) -> anyhow::Result<Vec<Entry>>;
+pub type Bench = fn(&Settings, &mut Rows) -> anyhow::Result<()>;
 
 impl Name {
-    /// What runs it.
+    /// Returns the function that runs the benchmark.
     pub const fn bench(self) -> Bench {
         match self {
             Self::Job => job::run,
@@ -50,6 +58,7 @@ impl Name {
             Self::Shard => shard::run,
             Self::Sim => sim::run,
             Self::Calibrate => calibrate::run,
+            Self::Policies => policies::run,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Clocks and memory as the system counts them, and what many values come to.
 
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::thread::sched_getaffinity;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time that something took, on the wall and on the cores. What else runs on the machine is in the first only.
@@ -86,9 +88,124 @@ pub(crate) fn quantile(values: &mut [Duration], share: f64) -> Duration {
     values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
+/// Two-sided 95 % points of Student's t, for 1 to 30 degrees of freedom.
+const STUDENT: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// Mean and 95 % interval of the mean of values that are drawn alike. Of fewer than two, the interval is no number.
+pub(crate) fn interval(values: &[f64]) -> (f64, [f64; 2]) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let Some(freedom) = values.len().checked_sub(1).filter(|freedom| *freedom > 0) else {
+        return (mean, [f64::NAN; 2]);
+    };
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / freedom as f64;
+    // Beyond the table, that of 30 is a little too wide.
+    let half = STUDENT[freedom.min(STUDENT.len()) - 1] * (variance / count).sqrt();
+    (mean, [mean - half, mean + half])
+}
+
+/// What others take of the cores while a process of this one works.
+#[derive(Debug)]
+pub(crate) struct Others {
+    began: Instant,
+    /// Processes that live meanwhile and are no others.
+    live: Vec<i32>,
+    /// Time that the cores of this process were busy, and that of it which this process and those that it has waited for had.
+    busy: Option<(Duration, Duration)>,
+}
+
+impl Others {
+    /// From now on.
+    pub(crate) fn watch() -> Self {
+        Self::than(Vec::new())
+    }
+
+    /// From now on; these processes, whose end will not be waited for before, are no others.
+    pub(crate) fn than(live: Vec<i32>) -> Self {
+        Self { began: Instant::now(), busy: busy(&live), live }
+    }
+
+    /// Share of the cores that others have had; `None` if the system does not tell. Processes whose end was not waited for
+    /// count as others, unless they were named.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let (all_before, ours_before) = self.busy?;
+        let (all, ours) = busy(&self.live)?;
+        let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+        let others = all.saturating_sub(all_before).saturating_sub(ours.saturating_sub(ours_before));
+        Some(others.as_secs_f64() / self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE) / cores)
+    }
+}
+
+/// A tick of the times in `/proc`: `USER_HZ` is 100 wherever Linux runs today.
+const TICK: Duration = Duration::from_millis(10);
+
+/// See [`Others`].
+fn busy(live: &[i32]) -> Option<(Duration, Duration)> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let cores = fs::read_to_string("/proc/stat").ok()?;
+    let all: u64 = cores.lines().filter_map(|line| busy_ticks(line, |core| allowed.is_set(core))).sum();
+    let own = fs::read_to_string("/proc/self/stat").ok()?;
+    let live = live.iter().filter_map(|process| fs::read_to_string(format!("/proc/{process}/stat")).ok());
+    // Of one that has ended meanwhile, its parent has the time.
+    let ours = ticks_of(&own)? + live.filter_map(|stat| ticks_of(&stat)).sum::<u64>();
+    let time = |ticks: u64| TICK * u32::try_from(ticks).unwrap_or(u32::MAX);
+    Some((time(all), time(ours)))
+}
+
+/// Ticks of a process and of those that it has waited for, of its `/proc/PID/stat`.
+fn ticks_of(stat: &str) -> Option<u64> {
+    // The name, in brackets, may hold blanks; the times are 12th to 15th after it.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    Some(fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum())
+}
+
+/// Ticks that a core was not idle, of a line of `/proc/stat` that is about one that counts.
+fn busy_ticks(line: &str, counts: impl Fn(usize) -> bool) -> Option<u64> {
+    let (core, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+    core.parse().ok().filter(|core| counts(*core))?;
+    let times: Vec<u64> = times.split_whitespace().filter_map(|time| time.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    Some(times.iter().take(8).sum::<u64>() - times.iter().skip(3).take(2).sum::<u64>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_holds_the_mean_of_values_drawn_alike() {
+        let (mean, [low, high]) = interval(&[1.0, 2.0, 3.0]);
+        // t of two degrees of freedom, times 1 / sqrt(3).
+        assert!((mean - 2.0).abs() < 1e-12 && (high - 2.0 - 4.303 / 3_f64.sqrt()).abs() < 1e-9);
+        assert!((mean - low - (high - mean)).abs() < 1e-12);
+        assert_eq!(interval(&[5.0; 4]), (5.0, [5.0, 5.0]));
+        assert!(interval(&[5.0]).1[0].is_nan());
+        assert!(interval(&(0..90).map(f64::from).collect::<Vec<_>>()).1[0] > 0.0);
+    }
+
+    #[test]
+    fn of_a_core_that_counts_all_but_idle_and_waiting_is_busy() {
+        let line = "cpu1 10 2 30 4000 500 6 7 8 9 0";
+        assert_eq!(busy_ticks(line, |core| core == 1), Some(63));
+        assert_eq!(busy_ticks(line, |core| core == 0), None);
+        assert_eq!(busy_ticks("cpu  10 2 30 4000 500 6 7 8 9 0", |_| true), None, "the sum of all");
+        assert_eq!(busy_ticks("intr 5", |_| true), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_this_process_does_is_not_what_others_do() {
+        let (all, ours) = busy(&[]).unwrap();
+        assert!(all >= ours, "{all:?} {ours:?}");
+        assert!(Others::watch().share().is_some());
+        // A process that is named counts once more.
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(busy(&[me]).unwrap().1 >= 2 * ours);
+        assert_eq!(ticks_of("7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 0"), Some(127));
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

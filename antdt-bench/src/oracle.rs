@@ -6,7 +6,7 @@
 /// The cluster of a run: `workers` that compute `speed` samples per second, the first of them `slow` times slower.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cluster {
-    /// How many workers.
+    /// Number of workers.
     pub workers: u32,
     /// Samples per second of a normal one.
     pub speed: f64,

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt::report::{BatchPoint, Report, WorkerEntry};
+use antdt::report::{BatchPoint, BatchSeries, Report, WorkerEntry};
 use anyhow::{Context, Result, bail};
 
 /// Runs `antdt run ARGUMENTS --report-dir FOLDER` and reads its report. What the job says goes to `FOLDER/log.txt`.
@@ -88,10 +88,17 @@ pub fn batch_time_s(workers: &[WorkerEntry], from_s: f64) -> Option<f64> {
         .map(|(time, _)| *time)
 }
 
+/// Batches of a worker until its batch size was another than that of its first one; all of them if it never was.
+///
+/// Exact while the series is: as long as its job has no more batches than a series has points.
+pub fn steps_until_adjusted(series: &BatchSeries) -> u64 {
+    let points = series.points();
+    let first = points.first().map(|point| point.batch_size);
+    points.iter().take_while(|point| Some(point.batch_size) == first).map(|point| point.batches).sum()
+}
+
 #[cfg(test)]
 mod tests {
-    use antdt::report::BatchSeries;
-
     use super::*;
 
     fn worker(times: &[f64]) -> WorkerEntry {
@@ -109,6 +116,18 @@ mod tests {
         let workers = [worker(&[4.0, 1.0, 1.0, 9.0]), worker(&[4.0, 1.0, 1.0])];
         assert_eq!(batch_time_s(&workers, 4.0), Some(1.0));
         assert_eq!(batch_time_s(&workers, 100.0), None);
+    }
+
+    #[test]
+    fn batches_are_counted_until_their_size_is_another() {
+        let sizes = |sizes: &[u32]| {
+            let mut series = BatchSeries::default();
+            sizes.iter().zip(1_u32..).for_each(|(size, at)| series.push(at.into(), 0.1, 0.1, *size, 1));
+            series
+        };
+        assert_eq!(steps_until_adjusted(&sizes(&[64, 64, 19, 64])), 2);
+        assert_eq!(steps_until_adjusted(&sizes(&[64, 64])), 2);
+        assert_eq!(steps_until_adjusted(&sizes(&[])), 0);
     }
 
     #[test]

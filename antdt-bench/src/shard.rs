@@ -5,7 +5,7 @@ use std::time::Duration;
 use antdt_shard::{DatasetSpec, Epochs};
 use anyhow::{Context, Result, bail};
 
-use crate::{Entry, Settings, meter};
+use crate::{Rows, Settings, meter};
 
 mod crowd;
 mod host;
@@ -64,7 +64,7 @@ impl Scale {
         slack: 4.0,
     };
 
-    /// The least rate, for a target.
+    /// Returns the least rate that passes, for a target rate.
     fn floor(&self, target: f64) -> f64 {
         target / self.slack
     }
@@ -89,33 +89,32 @@ fn spec(shards: u64) -> DatasetSpec {
 ///
 /// # Errors
 /// If something does not run; what misses its target is an entry that is not ok.
-pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
+pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
     let journals = tempfile::Builder::new().prefix("journals-").tempdir_in(&settings.report_dir);
     let journals = journals.context("cannot create a folder for the journals")?;
-    let mut entries = Vec::new();
     if settings.only.iter().any(|text| "recording".contains(text.as_str())) {
-        recording::recording(&scale, journals.path(), &mut entries)?;
-        return Ok(entries);
+        recording::recording(&scale, journals.path(), rows)?;
+        return Ok(());
     }
     if !settings.only.is_empty() {
         bail!("--only = {}: here it is `recording`, or nothing for all but that", settings.only.join(", "));
     }
     // First, while the process has no memory of anything else.
-    ledger::opening(&mut entries)?;
+    ledger::opening(rows)?;
     progress("transitions of the ledger");
-    ledger::transitions(&scale, &mut entries)?;
+    ledger::transitions(&scale, rows)?;
     progress("snapshots");
-    ledger::snapshots(&scale, &mut entries)?;
+    ledger::snapshots(&scale, rows)?;
     progress("recovery");
-    recovery::recovery(&scale, &journals.path().join("recovery"), &mut entries)?;
+    recovery::recovery(&scale, &journals.path().join("recovery"), rows)?;
     progress("calls over gRPC");
-    service::service(&scale, journals.path(), &mut entries)?;
+    service::service(&scale, journals.path(), rows)?;
     progress("recording");
-    recording::recording(&scale, journals.path(), &mut entries)?;
+    recording::recording(&scale, journals.path(), rows)?;
     progress("10,000 holders");
-    crowd::crowd(&scale, &journals.path().join("crowd"), &mut entries)?;
-    Ok(entries)
+    crowd::crowd(&scale, &journals.path().join("crowd"), rows)?;
+    Ok(())
 }
 
 fn progress(what: &str) {

@@ -11,12 +11,12 @@ use antdt_sim::model::compute::{Constant, Normal, Slow, Straggler, Who};
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::network::AlphaBeta;
 use antdt_sim::model::{Hosts, Models, scheduler};
-use antdt_sim::{Outcome, Setup, World};
+use antdt_sim::{Setup, SimulatedJob, World};
 use anyhow::Result;
 
 use crate::meter::{Took, on_this_thread, peak_growth};
 use crate::walk::Memory;
-use crate::{Entry, Settings};
+use crate::{Entry, Rows, Settings};
 
 /// Samples of a worker's batch in an even plan, and of a worker per second: half a second a step.
 const BATCH: u32 = 64;
@@ -27,18 +27,13 @@ const SPEED: f64 = 128.0;
 const SHARD_LEN: u64 = 160;
 
 /// A job of so many workers and steps: computing varies by 5 %, one worker takes three times as long, the policy is `nd`.
-/// Heartbeats and control ticks come every five seconds, as one would have it with so many nodes.
+/// Heartbeats and control ticks are those of a job that does not choose, so that an event costs what a user's does.
 fn job(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Setup, Models)> {
-    let seconds = Duration::from_secs;
     let setup = Setup {
         workers,
         global_batch_size: BATCH * workers,
         samples: u64::from(BATCH * workers) * steps,
         shard_len,
-        heartbeat: seconds(5),
-        control_tick: seconds(5),
-        silence_limit: seconds(60),
-        collective_timeout: seconds(600),
         seed: Seed(7),
         ..Setup::default()
     };
@@ -53,16 +48,16 @@ fn job(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Setup, Model
     let models = Models {
         compute: Box::new(Slow::new(normal, Hosts::default(), [straggler])?),
         network: Box::new(AlphaBeta::default()),
-        scheduler: Box::new(scheduler::Constant(seconds(2))),
+        scheduler: Box::new(scheduler::Constant(Duration::from_secs(2))),
         faults: Box::new(Listed::new([])),
     };
     Ok((setup, models))
 }
 
 /// Simulates a job. What it took, and what came of it.
-fn simulate(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Outcome, Took)> {
+fn simulate(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(SimulatedJob, Took)> {
     let (setup, models) = job(workers, steps, shard_len)?;
-    let policy = antdt_controller::policy::by_name("nd")?;
+    let policy = antdt_controller::policy::REGISTRY.by_name("nd")?;
     let world = World::new(setup, policy, models)?;
     let (outcome, took) = on_this_thread(|| world.run(JobTime::NEVER));
     let (outcome, _) = outcome.map_err(|(violation, _)| violation)?;
@@ -73,7 +68,7 @@ fn simulate(workers: u32, steps: u64, shard_len: Option<u64>) -> Result<(Outcome
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn nanos_per_event(outcome: &Outcome, took: Took) -> f64 {
+fn nanos_per_event(outcome: &SimulatedJob, took: Took) -> f64 {
     took.cpu.as_secs_f64() * 1e9 / outcome.simulated as f64
 }
 
@@ -115,42 +110,58 @@ const WALKED: usize = 1 << 21;
 /// # Errors
 /// If a job cannot be simulated.
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-pub fn run(settings: &Settings) -> Result<Vec<Entry>> {
+pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     let shrink = if settings.quick { 20 } else { 1 };
-    let mut entries = Vec::new();
     // The largest first, for its memory is to be seen.
-    let (large, grown) = peak_growth(|| simulate(16_384, (1000 / shrink).max(40), Some(SHARD_LEN)))?;
+    let large_steps = (1000 / shrink).max(40);
+    let (large, grown) = peak_growth(|| simulate(16_384, large_steps, Some(SHARD_LEN)))?;
     let (outcome, took) = large?;
-    let large_steps = outcome.steps;
-    entries.push(shown("16,384 workers x 1,000 steps", took.wall, &outcome));
-    entries.push(Entry::shown("the same: memory", grown as f64 / (1 << 30) as f64, "GiB").at_most(4.0));
+    let name = format!("16,384 workers x {} steps", grouped(large_steps));
+    rows.push(shown(&name, took.wall, &outcome));
+    rows.push(Entry::shown(format!("{name}: memory"), grown as f64 / (1 << 30) as f64, "GiB").at_most(4.0));
     let at_large = nanos_per_event(&outcome, took);
-    let events_per_step = outcome.simulated as f64 / (16_384 * large_steps) as f64;
-    let (outcome, took) = simulate(1000, 10_000 / shrink, None)?;
-    entries.push(shown("1,000 workers x 10,000 steps", took.wall, &outcome));
+    let events_per_step = outcome.simulated as f64 / (16_384 * outcome.steps) as f64;
+    let steps = 10_000 / shrink;
+    let (outcome, took) = simulate(1000, steps, None)?;
+    rows.push(shown(&format!("1,000 workers x {} steps", grouped(steps)), took.wall, &outcome));
     let rate = outcome.simulated as f64 / took.wall.as_secs_f64() / 1e6;
-    entries.push(Entry::shown("events", rate, "M/s"));
+    rows.push(Entry::shown("events", rate, "M/s"));
     let (event, plain) = (nanos_per_event(&outcome, took), nanos_of_heap(1000 * PENDING));
     let over = Entry::shown("1,000 workers, an event over a heap's", event / plain, "x").at_most(6.0);
-    entries
-        .push(over.beside(format!("{event:.0} ns over {plain:.0} ns of popping and pushing a binary heap")));
+    rows.push(over.beside(format!("{event:.0} ns over {plain:.0} ns of popping and pushing a binary heap")));
     // As many events of few workers, for the ratio.
-    let (few, took) = simulate(100, large_steps * 20 / shrink, Some(SHARD_LEN))?;
+    let steps = large_steps * 20 / shrink;
+    let (few, took) = simulate(100, steps, Some(SHARD_LEN))?;
     let at_small = nanos_per_event(&few, took);
-    entries.push(Entry::shown("an event with 100 workers", at_small, "ns"));
-    entries.push(Entry::shown("an event with 16,384 workers", at_large, "ns"));
+    let of = |workers: &str, steps| format!("{workers} workers x {} steps: an event", grouped(steps));
+    rows.push(Entry::shown(of("100", steps), at_small, "ns"));
+    rows.push(Entry::shown(of("16,384", large_steps), at_large, "ns"));
     let memory = (nanos_of_memory(16_384) - nanos_of_memory(100)).max(0.0) / events_per_step;
     let (ratio, least) = (at_large / at_small, (at_small + memory) / at_small);
     let beside =
         format!("the least that memory allows: {least:.2}; reached {:.0} % of it", 100.0 * least / ratio);
-    entries.push(Entry::shown("16,384 workers over 100, an event", ratio, "x").at_most(1.6).beside(beside));
-    entries.push(Entry::shown("of which memory alone", memory, "ns"));
-    entries.extend(crate::groups::entries(if settings.quick { 8 } else { 1 })?);
-    Ok(entries)
+    rows.push(Entry::shown("16,384 workers over 100, an event", ratio, "x").at_most(1.6).beside(beside));
+    rows.push(Entry::shown("of which memory alone", memory, "ns"));
+    crate::groups::requests(if settings.quick { 8 } else { 1 }, rows)?;
+    Ok(())
+}
+
+/// With a comma for every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let lead = digits.len() % 3;
+    let mut text = digits[..lead].to_owned();
+    for group in digits.as_bytes()[lead..].chunks(3) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.extend(group.iter().copied().map(char::from));
+    }
+    text
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn shown(name: &str, wall: Duration, outcome: &Outcome) -> Entry {
+fn shown(name: &str, wall: Duration, outcome: &SimulatedJob) -> Entry {
     Entry::shown(name, wall.as_secs_f64(), "s").beside(format!(
         "{} steps, {} events, {:.0} s simulated, {} actions",
         outcome.steps,
@@ -158,4 +169,24 @@ fn shown(name: &str, wall: Duration, outcome: &Outcome) -> Entry {
         outcome.completed.as_secs_f64(),
         outcome.actions.len()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_named_by_what_ran_and_runs_with_what_a_user_has() {
+        assert_eq!(
+            [7, 50, 1_000, 10_000, 1_234_567].map(grouped),
+            ["7", "50", "1,000", "10,000", "1,234,567"]
+        );
+        let (setup, _) = job(1000, 50, None).unwrap();
+        let default = Setup::default();
+        assert_eq!(
+            (setup.heartbeat, setup.control_tick, setup.silence_limit, setup.collective_timeout),
+            (default.heartbeat, default.control_tick, default.silence_limit, default.collective_timeout)
+        );
+        assert_eq!(setup.samples / u64::from(setup.global_batch_size), 50);
+    }
 }

@@ -3,18 +3,19 @@
 //!
 //! ```text
 //! cargo run --release -p antdt-burn --example train -- deepfm synthetic:50000 3
-//! cargo run --release -p antdt-burn --example train -- xdeepfm ../shared/data/uci_adult 3
+//! cargo run --release -p antdt-burn --example train -- xdeepfm DATA/uci_adult 3
 //! ```
 
 use std::error::Error;
 use std::time::Instant;
 
-use antdt_agent::{Evaluation, Gradient, Trainer};
+use antdt_agent::{Gradient, Params, Trainer};
 use antdt_burn::{
-    ClickTrainer, Clicks, DataSource, WorkloadSpec, global_batch_size_default, optimizer_default,
+    ClickTrainer, Clicks, DataSource, LEARNING_RATE_DEFAULT, OPTIMIZER_DEFAULT, WorkloadSpec,
+    global_batch_size_default,
 };
-use antdt_core::{Permutation, SampleRange, Seed};
-use antdt_model::{Replica, SparseGradient};
+use antdt_core::{Metric, Metrics, Permutation, SampleRange, Seed};
+use antdt_model::{Replica, SparseGradient, UpdateRule};
 
 /// Samples evaluated at once.
 const EVAL_BATCH: u64 = 256;
@@ -29,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut trainer = ClickTrainer::open(&spec, seed)?;
     let (counts, layout) = (trainer.counts(), trainer.layout().clone());
-    println!("{} on {}: {counts:?}, {} dense parameters", spec.model, spec.data, layout.dense_len);
+    println!("{} on {}: {counts:?}, {} dense parameters", spec.model, spec.data, layout.dense_len());
     if let DataSource::Synthetic { rows } = spec.data {
         let range = SampleRange { start: rows, end: rows + counts.eval };
         println!(
@@ -38,8 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
 
-    let mut replica = Replica::new(&layout, optimizer_default(), seed, trainer.initial_dense(seed))?;
-    let (mut gradient, mut rows) = (Gradient::default(), Vec::new());
+    let rule = UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?;
+    let mut replica = Replica::new(&layout, &rule, seed, trainer.initial_dense(seed))?;
+    let (mut gradient, mut rows) = (Gradient::new(&layout), Vec::new());
     for epoch in 0..epochs {
         let order = Permutation::new(seed.derive("train").derive_number(epoch), counts.train);
         let (mut loss, mut seconds, mut steps) = (0.0, 0.0, 0.0);
@@ -51,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             rows.clear();
             replica.gather(&touched, &mut rows)?;
             let start = Instant::now();
-            let stats = trainer.forward_backward(replica.dense(), &rows, &mut gradient)?;
+            let stats = gradient.compute(&mut trainer, replica.dense(), &rows)?;
             seconds += start.elapsed().as_secs_f64();
             steps += 1.0;
             loss += stats.loss_sum;
@@ -60,20 +62,22 @@ fn main() -> Result<(), Box<dyn Error>> {
             from = to;
         }
 
-        let (mut evaluation, mut from) = (Evaluation::default(), 0);
+        let (mut metrics, mut from) = (Metrics::default(), 0);
+        trainer.begin_evaluation();
         while from < counts.eval {
             let to = (from + EVAL_BATCH).min(counts.eval);
             let touched = trainer.load_eval(SampleRange { start: from, end: to })?.to_vec();
             rows.clear();
             replica.gather(&touched, &mut rows)?;
-            trainer.evaluate(replica.dense(), &rows, &mut evaluation)?;
+            trainer.evaluate(Params::host(replica.dense(), &rows), &mut metrics)?;
             from = to;
         }
+        trainer.end_evaluation(&mut metrics)?;
         println!(
             "epoch {epoch}: training loss {:.4}; evaluation loss {:.4}, AUC {:.4}; {:.2} ms a step",
             loss / counts.train as f64,
-            evaluation.log_loss().unwrap_or(f64::NAN),
-            evaluation.auc().unwrap_or(f64::NAN),
+            metrics.get(Metric::LOSS).unwrap_or(f64::NAN),
+            metrics.get("auc").unwrap_or(f64::NAN),
             1e3 * seconds / steps,
         );
     }

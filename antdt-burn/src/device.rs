@@ -2,7 +2,7 @@
 
 use antdt_core::InvalidValue;
 
-/// Where a model computes.
+/// Device that a model computes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Device {

@@ -1,6 +1,6 @@
 //! One model on one back end of burn, behind a trait without type parameters.
 
-use antdt_agent::{Gradient, TrainError};
+use antdt_agent::{Buffer, GradientSink, TrainError};
 use burn::backend::Autodiff;
 use burn::module::AutodiffModule;
 use burn::tensor::activation::{log_sigmoid, sigmoid};
@@ -9,7 +9,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::device::Device;
 use crate::flat::{self, FlatLayout};
-use crate::model::{ClickModel, DeepFm, ModelKind, ModelShape, XDeepFm};
+use crate::model::{ClickModel, ModelShape};
 
 /// A batch as the framework sees it; at least one sample.
 #[derive(Clone, Copy)]
@@ -28,33 +28,38 @@ pub(crate) struct Input<'a> {
 pub(crate) trait Engine: Send {
     fn layout(&self) -> &FlatLayout;
 
-    /// Replaces `gradient` with the gradient sums, and appends the loss of each sample.
-    fn forward_backward(
-        &self,
-        input: Input<'_>,
-        gradient: &mut Gradient,
-        losses: &mut Vec<f32>,
-    ) -> Result<(), TrainError>;
+    /// Hands the gradient sums over to `sink`. Returns the sum of the samples' losses.
+    ///
+    /// burn gives all gradients when the backward pass is over.
+    fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError>;
 
     /// Appends the predicted probability of each sample.
     fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError>;
 }
 
+/// A model that can be built on any back end.
+pub(crate) trait Family {
+    /// The model on a back end.
+    type On<B: AutodiffBackend>: ClickModel<B>
+        + AutodiffModule<B, InnerModule: ClickModel<B::InnerBackend>>
+        + 'static;
+
+    /// The model with all parameters 0.
+    fn build<B: AutodiffBackend>(shape: &ModelShape, device: &B::Device) -> Self::On<B>;
+}
+
 /// Builds the model on the device.
-pub(crate) fn build(kind: ModelKind, shape: &ModelShape, device: Device) -> Box<dyn Engine> {
+pub(crate) fn build<F: Family>(shape: &ModelShape, device: Device) -> Box<dyn Engine> {
     match device {
-        Device::Cpu => build_on::<Autodiff<burn::backend::Flex>>(kind, shape),
+        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(shape),
         #[cfg(feature = "cuda")]
-        Device::Cuda => build_on::<Autodiff<burn::backend::Cuda>>(kind, shape),
+        Device::Cuda => build_on::<F, Autodiff<burn::backend::Cuda>>(shape),
     }
 }
 
-fn build_on<B: AutodiffBackend>(kind: ModelKind, shape: &ModelShape) -> Box<dyn Engine> {
+fn build_on<F: Family, B: AutodiffBackend>(shape: &ModelShape) -> Box<dyn Engine> {
     let device = B::Device::default();
-    match kind {
-        ModelKind::DeepFm => Box::new(BurnEngine::<B, _>::new(DeepFm::new(shape, &device), shape, device)),
-        ModelKind::XDeepFm => Box::new(BurnEngine::<B, _>::new(XDeepFm::new(shape, &device), shape, device)),
-    }
+    Box::new(BurnEngine::<B, _>::new(F::build(shape, &device), shape, device))
 }
 
 struct BurnEngine<B: Backend, M> {
@@ -97,12 +102,7 @@ where
         &self.layout
     }
 
-    fn forward_backward(
-        &self,
-        input: Input<'_>,
-        gradient: &mut Gradient,
-        losses: &mut Vec<f32>,
-    ) -> Result<(), TrainError> {
+    fn forward_backward(&self, input: Input<'_>, sink: &mut dyn GradientSink) -> Result<f64, TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
         let (rows, gathered) = self.gather::<B>(&input, &self.device);
         let logits = model.logits(gathered);
@@ -111,19 +111,29 @@ where
         // -[y ln σ(z) + (1 - y) ln(1 - σ(z))] = (1 - y) z - ln σ(z), which is stable for any z.
         let loss = (labels.neg() + 1.0) * logits.clone() - log_sigmoid(logits);
         let mut gradients = loss.clone().sum().backward();
-        flat::append(loss.inner(), losses)?;
-        gradient.dense.clear();
-        flat::append_gradients::<B, M>(&model, &mut gradients, &mut gradient.dense)?;
-        gradient.rows.clear();
-        match rows.grad_remove(&mut gradients) {
-            Some(rows) => flat::append(rows, &mut gradient.rows),
-            None => Err(TrainError::Model("the loss does not depend on the table rows".into())),
+        let loss = flat::values(loss.inner())?.iter().map(|loss| f64::from(*loss)).sum::<f64>();
+        let samples = input.labels.len();
+        let finite = |values: Vec<f32>| match loss.is_finite() && values.iter().all(|value| value.is_finite())
+        {
+            true => Ok(values),
+            false => Err(TrainError::Diverged { loss, samples }),
+        };
+        let groups = flat::gradients::<B, M>(&model, &mut gradients)?;
+        // The last layer first, as in a backward pass.
+        for (group, values) in groups.into_iter().enumerate().rev() {
+            sink.group(group, Buffer::Host(&finite(values)?))?;
         }
+        let rows = rows.grad_remove(&mut gradients);
+        let rows =
+            rows.ok_or_else(|| TrainError::Model("the loss does not depend on the table rows".into()))?;
+        sink.rows(Buffer::Host(&finite(flat::values(rows)?)?))?;
+        Ok(loss)
     }
 
     fn predict(&self, input: Input<'_>, probabilities: &mut Vec<f32>) -> Result<(), TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
         let (_, gathered) = self.gather::<B::InnerBackend>(&input, &self.device);
-        flat::append(sigmoid(model.logits(gathered)), probabilities)
+        probabilities.extend(flat::values(sigmoid(model.logits(gathered)))?);
+        Ok(())
     }
 }

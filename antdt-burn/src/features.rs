@@ -8,7 +8,7 @@ use crate::data::{RowBatch, Schema};
 
 /// How a numeric column is cut into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bucket {
+pub enum Bucketing {
     /// Each value is its own bucket.
     Exact,
     /// `floor(ln(x)²)` above 2, each value its own bucket below. Fine for small counts, ever coarser for large ones.
@@ -17,7 +17,7 @@ pub enum Bucket {
     LogSquared,
 }
 
-impl Bucket {
+impl Bucketing {
     /// The bucket of a value. [`MISSING`](crate::data::MISSING) has one of its own.
     pub fn of(self, value: i32) -> i32 {
         match self {
@@ -86,16 +86,16 @@ mod tests {
     fn buckets_grow_with_the_value_and_keep_small_values_apart() {
         let buckets: Vec<i32> = [-5, 0, 1, 2, 3, 4, 10, 100, 1000, i32::MAX]
             .into_iter()
-            .map(|value| Bucket::LogSquared.of(value))
+            .map(|value| Bucketing::LogSquared.of(value))
             .collect();
         assert_eq!(buckets, [-5, 0, 1, 2, 3, 3, 7, 23, 49, 463]);
-        assert_eq!(Bucket::LogSquared.of(MISSING), MISSING);
-        assert_eq!(Bucket::Exact.of(77), 77);
+        assert_eq!(Bucketing::LogSquared.of(MISSING), MISSING);
+        assert_eq!(Bucketing::Exact.of(77), 77);
     }
 
     #[test]
     fn each_field_has_its_own_rows() {
-        let schema = Schema { numeric: &[Bucket::Exact, Bucket::LogSquared], categorical: 1 };
+        let schema = Schema { numeric: &[Bucketing::Exact, Bucketing::LogSquared], categorical: 1 };
         let map = FeatureMap::new(schema, 100);
         let batch =
             RowBatch { labels: vec![0.0, 1.0], numeric: vec![7, 7, 8, MISSING], categories: vec![7, 0] };

@@ -4,7 +4,7 @@
 //! out as one. Parameters stand in the order in which the module declares them, each in row-major order.
 
 use antdt_agent::TrainError;
-use antdt_core::Seed;
+use antdt_core::{ParamGroup, Seed};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
@@ -12,14 +12,16 @@ use burn::tensor::{Tensor, TensorData};
 /// Where each parameter of a module lies in the flat vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatLayout {
-    shapes: Vec<Vec<usize>>,
+    /// Path in the module and shape of each parameter.
+    params: Vec<(String, Vec<usize>)>,
+    path: Vec<String>,
     len: usize,
 }
 
 impl FlatLayout {
     /// The layout of a module's float parameters.
     pub fn of<B: Backend, M: Module<B>>(module: &M) -> Self {
-        let mut layout = Self { shapes: Vec::new(), len: 0 };
+        let mut layout = Self { params: Vec::new(), path: Vec::new(), len: 0 };
         module.visit(&mut layout);
         layout
     }
@@ -34,6 +36,15 @@ impl FlatLayout {
         self.len == 0
     }
 
+    /// One group for each parameter, by its path in the module. A parameter of one dimension is a bias: no weight decay.
+    pub fn groups(&self) -> Vec<ParamGroup> {
+        let group = |(path, shape): &(String, Vec<usize>)| {
+            let group = ParamGroup::trainable(path, shape.iter().product()).with_shape(shape);
+            if shape.len() > 1 { group } else { group.without_decay() }
+        };
+        self.params.iter().map(group).collect()
+    }
+
     /// Initial parameters: a pure function of `seed`, independent of the framework and the device.
     ///
     /// A parameter of several dimensions is uniform in `±√(6 / (fan in + fan out))`, where its last dimension is the
@@ -43,7 +54,7 @@ impl FlatLayout {
     /// (recalled).
     pub fn initial(&self, seed: Seed) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len);
-        for (number, shape) in self.shapes.iter().enumerate() {
+        for (number, (_, shape)) in self.params.iter().enumerate() {
             let count: usize = shape.iter().product();
             let [fan_in @ .., fan_out] = shape.as_slice() else {
                 flat.extend(std::iter::repeat_n(0.0, count));
@@ -67,7 +78,15 @@ impl<B: Backend> ModuleVisitor<B> for FlatLayout {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let shape = param.lazy_shape().dims::<D>().to_vec();
         self.len += shape.iter().product::<usize>();
-        self.shapes.push(shape);
+        self.params.push((self.path.join("."), shape));
+    }
+
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
     }
 }
 
@@ -94,47 +113,40 @@ impl<B: Backend> ModuleMapper<B> for Load<'_, B> {
     }
 }
 
-/// Appends the gradient of each parameter to `flat`, in the order of the layout; zeros for a parameter that the
-/// loss does not depend on.
+/// The gradient of each parameter, in the order of the layout; zeros for a parameter that the loss does not depend on.
 ///
 /// # Errors
 /// If the framework cannot hand a gradient over.
-pub fn append_gradients<B: AutodiffBackend, M: Module<B>>(
+pub fn gradients<B: AutodiffBackend, M: Module<B>>(
     module: &M,
     gradients: &mut B::Gradients,
-    flat: &mut Vec<f32>,
-) -> Result<(), TrainError> {
-    let mut collect = Collect::<B> { gradients, flat, failed: None };
+) -> Result<Vec<Vec<f32>>, TrainError> {
+    let mut collect = Collect::<B> { gradients, found: Ok(Vec::new()) };
     module.visit(&mut collect);
-    collect.failed.map_or(Ok(()), Err)
+    collect.found
 }
 
 struct Collect<'a, B: AutodiffBackend> {
     gradients: &'a mut B::Gradients,
-    flat: &'a mut Vec<f32>,
-    failed: Option<TrainError>,
+    found: Result<Vec<Vec<f32>>, TrainError>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        match param.val().grad_remove(self.gradients) {
-            Some(gradient) => {
-                if let Err(error) = append(gradient, self.flat) {
-                    self.failed.get_or_insert(error);
-                }
-            }
-            None => self.flat.extend(std::iter::repeat_n(0.0, param.lazy_shape().num_elements())),
+        let Ok(found) = &mut self.found else { return };
+        let values = match param.val().grad_remove(self.gradients) {
+            Some(gradient) => values(gradient),
+            None => Ok(vec![0.0; param.lazy_shape().num_elements()]),
+        };
+        match values {
+            Ok(values) => found.push(values),
+            Err(error) => self.found = Err(error),
         }
     }
 }
 
-/// Appends the values of a tensor in row-major order.
-pub(crate) fn append<B: Backend, const D: usize>(
-    tensor: Tensor<B, D>,
-    to: &mut Vec<f32>,
-) -> Result<(), TrainError> {
+/// The values of a tensor in row-major order.
+pub(crate) fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>, TrainError> {
     let data = tensor.try_into_data().map_err(|error| TrainError::Model(error.to_string()))?;
-    let values = data.as_slice::<f32>().map_err(|error| TrainError::Model(format!("{error:?}")))?;
-    to.extend_from_slice(values);
-    Ok(())
+    data.into_vec().map_err(|error| TrainError::Model(format!("{error:?}")))
 }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use antdt_agent::{Evaluation, Gradient, StepStats, TrainError, Trainer};
-use antdt_core::{ParamLayout, SampleRange, Seed, TableSpec};
-use antdt_data::Notice;
+use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
+use antdt_core::{Metrics, ParamLayout, SampleRange, Seed, TableSpec};
+use antdt_data::UnpackNotice;
 
-use crate::data::{Dataset, OpenError, RowBatch};
-use crate::engine::{self, Engine, Input};
+use crate::data::{Dataset, DatasetError, RowBatch};
+use crate::engine::{Engine, Input};
 use crate::features::FeatureMap;
-use crate::model::ModelShape;
+use crate::scores::Scores;
 use crate::split::{SampleCounts, Split};
 use crate::workload::WorkloadSpec;
 
@@ -24,6 +24,8 @@ pub struct ClickTrainer {
     features: FeatureMap,
     engine: Box<dyn Engine>,
     batch: Loaded,
+    /// Of the evaluation under way.
+    scores: Scores,
 }
 
 /// The loaded batch, and the buffers it is made in.
@@ -39,7 +41,6 @@ struct Loaded {
     touched: Vec<u64>,
     /// Which of `touched` each of `ids` is.
     index: Vec<i32>,
-    losses: Vec<f32>,
 }
 
 impl ClickTrainer {
@@ -48,7 +49,7 @@ impl ClickTrainer {
     ///
     /// # Errors
     /// If a setting cannot be used or the data cannot be read.
-    pub fn open(spec: &WorkloadSpec, seed: Seed) -> Result<Self, OpenError> {
+    pub fn open(spec: &WorkloadSpec, seed: Seed) -> Result<Self, DatasetError> {
         Self::open_announced(spec, seed, &mut |_| {})
     }
 
@@ -60,31 +61,34 @@ impl ClickTrainer {
     pub fn open_announced(
         spec: &WorkloadSpec,
         seed: Seed,
-        announce: &mut dyn FnMut(&Notice),
-    ) -> Result<Self, OpenError> {
+        announce: &mut dyn FnMut(&UnpackNotice),
+    ) -> Result<Self, DatasetError> {
         let (data, split) = spec.open_data(seed, announce)?;
         let features = FeatureMap::new(data.schema(), spec.rows_per_field);
-        let shape = ModelShape {
-            fields: features.fields(),
-            embedding: spec.embedding,
-            hidden: spec.hidden.clone(),
-            cin: spec.cin.clone(),
-        };
-        let engine = engine::build(spec.model, &shape, spec.device);
-        let layout = ParamLayout {
-            dense_len: engine.layout().len(),
-            table: Some(TableSpec {
-                rows: spec.rows_per_field * features.fields() as u64,
-                dim: shape.row_dim(),
-                init_scale: INIT_SCALE,
-            }),
-        };
-        Ok(Self { layout, data, split, features, engine, batch: Loaded::default() })
+        let shape = spec.shape(features.fields());
+        let engine = (spec.model.build)(&shape, spec.device);
+        let rows = spec.rows_per_field * features.fields() as u64;
+        let table = TableSpec::new("embedding", rows, shape.row_dim(), INIT_SCALE);
+        let layout = ParamLayout::new(engine.layout().groups(), vec![table])?;
+        Ok(Self {
+            layout,
+            data,
+            split,
+            features,
+            engine,
+            batch: Loaded::default(),
+            scores: Scores::default(),
+        })
     }
 
     /// How many samples there are, and where those for evaluation come from.
     pub fn counts(&self) -> SampleCounts {
         self.split.counts()
+    }
+
+    /// Labels and predicted probabilities of the samples evaluated since the evaluation began.
+    pub const fn scores(&self) -> &Scores {
+        &self.scores
     }
 
     /// Reads the rows that `self.batch.row_numbers` names; `sample` says which sample each one is.
@@ -101,9 +105,9 @@ impl ClickTrainer {
         Ok(&batch.touched)
     }
 
-    fn input<'a>(&'a self, dense: &'a [f32], rows: &'a [f32]) -> Result<Input<'a>, TrainError> {
-        let dim = self.layout.table.map_or(0, |table| table.dim);
-        let wanted = (self.layout.dense_len, self.batch.touched.len() * dim);
+    fn input<'a>(&'a self, params: Params<'a>) -> Result<Input<'a>, TrainError> {
+        let (dense, rows) = (params.dense.host()?, params.rows.host()?);
+        let wanted = (self.layout.dense_len(), self.layout.rows_len(&self.batch.touched));
         if (dense.len(), rows.len()) != wanted {
             return Err(TrainError::Model(format!(
                 "given {} dense and {} row values where the loaded batch needs {} and {}",
@@ -174,37 +178,36 @@ impl Trainer for ClickTrainer {
 
     fn forward_backward(
         &mut self,
-        dense: &[f32],
-        rows: &[f32],
-        gradient: &mut Gradient,
+        params: Params<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError> {
-        let mut losses = std::mem::take(&mut self.batch.losses);
-        losses.clear();
-        let input = self.input(dense, rows)?;
+        let input = self.input(params)?;
         let samples = input.labels.len();
         if samples == 0 {
-            gradient.dense.clear();
-            gradient.dense.resize(self.layout.dense_len, 0.0);
-            gradient.rows.clear();
-        } else {
-            self.engine.forward_backward(input, gradient, &mut losses)?;
+            sink.all(&self.layout, &vec![0.0; self.layout.dense_len()], &[])?;
+            return Ok(StepStats::default());
         }
-        let loss_sum = losses.iter().map(|loss| f64::from(*loss)).sum::<f64>();
-        self.batch.losses = losses;
-        let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
-        if !(loss_sum.is_finite() && is_finite(&gradient.dense) && is_finite(&gradient.rows)) {
-            return Err(TrainError::Diverged { loss: loss_sum, samples });
-        }
+        let loss_sum = self.engine.forward_backward(input, sink)?;
         Ok(StepStats { loss_sum, samples: samples as u64 })
     }
 
-    fn evaluate(&mut self, dense: &[f32], rows: &[f32], into: &mut Evaluation) -> Result<(), TrainError> {
-        let input = self.input(dense, rows)?;
+    fn begin_evaluation(&mut self) {
+        self.scores = Scores::default();
+    }
+
+    fn evaluate(&mut self, params: Params<'_>, _metrics: &mut Metrics) -> Result<(), TrainError> {
+        let mut scores = std::mem::take(&mut self.scores);
+        let input = self.input(params)?;
         if !input.labels.is_empty() {
-            self.engine.predict(input, &mut into.probabilities)?;
-            into.labels.extend_from_slice(input.labels);
+            self.engine.predict(input, &mut scores.probabilities)?;
+            scores.labels.extend_from_slice(input.labels);
         }
+        self.scores = scores;
         Ok(())
+    }
+
+    fn end_evaluation(&mut self, metrics: &mut Metrics) -> Result<(), TrainError> {
+        Ok(self.scores.record(metrics)?)
     }
 }
 

@@ -1,19 +1,19 @@
 //! What to train on what: the settings of a job that concern the model and its data.
 
-use antdt_core::{InvalidValue, OptimizerSpec, Seed};
-use antdt_data::{Cache, Notice};
+use antdt_core::{InvalidValue, Seed};
+use antdt_data::{Cache, UnpackNotice};
 
 use crate::data::synthetic::Clicks;
-use crate::data::{DataSource, Dataset, Format, OpenError, Opening, StoredRows};
+use crate::data::{DataSource, Dataset, DatasetError, Format, Opening, StoredRows};
 use crate::device::Device;
-use crate::model::ModelKind;
+use crate::model::{Model, ModelShape};
 use crate::split::{SampleCounts, Split, share};
 
 /// A model and its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadSpec {
     /// The model.
-    pub model: ModelKind,
+    pub model: Model,
     /// Where its rows come from.
     pub data: DataSource,
     /// How the rows are written; `None` detects it. Without meaning for synthetic rows.
@@ -30,7 +30,7 @@ pub struct WorkloadSpec {
     pub hidden: Vec<usize>,
     /// Feature maps of each layer of the compressed interaction network of xDeepFM.
     pub cin: Vec<usize>,
-    /// Where to compute.
+    /// Device that the model computes on.
     pub device: Device,
     /// Where row indexes, and copies of files that cannot be read by range, are kept; `None` is the user's own folder
     /// (see [`Cache::of_user`]). Without meaning for synthetic rows.
@@ -41,7 +41,7 @@ pub struct WorkloadSpec {
 
 impl WorkloadSpec {
     /// The model on the data, everything else at its default.
-    pub fn new(model: ModelKind, data: DataSource) -> Self {
+    pub fn new(model: Model, data: DataSource) -> Self {
         Self {
             model,
             data,
@@ -79,25 +79,24 @@ impl WorkloadSpec {
         if self.hidden.contains(&0) {
             return Err(InvalidValue::new("hidden", 0, "at least 1 unit in each layer"));
         }
-        if self.model == ModelKind::XDeepFm && (self.cin.is_empty() || self.cin.contains(&0)) {
-            return Err(InvalidValue::new(
-                "cin",
-                format!("{:?}", self.cin),
-                "one or more layers of at least 1",
-            ));
-        }
+        (self.model.check)(&self.shape(1))?;
         if let DataSource::Synthetic { rows: 0 } = self.data {
             return Err(InvalidValue::new("data", &self.data, "at least 1 row"));
         }
         Ok(())
     }
 
+    /// The sizes of the model's layers for samples of so many fields.
+    pub(crate) fn shape(&self, fields: usize) -> ModelShape {
+        ModelShape { fields, embedding: self.embedding, hidden: self.hidden.clone(), cin: self.cin.clone() }
+    }
+
     /// Opens the data set and splits it. `announce` is told of files that have to be copied first.
     pub(crate) fn open_data(
         &self,
         seed: Seed,
-        announce: &mut dyn FnMut(&Notice),
-    ) -> Result<(Box<dyn Dataset>, Split), OpenError> {
+        announce: &mut dyn FnMut(&UnpackNotice),
+    ) -> Result<(Box<dyn Dataset>, Split), DatasetError> {
         self.validate()?;
         match &self.data {
             DataSource::Synthetic { rows } => {
@@ -125,15 +124,16 @@ impl WorkloadSpec {
 ///
 /// # Errors
 /// If a setting cannot be used or the data cannot be read.
-pub fn count_rows(spec: &WorkloadSpec) -> Result<SampleCounts, OpenError> {
+pub fn count_rows(spec: &WorkloadSpec) -> Result<SampleCounts, DatasetError> {
     // The seed decides which rows are held out, not how many.
     spec.open_data(Seed::default(), &mut |_| {}).map(|(_, split)| split.counts())
 }
 
-/// The optimizer that suits both models.
-pub const fn optimizer_default() -> OptimizerSpec {
-    OptimizerSpec::Adagrad { learning_rate: 0.02, epsilon: 1e-6 }
-}
+/// The optimizer that suits both models, by its name in `antdt-model`.
+pub const OPTIMIZER_DEFAULT: &str = "adagrad";
+
+/// The learning rate that suits both models with that optimizer.
+pub const LEARNING_RATE_DEFAULT: f32 = 0.02;
 
 /// The global batch size that suits both models, in samples.
 pub const fn global_batch_size_default() -> u64 {

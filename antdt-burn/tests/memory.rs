@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use antdt_agent::Trainer;
-use antdt_burn::{Cache, ClickTrainer, DataSource, ModelKind, WorkloadSpec};
+use antdt_burn::{Cache, ClickTrainer, DataSource, WorkloadSpec, model::deepfm};
 use antdt_core::{Permutation, SampleRange, Seed};
 
 /// Rows that are generated; files repeat them.
@@ -37,7 +37,7 @@ fn write(path: &Path, rows: &[u8], len_bytes: usize) {
 
 /// Opens a file as a worker does and loads shards from one end of it to the other, then held-out rows.
 fn work(path: &Path, cache: &Path) -> u64 {
-    let mut spec = WorkloadSpec::new(ModelKind::DeepFm, DataSource::Path(path.into()));
+    let mut spec = WorkloadSpec::new(deepfm::MODEL, DataSource::Path(path.into()));
     spec.cache = Some(Cache::at(cache));
     spec.read_budget_bytes = BUDGET_BYTES;
     spec.rows_per_field = 16;
@@ -63,7 +63,7 @@ fn work(path: &Path, cache: &Path) -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_file() {
     if peak_bytes().is_none() {
-        println!("skipped: this system does not tell the memory of a process");
+        println!("skipped, not here: this system does not tell the memory of a process");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -3,12 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use antdt_agent::{Evaluation, Gradient, Trainer};
+use antdt_agent::{Gradient, Params, Trainer};
 use antdt_burn::flat;
-use antdt_burn::model::{ClickModel, DeepFm, ModelShape, XDeepFm};
-use antdt_burn::{ClickTrainer, DataSource, ModelKind, WorkloadSpec, optimizer_default};
-use antdt_core::{OptimizerSpec, Permutation, Seed};
-use antdt_model::{Replica, SparseGradient};
+use antdt_burn::model::deepfm::{self, DeepFm};
+use antdt_burn::model::xdeepfm::{self, XDeepFm};
+use antdt_burn::model::{ClickModel, ModelShape};
+use antdt_burn::{ClickTrainer, DataSource, LEARNING_RATE_DEFAULT, Model, OPTIMIZER_DEFAULT, WorkloadSpec};
+use antdt_core::{Metrics, Permutation, Seed};
+use antdt_model::{Replica, SparseGradient, UpdateRule};
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module, ModuleDisplay, Param};
 use burn::nn::loss::BinaryCrossEntropyLossConfig;
@@ -29,8 +31,12 @@ struct Plain<B: burn::tensor::backend::Backend, M> {
     model: M,
 }
 
-fn spec(model: ModelKind) -> WorkloadSpec {
+fn spec(model: Model) -> WorkloadSpec {
     WorkloadSpec { rows_per_field: 40, ..WorkloadSpec::new(model, DataSource::Synthetic { rows: SAMPLES }) }
+}
+
+fn rule() -> UpdateRule {
+    UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT).unwrap()
 }
 
 /// The batches that both sides train, in order.
@@ -47,15 +53,15 @@ fn batches() -> Vec<Vec<u64>> {
 /// Mean loss of each step, trained through AntDT's parts.
 fn losses_of_antdt(trainer: &mut ClickTrainer) -> Vec<f64> {
     let dense = trainer.initial_dense(SEED);
-    let mut replica = Replica::new(trainer.layout(), optimizer_default(), SEED, dense).unwrap();
-    let (mut gradient, mut rows) = (Gradient::default(), Vec::new());
+    let mut replica = Replica::new(trainer.layout(), &rule(), SEED, dense).unwrap();
+    let (mut gradient, mut rows) = (Gradient::new(trainer.layout()), Vec::new());
     batches()
         .iter()
         .map(|batch| {
             let touched = trainer.load(batch).unwrap().to_vec();
             rows.clear();
             replica.gather(&touched, &mut rows).unwrap();
-            let stats = trainer.forward_backward(replica.dense(), &rows, &mut gradient).unwrap();
+            let stats = gradient.compute(trainer, replica.dense(), &rows).unwrap();
             let sparse = SparseGradient { rows: touched, values: gradient.rows.clone() };
             replica.apply(&gradient.dense, &sparse, stats.samples).unwrap();
             stats.loss_sum / stats.samples as f64
@@ -69,9 +75,9 @@ where
     M: ClickModel<B> + AutodiffModule<B, InnerModule: ModuleDisplay> + ModuleDisplay,
 {
     let device = Default::default();
-    let table = trainer.layout().table.unwrap();
+    let table = trainer.layout().tables()[0].clone();
     let dense = trainer.initial_dense(SEED);
-    let replica = Replica::new(trainer.layout(), optimizer_default(), SEED, dense.clone()).unwrap();
+    let replica = Replica::new(trainer.layout(), &rule(), SEED, dense.clone()).unwrap();
     let mut values = Vec::new();
     replica.gather(&(0..table.rows).collect::<Vec<_>>(), &mut values).unwrap();
     let table_rows = usize::try_from(table.rows).unwrap();
@@ -80,9 +86,8 @@ where
         Param::from_tensor(Tensor::from_data(TensorData::new(values, [table_rows, table.dim]), &device));
     let mut plain = Plain { embedding, model: flat::load::<B, M>(model, &dense, &device) };
 
-    let OptimizerSpec::Adagrad { learning_rate, epsilon } = optimizer_default() else {
-        panic!("the comparison is written for Adagrad");
-    };
+    assert_eq!(rule().optimizer.name(), "adagrad", "the comparison is written for it");
+    let epsilon = rule().optimizer.settings()["epsilon"].parse().unwrap();
     let mut optimizer = AdaGradConfig::new().with_epsilon(epsilon).init::<B, Plain<B, M>>();
     let loss_of = BinaryCrossEntropyLossConfig::new().with_logits(true).init::<B>(&device);
     batches()
@@ -95,7 +100,7 @@ where
             let loss = loss_of.forward(plain.model.logits(plain.embedding.forward(index)), labels);
             let value = f64::from(loss.clone().into_scalar());
             let gradients = GradientsParams::from_grads(loss.backward(), &plain);
-            plain = optimizer.step(f64::from(learning_rate), plain.clone(), gradients);
+            plain = optimizer.step(f64::from(rule().rate), plain.clone(), gradients);
             value
         })
         .collect()
@@ -104,14 +109,17 @@ where
 /// Table rows `[samples, fields]` and labels, through the trainer's public face: one sample alone touches one row for
 /// each field, in the order of the fields.
 fn rows_and_labels(trainer: &mut ClickTrainer, batch: &[u64]) -> (Vec<i64>, Vec<i64>) {
-    let (dense, dim) = (vec![0.0; trainer.layout().dense_len], trainer.layout().table.unwrap().dim);
-    let (mut index, mut evaluation) = (Vec::new(), Evaluation::default());
+    let (dense, dim) = (vec![0.0; trainer.layout().dense_len()], trainer.layout().tables()[0].dim);
+    let mut index = Vec::new();
+    trainer.begin_evaluation();
     for sample in batch {
         let touched = trainer.load(&[*sample]).unwrap().to_vec();
         index.extend(touched.iter().map(|row| i64::try_from(*row).unwrap()));
-        trainer.evaluate(&dense, &vec![0.0; touched.len() * dim], &mut evaluation).unwrap();
+        trainer
+            .evaluate(Params::host(&dense, &vec![0.0; touched.len() * dim]), &mut Metrics::default())
+            .unwrap();
     }
-    (index, evaluation.labels.iter().map(|label| i64::from(*label > 0.5)).collect())
+    (index, trainer.scores().labels.iter().map(|label| i64::from(*label > 0.5)).collect())
 }
 
 fn compare(antdt: &[f64], burn: &[f64]) {
@@ -129,7 +137,7 @@ fn shape(spec: &WorkloadSpec) -> ModelShape {
 
 #[test]
 fn deepfm_learns_as_in_a_plain_burn_loop() {
-    let spec = spec(ModelKind::DeepFm);
+    let spec = spec(deepfm::MODEL);
     let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
     let model = DeepFm::<B>::new(&shape(&spec), &Default::default());
     compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));
@@ -137,7 +145,7 @@ fn deepfm_learns_as_in_a_plain_burn_loop() {
 
 #[test]
 fn xdeepfm_learns_as_in_a_plain_burn_loop() {
-    let spec = spec(ModelKind::XDeepFm);
+    let spec = spec(xdeepfm::MODEL);
     let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
     let model = XDeepFm::<B>::new(&shape(&spec), &Default::default());
     compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));

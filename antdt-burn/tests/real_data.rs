@@ -5,34 +5,31 @@
 
 use std::path::PathBuf;
 
-use antdt_agent::{Evaluation, Gradient, Trainer};
+use antdt_agent::{Gradient, Params, Trainer};
 use antdt_burn::{
-    Cache, ClickTrainer, Clicks, DataSource, EvalRows, ModelKind, WorkloadSpec, count_rows,
-    global_batch_size_default, optimizer_default,
+    Cache, ClickTrainer, Clicks, DataSource, EvalRows, LEARNING_RATE_DEFAULT, Model, OPTIMIZER_DEFAULT,
+    WorkloadSpec, count_rows, global_batch_size_default,
+    model::{deepfm, xdeepfm},
 };
-use antdt_core::{Permutation, SampleRange, Seed};
-use antdt_model::{Replica, SparseGradient};
+use antdt_core::{Metrics, Permutation, SampleRange, Seed};
+use antdt_model::{Replica, SparseGradient, UpdateRule};
 
 /// The folder of a data set, or a printed reason to skip.
 fn data(name: &str) -> Option<DataSource> {
-    let root = std::env::var_os("ANTDT_DATA").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
-        PathBuf::from,
-    );
-    let path = root.join(name);
-    if path.exists() {
-        Some(DataSource::Path(path))
-    } else {
-        println!("skipped: {} is absent; set ANTDT_DATA", path.display());
-        None
-    }
+    let path = std::env::var_os("ANTDT_DATA").map(|folder| PathBuf::from(folder).join(name));
+    let Some(path) = path.filter(|path| path.exists()) else {
+        println!("skipped: set ANTDT_DATA to a folder that has {name}");
+        return None;
+    };
+    Some(DataSource::Path(path))
 }
 
 /// Trains `epochs` with the defaults, then evaluates. Returns the mean training loss of each epoch, too.
-fn train(trainer: &mut ClickTrainer, seed: Seed, epochs: u64, batch: usize) -> (Vec<f64>, Evaluation) {
+fn train(trainer: &mut ClickTrainer, seed: Seed, epochs: u64, batch: usize) -> (Vec<f64>, Metrics) {
     let dense = trainer.initial_dense(seed);
-    let mut replica = Replica::new(trainer.layout(), optimizer_default(), seed, dense).unwrap();
-    let (mut gradient, mut rows, mut losses) = (Gradient::default(), Vec::new(), Vec::new());
+    let rule = UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT).unwrap();
+    let mut replica = Replica::new(trainer.layout(), &rule, seed, dense).unwrap();
+    let (mut gradient, mut rows, mut losses) = (Gradient::new(trainer.layout()), Vec::new(), Vec::new());
     let count = trainer.train_samples();
     for epoch in 0..epochs {
         let order = Permutation::new(seed.derive_number(epoch), count);
@@ -42,30 +39,32 @@ fn train(trainer: &mut ClickTrainer, seed: Seed, epochs: u64, batch: usize) -> (
             let touched = trainer.load(batch).unwrap().to_vec();
             rows.clear();
             replica.gather(&touched, &mut rows).unwrap();
-            let stats = trainer.forward_backward(replica.dense(), &rows, &mut gradient).unwrap();
+            let stats = gradient.compute(trainer, replica.dense(), &rows).unwrap();
             let sparse = SparseGradient { rows: touched, values: gradient.rows.clone() };
             replica.apply(&gradient.dense, &sparse, stats.samples).unwrap();
             loss += stats.loss_sum;
         }
         losses.push(loss / count as f64);
     }
-    let mut evaluation = Evaluation::default();
+    let mut metrics = Metrics::default();
+    trainer.begin_evaluation();
     let held_out = trainer.eval_samples();
     for start in (0..held_out).step_by(256) {
         let touched =
             trainer.load_eval(SampleRange { start, end: (start + 256).min(held_out) }).unwrap().to_vec();
         rows.clear();
         replica.gather(&touched, &mut rows).unwrap();
-        trainer.evaluate(replica.dense(), &rows, &mut evaluation).unwrap();
+        trainer.evaluate(Params::host(replica.dense(), &rows), &mut metrics).unwrap();
     }
-    (losses, evaluation)
+    trainer.end_evaluation(&mut metrics).unwrap();
+    (losses, metrics)
 }
 
 fn batch_default() -> usize {
     usize::try_from(global_batch_size_default()).unwrap()
 }
 
-fn adult_reaches_its_auc(model: ModelKind, epochs: u64) {
+fn adult_reaches_its_auc(model: Model, epochs: u64) {
     let Some(data) = data("uci_adult") else { return };
     let cache = tempfile::tempdir().unwrap();
     let spec = WorkloadSpec { cache: Some(Cache::at(cache.path())), ..WorkloadSpec::new(model, data) };
@@ -74,19 +73,19 @@ fn adult_reaches_its_auc(model: ModelKind, epochs: u64) {
     let counts = trainer.counts();
     assert_eq!((counts.train + counts.eval, counts.eval_rows), (32_561, EvalRows::HeldOut));
     assert_eq!(counts, count_rows(&spec).unwrap());
-    let (_, evaluation) = train(&mut trainer, seed, epochs, batch_default());
-    let auc = evaluation.auc().unwrap();
+    let (_, metrics) = train(&mut trainer, seed, epochs, batch_default());
+    let auc = metrics.get("auc").unwrap();
     assert!(auc >= 0.90, "{model} reaches only AUC {auc}");
 }
 
 #[test]
 fn deepfm_reaches_auc_0_90_on_adult_in_3_epochs() {
-    adult_reaches_its_auc(ModelKind::DeepFm, 3);
+    adult_reaches_its_auc(deepfm::MODEL, 3);
 }
 
 #[test]
 fn xdeepfm_reaches_auc_0_90_on_adult_in_1_epoch() {
-    adult_reaches_its_auc(ModelKind::XDeepFm, 1);
+    adult_reaches_its_auc(xdeepfm::MODEL, 1);
 }
 
 #[test]
@@ -94,27 +93,27 @@ fn criteo_is_learnt_and_its_3000_rows_are_split_exactly() {
     let Some(data) = data("criteo_1tb_day11_3k") else { return };
     let cache = tempfile::tempdir().unwrap();
     let spec =
-        WorkloadSpec { cache: Some(Cache::at(cache.path())), ..WorkloadSpec::new(ModelKind::DeepFm, data) };
+        WorkloadSpec { cache: Some(Cache::at(cache.path())), ..WorkloadSpec::new(deepfm::MODEL, data) };
     let mut trainer = ClickTrainer::open(&spec, Seed(7)).unwrap();
     let counts = trainer.counts();
     assert_eq!((counts.train, counts.eval), (2400, 600));
-    let (losses, evaluation) = train(&mut trainer, Seed(7), 3, 64);
-    assert_eq!(evaluation.labels.len(), 600);
+    let (losses, metrics) = train(&mut trainer, Seed(7), 3, 64);
+    assert_eq!(trainer.scores().labels.len(), 600);
     assert!(losses[2] < 0.8 * losses[0], "training losses {losses:?}");
     // 3 % of 600 rows are 18 clicks: too few for a tight bound, enough to tell a model from chance.
-    let auc = evaluation.auc().unwrap();
+    let auc = metrics.get("auc").unwrap();
     assert!(auc > 0.55, "AUC {auc}");
 }
 
 #[test]
 fn the_generated_clicks_are_learnt_to_near_their_best_auc() {
     let (rows, seed) = (60_000, Seed(3));
-    let spec = WorkloadSpec::new(ModelKind::DeepFm, DataSource::Synthetic { rows });
+    let spec = WorkloadSpec::new(deepfm::MODEL, DataSource::Synthetic { rows });
     let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
     let end = rows + trainer.eval_samples();
     let best = Clicks::new(seed, end).bayes_auc(SampleRange { start: rows, end }).unwrap();
-    let (_, evaluation) = train(&mut trainer, seed, 2, batch_default());
-    let auc = evaluation.auc().unwrap();
+    let (_, metrics) = train(&mut trainer, seed, 2, batch_default());
+    let auc = metrics.get("auc").unwrap();
     assert!(auc > best - 0.04, "AUC {auc} where {best} can be reached");
     assert!(auc < best + 0.01, "AUC {auc} beats {best}, the best there is: the labels leak");
 }

@@ -19,9 +19,9 @@ use antdt_collective::{AbortHandle, ElementType, Group, JobToken, Listener, Memb
 use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
 use rustix::event::{PollFd, PollFlags, poll};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Fallible<T> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> Fallible<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((word, rest)) if word == "rank" => rank(rest),
@@ -31,7 +31,7 @@ fn main() -> Outcome<()> {
 }
 
 // Starts the ranks and tells each where all listen.
-fn start(arguments: &[String]) -> Outcome<()> {
+fn start(arguments: &[String]) -> Fallible<()> {
     let world: u32 = arguments[0].parse()?;
     let program = std::env::current_exe()?;
     let mut ranks = Vec::new();
@@ -62,7 +62,7 @@ fn start(arguments: &[String]) -> Outcome<()> {
     Ok(())
 }
 
-fn rank(arguments: &[String]) -> Outcome<()> {
+fn rank(arguments: &[String]) -> Fallible<()> {
     let (me, world): (u32, u32) = (arguments[0].parse()?, arguments[1].parse()?);
     let listener = Listener::bind("127.0.0.1:0".parse()?, JobToken::new("rounds"))?;
     let plain = TcpListener::bind("127.0.0.1:0")?;
@@ -139,7 +139,7 @@ fn middle(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-fn cpu_seconds() -> Outcome<f64> {
+fn cpu_seconds() -> Fallible<f64> {
     let stat = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds: f64 = stat.split_whitespace().next().ok_or("no schedstat")?.parse()?;
     Ok(nanoseconds / 1e9)
@@ -161,7 +161,7 @@ fn exchange(sequence: u64, len: usize) -> Exchange {
 }
 
 // The longest of all ranks' times; a barrier as well.
-fn slowest(transport: &mut TcpTransport, sequence: &mut u64, mine: f64) -> Outcome<f64> {
+fn slowest(transport: &mut TcpTransport, sequence: &mut u64, mine: f64) -> Fallible<f64> {
     *sequence += 1;
     let (me, world) = (transport.group().me().0 as usize, transport.group().world() as usize);
     let mut times = vec![0.0; world];
@@ -194,7 +194,7 @@ fn all_reduce(
     sequence: &mut u64,
     source: &[f32],
     target: &mut [f32],
-) -> Outcome<()> {
+) -> Fallible<()> {
     *sequence += 1;
     let (me, world) = (transport.group().me(), transport.group().world());
     let mut call = exchange(*sequence, source.len());
@@ -246,7 +246,7 @@ fn duplex(
     bytes: usize,
     source: &[u8],
     target: &mut [u8],
-) -> Outcome<()> {
+) -> Fallible<()> {
     let (mut sent, mut received) = (0, 0);
     let would_block = |e: io::Error| if e.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(e) };
     while sent < bytes || received < bytes {

@@ -21,7 +21,7 @@ pub enum CollectiveError {
     Timeout {
         /// The late one.
         peer: Holder,
-        /// Where.
+        /// Tag of the call.
         at: Tag,
         /// Since the call began.
         waited: Duration,
@@ -33,7 +33,7 @@ pub enum CollectiveError {
     PeerClosed {
         /// The one that is gone.
         peer: Holder,
-        /// Where.
+        /// Tag of the call.
         at: Tag,
     },
     /// This process, or a peer, gave up.
@@ -41,9 +41,9 @@ pub enum CollectiveError {
     Aborted {
         /// The peer that gave up; `None` for this process's own abort handle.
         by: Option<Holder>,
-        /// On whose account, if it is known.
+        /// Member that caused the failure, if it is known.
         culprit: Option<Holder>,
-        /// Why.
+        /// Reason, in words.
         reason: String,
     },
     /// Two members disagree about the call or the group.
@@ -53,9 +53,9 @@ pub enum CollectiveError {
     Mismatch {
         /// The other one.
         peer: Holder,
-        /// What it does.
+        /// Call of the peer.
         theirs: String,
-        /// What this rank does.
+        /// Call of this rank.
         ours: String,
     },
     /// A newer group exists; this process has missed it.
@@ -66,12 +66,20 @@ pub enum CollectiveError {
         /// The newer one.
         theirs: MembershipVersion,
     },
+    /// A peer is where this transport does not reach.
+    #[error(
+        "{peer} is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
+    )]
+    OtherHost {
+        /// The other one.
+        peer: Holder,
+    },
     /// Bytes were damaged on the way.
     #[error("damaged data from {peer}: {what}")]
     Corrupt {
-        /// From whom.
+        /// Member that sent the message.
         peer: Holder,
-        /// What was wrong.
+        /// Description of the fault.
         what: String,
     },
     /// The call itself cannot be served.
@@ -83,7 +91,7 @@ pub enum CollectiveError {
     /// The operating system refused something on this host.
     #[error("{what}: {kind}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The system's answer.
         kind: io::ErrorKind,
@@ -97,6 +105,11 @@ impl CollectiveError {
         Self::Io { what: format!("{what}: {e}"), kind: e.kind() }
     }
 
+    /// Whether the next group would meet the same error: the call itself, or where the members are, cannot be served.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(self, Self::OtherHost { .. } | Self::Invalid { .. })
+    }
+
     /// The member on whose account the call failed, if it is known: the late, dead or disagreeing one.
     pub const fn culprit(&self) -> Option<Holder> {
         match self {
@@ -105,7 +118,10 @@ impl CollectiveError {
             | Self::Mismatch { peer, .. }
             | Self::Corrupt { peer, .. } => Some(*peer),
             Self::Aborted { culprit, .. } => *culprit,
-            Self::StaleMembership { .. } | Self::Invalid { .. } | Self::Io { .. } => None,
+            Self::StaleMembership { .. }
+            | Self::OtherHost { .. }
+            | Self::Invalid { .. }
+            | Self::Io { .. } => None,
         }
     }
 }

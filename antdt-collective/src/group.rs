@@ -1,4 +1,4 @@
-//! Who reduces together: the members of one membership, in order of rank.
+//! Groups: the members of one membership, in order of rank.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,9 +27,9 @@ impl fmt::Debug for JobToken {
 /// One member: which life of which node, and where its data plane listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Who.
+    /// Node and incarnation.
     pub holder: Holder,
-    /// Where; unused in memory.
+    /// Address that it listens on; unused by transports in memory.
     pub address: SocketAddr,
 }
 
@@ -88,7 +88,7 @@ impl Group {
         self.members.len() as u32
     }
 
-    /// Who has this rank.
+    /// Returns the member with this rank.
     ///
     /// # Panics
     /// If `rank` is not below [`world`](Self::world).

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod element;
+pub mod elements;
 pub mod op;
 
 pub mod kernel;
@@ -30,6 +31,7 @@ pub mod runtime;
 pub use bucket::Buckets;
 pub use compress::{Compression, ErrorFeedback, TopK};
 pub use element::{Element, ElementType};
+pub use elements::{Elements, ElementsMut};
 pub use error::CollectiveError;
 pub use group::{Group, JobToken, Member};
 pub use lanes::{Lanes, Verdict};
@@ -39,6 +41,6 @@ pub use weighted::WeightedMean;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    AbortHandle, Buffer, Communicator, CommunicatorConfig, Compressor, History, Listener, MemTransport,
-    MixedTransport, Reducer, ScheduledCommunicator, TcpTransport, Transport,
+    AbortHandle, Communicator, CommunicatorBuffer, CommunicatorConfig, Compressor, History, Listener,
+    MemTransport, MixedTransport, Reducer, ScheduledCommunicator, TcpTransport, Transport,
 };

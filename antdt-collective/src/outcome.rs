@@ -1,23 +1,23 @@
 //! What became of a call that some members finished and others did not.
 //!
 //! In a unanimous call every member first makes the result, out of place, then tells the others that it has it, and takes
-//! it over once all have told. So whoever took it over knows that everybody has it. A member whose call breaks off after
+//! it over once all have told. So a member that took it over knows that all members have it. A member whose call breaks off after
 //! it has made its result cannot know more: its call is open. The next group decides: if any of its members took the
 //! result over, all that hold it do; if none did, all drop it, and the call is made again. A member that died, or was
 //! left out, may have decided otherwise; it comes back as a new life without a past.
 //!
-//! Source: two-phase commit without a coordinator among those whom the membership calls alive; our design.
+//! Source: two-phase commit without a coordinator among the members that are alive; our design.
 
 /// What a member says of itself when a group is formed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct CallState {
     /// Calls whose result it has taken over; `None` for a member without a past.
     pub committed: Option<u64>,
     /// Whether it holds the result of the call after these and does not know whether it counts.
     pub open: bool,
 }
 
-/// What became of a member's last call.
+/// Fate of a member's last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
     /// Nothing was open, and all members stand at the same call.
@@ -28,16 +28,16 @@ pub enum Resolution {
     RolledBack,
     /// The others have taken over results that this member does not hold: it needs their state, and counts on from there.
     Behind {
-        /// How many.
+        /// Number of missed calls.
         missed: u64,
     },
 }
 
-impl Standing {
+impl CallState {
     /// Length of [`encode`](Self::encode)'s bytes.
     pub const LEN: usize = 16;
 
-    /// On the wire.
+    /// Encodes the value for the wire.
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.committed.unwrap_or(0).to_le_bytes());
@@ -54,8 +54,8 @@ impl Standing {
 }
 
 /// What becomes of `mine`, and how many calls are committed from now on, when `all` members, this one among them, meet.
-pub fn resolve(mine: Standing, all: &[Standing]) -> (Resolution, u64) {
-    let last = all.iter().filter_map(|standing| standing.committed).max().unwrap_or(0);
+pub fn resolve(mine: CallState, all: &[CallState]) -> (Resolution, u64) {
+    let last = all.iter().filter_map(|state| state.committed).max().unwrap_or(0);
     let resolution = match mine.committed {
         // Without a past there is nothing to miss where nobody has one.
         None if last == 0 => Resolution::Level,
@@ -76,15 +76,15 @@ mod tests {
 
     use super::*;
 
-    const fn standing(committed: u64, open: bool) -> Standing {
-        Standing { committed: Some(committed), open }
+    const fn state(committed: u64, open: bool) -> CallState {
+        CallState { committed: Some(committed), open }
     }
 
-    const NEW: Standing = Standing { committed: None, open: false };
+    const NEW: CallState = CallState { committed: None, open: false };
 
     #[test]
     fn one_that_took_the_result_over_decides_for_all_that_hold_it() {
-        let all = [standing(4, true), standing(5, false), standing(4, true), NEW];
+        let all = [state(4, true), state(5, false), state(4, true), NEW];
         assert_eq!(resolve(all[0], &all), (Resolution::Committed, 5));
         assert_eq!(resolve(all[1], &all), (Resolution::Level, 5));
         assert_eq!(resolve(NEW, &all), (Resolution::Behind { missed: 5 }, 5));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_nobody_took_over_counts_nowhere() {
-        let all = [standing(4, true), standing(4, false), NEW];
+        let all = [state(4, true), state(4, false), NEW];
         assert_eq!(resolve(all[0], &all), (Resolution::RolledBack, 4));
         assert_eq!(resolve(all[1], &all), (Resolution::Level, 4));
         assert_eq!(resolve(NEW, &[NEW, NEW]), (Resolution::Level, 0));
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn a_member_that_missed_more_than_it_holds_is_told() {
-        let all = [standing(4, true), standing(6, false)];
+        let all = [state(4, true), state(6, false)];
         assert_eq!(resolve(all[0], &all), (Resolution::Behind { missed: 2 }, 6));
-        let all = [standing(4, false), standing(5, false)];
+        let all = [state(4, false), state(5, false)];
         assert_eq!(resolve(all[0], &all), (Resolution::Behind { missed: 1 }, 5));
     }
 
@@ -119,22 +119,22 @@ mod tests {
                 // 0: before the result, 1: has it, 2 and 3: took it over, which needs that all have it.
                 let whole = breaks == 0;
                 let all_hold = whole || progress.iter().all(|p| *p >= 1);
-                let standings: Vec<Standing> = (0..4)
+                let states: Vec<CallState> = (0..4)
                     .map(|i| {
                         let takes = whole || all_hold && progress[i] >= 2;
-                        Standing {
+                        CallState {
                             committed: Some(committed[i] + u64::from(takes)),
                             open: !takes && progress[i] >= 1,
                         }
                     })
                     .collect();
                 let survivors: Vec<usize> = (0..4).filter(|i| alive >> i & 1 == 1).collect();
-                let met: Vec<Standing> = survivors.iter().map(|i| standings[*i]).collect();
+                let met: Vec<CallState> = survivors.iter().map(|i| states[*i]).collect();
                 let before = committed[survivors[0]];
                 let mut resolutions = Vec::new();
-                for standing in &met {
-                    let (resolution, last) = resolve(*standing, &met);
-                    let taken = standing.committed.unwrap() + u64::from(resolution == Resolution::Committed);
+                for state in &met {
+                    let (resolution, last) = resolve(*state, &met);
+                    let taken = state.committed.unwrap() + u64::from(resolution == Resolution::Committed);
                     prop_assert_eq!(taken, last, "{:?}", resolution);
                     let is_behind = matches!(resolution, Resolution::Behind { .. });
                     prop_assert!(!is_behind, "{:?}", met);
@@ -147,9 +147,9 @@ mod tests {
         }
 
         #[test]
-        fn a_standing_reads_back(count in any::<u64>(), past in any::<bool>(), open in any::<bool>()) {
-            let standing = Standing { committed: past.then_some(count), open };
-            prop_assert_eq!(Standing::decode(&standing.encode()), standing);
+        fn a_call_state_reads_back(count in any::<u64>(), past in any::<bool>(), open in any::<bool>()) {
+            let state = CallState { committed: past.then_some(count), open };
+            prop_assert_eq!(CallState::decode(&state.encode()), state);
         }
     }
 }

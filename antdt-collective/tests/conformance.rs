@@ -15,3 +15,20 @@ mod shared_memory {
 mod two_hosts {
     antdt_collective::transport_conforms!(antdt_collective::runtime::testing::mixed_members);
 }
+
+// As programs get them by name.
+mod registered {
+    use antdt_collective::runtime::testing::named_members;
+
+    mod auto {
+        antdt_collective::transport_conforms!(|world| super::named_members("auto", world));
+    }
+
+    mod tcp {
+        antdt_collective::transport_conforms!(|world| super::named_members("tcp", world));
+    }
+
+    mod shm {
+        antdt_collective::transport_conforms!(|world| super::named_members("shm", world));
+    }
+}

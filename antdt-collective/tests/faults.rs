@@ -78,11 +78,11 @@ struct Story {
 }
 
 /// The outcome of a call, and the data afterwards; of connecting, without data.
-type Outcome = (Result<(), CollectiveError>, Vec<i64>);
+type CallResult = (Result<(), CollectiveError>, Vec<i64>);
 
 #[derive(Debug)]
 struct Told {
-    outcomes: Vec<Vec<Outcome>>,
+    outcomes: Vec<Vec<CallResult>>,
     struck: bool,
     // Bytes from the lower rank to the higher one, and back, of the struck connection or the first one.
     traffic: [usize; 2],

@@ -7,7 +7,7 @@
 //!
 //! All times are integer nanoseconds, so the answer is exact and the same on every platform. For a time `T` let
 //! `x_i(T)` be the most samples that worker `i` does within `T`. The solver finds the largest `T` with
-//! `sum x_i(T) <= total` and gives the rest, less than one quantum per worker, to those who can take one more by
+//! `sum x_i(T) <= total` and gives the rest, less than one quantum per worker, to workers that can take one more by
 //! `T + 1`: the lowest ids first. That is optimal because each cost depends on one `x_i` only and never falls.
 //!
 //! Cost: O(n · log(granularity · largest sample time)); the search starts at the optimum of the real-valued problem.
@@ -25,7 +25,7 @@ use antdt_core::NodeId;
 /// One worker of the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Which worker; decides ties.
+    /// The worker; the smaller id wins ties.
     pub id: NodeId,
     /// Time per batch whatever its size.
     pub fixed: Duration,
@@ -62,7 +62,7 @@ pub struct Apportionment {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApportionError {
-    /// Nobody to give samples to.
+    /// There is no worker to assign samples to.
     #[error("there is no live worker to share {total} samples")]
     NoWorkers {
         /// Samples to share out.
@@ -71,7 +71,7 @@ pub enum ApportionError {
     /// A worker occurs twice.
     #[error("{node} occurs twice")]
     Duplicate {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// Nothing to share out.
@@ -83,13 +83,13 @@ pub enum ApportionError {
     /// A time per sample that nothing can be computed from.
     #[error("{node} is said to take no time per sample; measure it again")]
     ZeroSampleTime {
-        /// Which worker.
+        /// The worker.
         node: NodeId,
     },
     /// A time that no batch takes.
     #[error("{node} is said to take {time:?} for a sample or a batch; more than a day is not believed")]
     TimeTooLong {
-        /// Which worker.
+        /// The worker.
         node: NodeId,
         /// The time.
         time: Duration,
@@ -97,7 +97,7 @@ pub enum ApportionError {
     /// Bounds the wrong way round.
     #[error("{node} takes batches from {min} to {max} samples; the first must not be above the second")]
     BoundsCrossed {
-        /// Which worker.
+        /// The worker.
         node: NodeId,
         /// Fewest samples.
         min: u32,

@@ -44,23 +44,23 @@ pub enum BudgetRefusal {
     /// It is being restarted.
     #[error("{node} is being restarted already")]
     Running {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// Others are being restarted.
     #[error("{running} nodes are being restarted, at most {most} may be at once")]
     AtOnce {
-        /// How many are.
+        /// Restarts in progress.
         running: usize,
-        /// How many may be.
+        /// Restarts allowed at a time.
         most: usize,
     },
     /// The node's own limit.
     #[error("{node} was restarted {times} times, its limit")]
     Node {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Its restarts.
+        /// Restarts of the node so far.
         times: u32,
     },
     /// The job's limit.
@@ -72,9 +72,9 @@ pub enum BudgetRefusal {
     /// It was restarted a short while ago.
     #[error("{node} was restarted a short while ago; not again before {until}")]
     CoolDown {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// When it may be.
+        /// Earliest time of the next restart.
         until: JobTime,
     },
 }
@@ -119,9 +119,10 @@ impl RestartBudget {
         &self.config
     }
 
-    /// How many more of `workers` workers may be taken away now.
-    pub fn free_at_once(&self, workers: usize) -> usize {
-        self.most_at_once(workers).saturating_sub(self.running.len())
+    /// How many more of `workers` workers may be taken away now, all in one decision.
+    pub fn room(&self, now: JobTime, workers: usize) -> usize {
+        let at_once = self.most_at_once(workers).saturating_sub(self.running.len());
+        at_once.min(self.most_an_hour(workers).saturating_sub(self.last_hour(now)))
     }
 
     /// Whether `node` may be restarted now in a job of `workers` workers.
@@ -139,11 +140,8 @@ impl RestartBudget {
         if now < spent.not_before {
             return Err(BudgetRefusal::CoolDown { node, until: spent.not_before });
         }
-        let percent = usize::try_from(self.config.per_hour_percent).unwrap_or(usize::MAX);
-        let least = usize::try_from(self.config.per_hour_least).unwrap_or(usize::MAX);
-        let per_hour = (workers.saturating_mul(percent) / 100).max(least);
-        let times = self.recent.iter().filter(|start| now.since(**start) < Self::HOUR).count();
-        if times >= per_hour {
+        let times = self.last_hour(now);
+        if times >= self.most_an_hour(workers) {
             return Err(BudgetRefusal::Hour { times });
         }
         let (running, most) = (self.running.len(), self.most_at_once(workers));
@@ -153,7 +151,7 @@ impl RestartBudget {
         Ok(())
     }
 
-    /// A restart begins. Whoever calls this has asked [`allows`](Self::allows).
+    /// Records that a restart begins. The caller has checked [`allows`](Self::allows).
     pub fn started(&mut self, now: JobTime, id: ActionId, target: Holder) {
         self.nodes.entry(target.node).or_default().restarts += 1;
         self.running.insert(id, (target.node, now));
@@ -167,6 +165,17 @@ impl RestartBudget {
             let rest = now.since(start).saturating_mul(self.config.cool_down_factor);
             self.nodes.entry(node).or_default().not_before = now + rest;
         }
+    }
+
+    /// Restarts that began within the last hour.
+    fn last_hour(&self, now: JobTime) -> usize {
+        self.recent.iter().filter(|start| now.since(**start) < Self::HOUR).count()
+    }
+
+    fn most_an_hour(&self, workers: usize) -> usize {
+        let percent = usize::try_from(self.config.per_hour_percent).unwrap_or(usize::MAX);
+        let least = usize::try_from(self.config.per_hour_least).unwrap_or(usize::MAX);
+        (workers.saturating_mul(percent) / 100).max(least)
     }
 
     fn most_at_once(&self, workers: usize) -> usize {

@@ -2,11 +2,17 @@
 //!
 //! Workers push their gradients to all servers, which only buffer them. Then each says "ready" here, with the acks
 //! that are due. When every member is ready the step is committed in one place: the acks go to the ledger and
-//! everyone is told who contributed. The servers apply exactly those pushes when the first pull of the next step
+//! every worker is told the contributors. The servers apply exactly those pushes when the first pull of the next step
 //! brings them the commit. So all servers apply the same set, and a sample is acknowledged if and only if its
-//! gradient is part of a committed step, whoever dies in between.
+//! gradient is part of a committed step, whichever process dies in between.
 //!
-//! Source: our design. TensorFlow's token queue, which silently drops late gradients and hangs when workers leave, is what it avoids.
+//! With backups a step does not wait for its slowest workers: it is committed when all members that may have samples are ready but for
+//! that many, at least one. A push that comes later is in no step: its worker is told the newest commit, and that its own push is
+//! not counted. Since every worker asks about one step until it is answered, it is enough to remember for each member the newest
+//! step that it was counted in; an answer that was lost is given again, whatever was committed since. A step in which a plan may
+//! come into force takes every member, and so do all steps while the caller says so.
+//!
+//! Source: our design; backup workers after Chen et al., 2016 (recalled). TensorFlow's token queue, which silently drops late gradients and hangs when workers leave, is what it avoids.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +29,7 @@ pub enum ReadyError {
         /// The sender.
         holder: Holder,
     },
-    /// The step is not the open one.
+    /// The step is neither the open one nor one that was committed.
     #[error("step {step} was named, but step {open} is open")]
     WrongStep {
         /// The step named.
@@ -33,23 +39,48 @@ pub enum ReadyError {
     },
 }
 
+#[derive(Debug, Clone)]
+struct Member {
+    incarnation: Incarnation,
+    /// What it has ready for the open step.
+    ready: Option<Readiness>,
+    /// The newest plan that it said it holds.
+    plan: PlanVersion,
+    /// The open step when it was told of one last.
+    told: u64,
+    /// The newest step that its push is part of.
+    counted: Option<u64>,
+    /// The newest step at which it was to put a plan in force, and the plan.
+    agreed: Option<(u64, PlanVersion)>,
+}
+
 /// Collects readiness and commits steps.
 #[derive(Debug, Clone, Default)]
 pub struct StepCoordinator {
+    /// Workers that a step need not wait for.
+    backups: usize,
+    /// Every step waits for all, whatever the backups.
+    everyone: bool,
     step: u64,
-    /// The life of each member, and what it has ready for the open step.
-    members: NodeMap<(Incarnation, Option<Readiness>)>,
-    /// Members that are ready for the open step.
-    ready: usize,
+    members: NodeMap<Member>,
+    /// Members that are ready for the open step, with samples and without.
+    ready: (usize, usize),
+    /// Members that hold a newer plan than the one in force.
+    ahead: usize,
     plan: PlanVersion,
     last: Option<StepCommit>,
     last_with_samples: Option<StepCommit>,
 }
 
 impl StepCoordinator {
-    /// A coordinator without members, at step 0.
+    /// A coordinator without members, at step 0, whose steps take every member.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, whose steps wait for all members but `backups` of them.
+    pub fn with_backups(backups: u32) -> Self {
+        Self { backups: backups as usize, ..Self::default() }
     }
 
     /// The open step.
@@ -57,12 +88,23 @@ impl StepCoordinator {
         self.step
     }
 
-    /// Who must be ready for the open step.
+    /// Returns the workers that take the open step.
     pub fn members(&self) -> impl Iterator<Item = Holder> + '_ {
-        self.members.iter().map(|(node, (incarnation, _))| Holder::new(node, *incarnation))
+        self.members.iter().map(|(node, member)| Holder::new(node, member.incarnation))
     }
 
-    /// The newest committed step that changes the parameters: whoever joins passes it on to the servers, so that it
+    /// Returns the members that know of the newest commit. Right after it, they are those that were ready for it: tell them.
+    pub fn informed(&self) -> impl Iterator<Item = Holder> + '_ {
+        let informed = self.members.iter().filter(|(_, member)| member.told == self.step);
+        informed.map(|(node, member)| Holder::new(node, member.incarnation))
+    }
+
+    /// Whether a worker is a member and knows of the newest commit.
+    pub fn is_informed(&self, holder: Holder) -> bool {
+        self.member(holder).is_some_and(|member| member.told == self.step)
+    }
+
+    /// The newest committed step that changes the parameters: a joining worker passes it on to the servers, so that it
     /// does not compute on the parameters before it.
     ///
     /// One is enough. A step with samples needs contributors, and each of them brought the one before to all servers
@@ -71,77 +113,133 @@ impl StepCoordinator {
         self.last_with_samples.as_ref()
     }
 
+    /// Has every step wait for all members, or no longer. Then ask [`commit`](Self::commit).
+    pub const fn take_everyone(&mut self, everyone: bool) {
+        self.everyone = everyone;
+    }
+
     /// Takes a worker in, from the open step on. Older lives of its node are put out.
     pub fn join(&mut self, holder: Holder) {
-        if !self.is_member(holder) {
-            let older = self.members.insert(holder.node, (holder.incarnation, None));
-            self.ready -= usize::from(older.is_some_and(|(_, ready)| ready.is_some()));
+        if self.member(holder).is_some() {
+            return;
         }
+        if let Some(older) = self.members.get(holder.node) {
+            self.remove(Holder::new(holder.node, older.incarnation));
+        }
+        let member = Member {
+            incarnation: holder.incarnation,
+            ready: None,
+            plan: PlanVersion(0),
+            told: self.step,
+            counted: None,
+            agreed: None,
+        };
+        self.members.insert(holder.node, member);
     }
 
     /// Puts a worker out: it died or left. What it had ready for the open step is not part of it.
     pub fn remove(&mut self, holder: Holder) {
-        if self.is_member(holder) {
-            let member = self.members.remove(holder.node);
-            self.ready -= usize::from(member.is_some_and(|(_, ready)| ready.is_some()));
+        if self.member(holder).is_some()
+            && let Some(member) = self.members.remove(holder.node)
+        {
+            self.count(member.ready.as_ref(), None);
+            self.ahead -= usize::from(member.plan > self.plan);
         }
     }
 
-    fn is_member(&self, holder: Holder) -> bool {
-        self.members.get(holder.node).is_some_and(|(incarnation, _)| *incarnation == holder.incarnation)
+    fn member(&self, holder: Holder) -> Option<&Member> {
+        self.members.get(holder.node).filter(|member| member.incarnation == holder.incarnation)
     }
 
-    /// A worker's push is on all servers.
+    /// One member's readiness becomes another.
+    fn count(&mut self, before: Option<&Readiness>, after: Option<&Readiness>) {
+        let is = |ready: Option<&Readiness>, with: bool| {
+            usize::from(ready.is_some_and(|ready| (ready.samples > 0) == with))
+        };
+        self.ready.0 = self.ready.0 + is(after, true) - is(before, true);
+        self.ready.1 = self.ready.1 + is(after, false) - is(before, false);
+    }
+
+    /// A worker's push is on all servers, or a server refused it because its step is over.
     ///
-    /// Returns the commit at once if the step is the newest committed one: the answer was lost on its way.
-    /// Otherwise ask [`commit`](Self::commit).
+    /// Returns the answer at once if the step is over: the newest commit, and whether the push is part of the step that was asked
+    /// for. The worker comes late, or its answer was lost on its way. Otherwise ask [`commit`](Self::commit).
     ///
     /// # Errors
-    /// If the sender is not a member or names a step that is neither open nor just committed.
+    /// If the sender is not a member, names a step that is not open yet, or, where every step waits for every member, one before the
+    /// newest committed one.
     pub fn ready(
         &mut self,
         holder: Holder,
         step: u64,
         readiness: Readiness,
-    ) -> Result<Option<&StepCommit>, ReadyError> {
+    ) -> Result<Option<StepCommit>, ReadyError> {
+        let (open, in_force) = (self.step, self.plan);
         let member = self.members.get_mut(holder.node);
-        let Some((_, ready)) = member.filter(|(incarnation, _)| *incarnation == holder.incarnation) else {
+        let Some(member) = member.filter(|member| member.incarnation == holder.incarnation) else {
             return Err(ReadyError::NotAMember { holder });
         };
-        if step + 1 == self.step {
-            return Ok(self.last.as_ref());
+        if step > open || (step + 1 < open && self.backups == 0) {
+            return Err(ReadyError::WrongStep { step, open });
         }
-        if step != self.step {
-            return Err(ReadyError::WrongStep { step, open: self.step });
+        self.ahead -= usize::from(member.plan > in_force);
+        // An old copy takes nothing back.
+        member.plan = member.plan.max(readiness.plan);
+        self.ahead += usize::from(member.plan > in_force);
+        if step < open {
+            member.told = open;
+            let counted = member.counted == Some(step);
+            // The commit that put a plan in force may be an older one, which this worker was not told of.
+            let apply = member.agreed.filter(|(agreed, _)| *agreed == step).map(|(_, plan)| plan);
+            return Ok(self.last.as_ref().map(|last| StepCommit { apply, ..last.answering(step, counted) }));
         }
-        self.ready += usize::from(ready.is_none());
-        *ready = Some(readiness);
+        let before = member.ready.take();
+        self.count(before.as_ref(), Some(&readiness));
+        if let Some(member) = self.members.get_mut(holder.node) {
+            member.ready = Some(readiness);
+        }
         Ok(None)
     }
 
-    /// Commits the open step if every member is ready.
+    /// Commits the open step if enough members are ready. Then tell those that are [`informed`](Self::informed).
     pub fn commit(&mut self) -> Option<StepCommit> {
-        if self.members.is_empty() || self.ready < self.members.len() {
+        let (with_samples, without) = self.ready;
+        // Some of them may turn out to have none.
+        let may_have = self.members.len() - without;
+        let due = match may_have {
+            0 => 0,
+            _ if self.everyone || self.ahead > 0 => may_have,
+            _ => may_have.saturating_sub(self.backups).max(1),
+        };
+        if self.members.is_empty() || with_samples < due {
             return None;
         }
-        self.ready = 0;
-        let ready: Vec<(Holder, Readiness)> = self
-            .members
-            .iter_mut()
-            .filter_map(|(node, (incarnation, ready))| Some((Holder::new(node, *incarnation), ready.take()?)))
-            .collect();
+        let everyone = with_samples + without == self.members.len();
+        self.ready = (0, 0);
+        let step = self.step;
+        let mut ready: Vec<(Holder, Readiness)> = Vec::with_capacity(with_samples + without);
+        for (node, member) in self.members.iter_mut() {
+            let Some(readiness) = member.ready.take() else { continue };
+            member.told = step + 1;
+            if readiness.samples > 0 {
+                member.counted = Some(step);
+            }
+            ready.push((Holder::new(node, member.incarnation), readiness));
+        }
         let samples = ready.iter().map(|(_, r)| r.samples).sum();
-        let end = samples == 0 && ready.iter().all(|(_, r)| r.end_of_data);
+        let end = everyone && samples == 0 && ready.iter().all(|(_, r)| r.end_of_data);
         let lowest = ready.iter().map(|(_, r)| r.plan).min().unwrap_or_default();
-        let agreed = ready.iter().all(|(_, r)| r.plan == lowest) && lowest > self.plan;
+        let agreed = everyone && ready.iter().all(|(_, r)| r.plan == lowest) && lowest > self.plan;
         if agreed {
             self.plan = lowest;
+            self.ahead = self.members.iter().filter(|(_, member)| member.plan > lowest).count();
+            self.members.iter_mut().for_each(|(_, member)| member.agreed = Some((step, lowest)));
         }
         let contributors: BTreeMap<Holder, Vec<Ack>> =
             ready.into_iter().filter(|(_, r)| r.samples > 0).map(|(holder, r)| (holder, r.acks)).collect();
         let contributors = Arc::new(contributors);
-        let commit =
-            StepCommit { step: self.step, contributors, samples, apply: agreed.then_some(lowest), end };
+        let apply = agreed.then_some(lowest);
+        let commit = StepCommit { step, contributors, samples, apply, end, asked: step, counted: false };
         self.step += 1;
         if samples > 0 {
             self.last_with_samples = Some(commit.clone());

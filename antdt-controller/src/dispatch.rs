@@ -6,25 +6,36 @@
 //! * a change of the membership is answered with a plan for the new one at once, which stays on its way until all
 //!   have switched to it or the membership changes again: no other plan would fit;
 //! * restarts keep to the budget, never hit another life than the one that was judged, and never the chief unasked;
+//! * a forecast is compared with the steps that follow, and the policy is told;
 //! * everything that is done goes to the log with its reasons, and so does each kind of reason for doing nothing,
-//!   once between two actions.
+//!   once between two actions;
+//! * in a dry run nothing that the policy decides is done: it goes to the log as what the policy would do, once for as long as it
+//!   would do the same.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use antdt_core::{
-    ActionId, ActionOutcome, Capabilities, ClusterView, Holder, JobTime, Machine, MembershipVersion,
-    NodeAction, NodeId, NodeMap, Plan, PlanVersion, Reason,
+    ActionId, ActionOutcome, Capabilities, ClusterView, Forecast, Holder, JobTime, Machine,
+    MembershipVersion, NodeAction, NodeId, NodeMap, NodeView, Plan, PlanVersion, Reason, StepView,
 };
 
 use crate::apportion::{ApportionError, apportion_evenly};
 use crate::budget::{BudgetConfig, RestartBudget};
-use crate::policy::{Policy, Seat};
+use crate::policy::{Decision, Policy, ProposedAction, Seat, split_by};
 use crate::validate::validate;
 
 /// Kinds of "nothing" that are recorded between two actions: bounds the log of a job in which nothing happens.
 const RECORDED_MAX: usize = 16;
+
+/// Time after which a dry run writes an action down again that the policy had given up meanwhile. 30 s: a policy that wavers does
+/// not fill the log.
+const SAID_AGAIN: Duration = Duration::from_secs(30);
+
+/// Steps under a plan after which its forecast is compared with them. 10: the median of so many is known to a third of the
+/// noise of one.
+const MEASURED_STEPS: u32 = 10;
 
 /// Settings of a [`Dispatcher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +53,8 @@ pub struct DispatcherConfig {
     pub plan_expiry: Duration,
     /// Limits on restarts for slowness.
     pub budget: BudgetConfig,
+    /// Whether what the policy decides is only written down. Plans for a new membership are even then, as without a policy.
+    pub dry_run: bool,
 }
 
 impl DispatcherConfig {
@@ -54,34 +67,39 @@ impl DispatcherConfig {
             first_version: PlanVersion(1),
             plan_expiry: Duration::from_secs(30),
             budget: BudgetConfig::default(),
+            dry_run: false,
         }
     }
 }
 
-/// What was decided.
+/// Decision of a policy, in brief.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decided {
-    /// To do nothing.
+    /// The policy took no action.
     Nothing,
     /// To do nothing, because what the policy asked for would break the job.
     Refused,
-    /// To publish a plan.
+    /// The policy published a plan of this version.
     Plan(PlanVersion),
     /// To restart a life of a node.
     Restart(ActionId, Holder),
+    /// In a dry run: the policy would publish a plan.
+    WouldPlan,
+    /// In a dry run: the policy would restart a life of a node.
+    WouldRestart(Holder),
 }
 
 /// One entry of the log of decisions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
-    /// When.
+    /// Time at which it happened.
     pub at: JobTime,
     /// Name of the policy.
     pub policy: &'static str,
-    /// What.
+    /// The decision.
     pub decided: Decided,
-    /// Why.
+    /// Reasons for the decision.
     pub reasons: Vec<Reason>,
 }
 
@@ -93,14 +111,16 @@ impl DecisionRecord {
             Decided::Refused => "REFUSED",
             Decided::Plan(_) => "ADJUST_BS",
             Decided::Restart(..) => "KILL_RESTART",
+            Decided::WouldPlan => "WOULD_ADJUST_BS",
+            Decided::WouldRestart(_) => "WOULD_KILL_RESTART",
         }
     }
 
-    /// Whom it concerns; `None` for all or nobody.
+    /// Returns the incarnation that the effect concerns; `None` if it concerns all workers or none.
     pub const fn target(&self) -> Option<Holder> {
         match self.decided {
-            Decided::Nothing | Decided::Refused | Decided::Plan(_) => None,
-            Decided::Restart(_, holder) => Some(holder),
+            Decided::Nothing | Decided::Refused | Decided::Plan(_) | Decided::WouldPlan => None,
+            Decided::Restart(_, holder) | Decided::WouldRestart(holder) => Some(holder),
         }
     }
 
@@ -111,7 +131,7 @@ impl DecisionRecord {
     }
 }
 
-/// What the outside must do.
+/// Effect that the driver must carry out.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum DispatchEffect {
@@ -123,6 +143,15 @@ pub enum DispatchEffect {
     Start(NodeAction),
     /// Write this to the log.
     Record(DecisionRecord),
+    /// A plan was in force for long enough: what was expected of it, and what came. Write it to the log.
+    Measured {
+        /// Version of the plan.
+        version: PlanVersion,
+        /// What was expected.
+        forecast: Forecast,
+        /// Median time of the steps under it.
+        step: Duration,
+    },
 }
 
 /// What can happen to a [`Dispatcher`].
@@ -138,6 +167,17 @@ pub enum DispatchEvent {
     ActionEnded(ActionOutcome),
 }
 
+/// An action that a dry run wrote down.
+#[derive(Debug, Clone)]
+struct Said {
+    decided: Decided,
+    /// The node that the action is about, beside its target.
+    about: Option<NodeId>,
+    at: JobTime,
+    /// Whether the policy decided the same at the tick before.
+    stands: bool,
+}
+
 /// Turns a policy's wishes into plans and actions.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
@@ -147,14 +187,20 @@ pub struct Dispatcher {
     membership: MembershipVersion,
     in_force: Option<Plan>,
     /// The plan on its way, and when it expires. `None` for one that answers a change of the membership: the plan
-    /// before it has no batch sizes for these workers, and nobody would make another.
+    /// before it has no batch sizes for these workers, and no other plan would replace it.
     pending: Option<(Plan, Option<JobTime>)>,
     /// The plan withdrawn last: the news that it was applied may have been under way.
     withdrawn: Option<Plan>,
     next_version: PlanVersion,
     next_action: ActionId,
+    /// What is expected of the newest plan, until it was compared with what came.
+    promised: Option<(PlanVersion, Forecast)>,
     /// Kinds of reasons for doing nothing that were recorded since something was done.
     recorded: Vec<Vec<Discriminant<Reason>>>,
+    /// What the policy would do, as far as a dry run wrote it down.
+    said: Vec<Said>,
+    /// The newest decision of the policy, whether it was recorded or not.
+    newest: Option<DecisionRecord>,
     effects: VecDeque<DispatchEffect>,
 }
 
@@ -171,7 +217,10 @@ impl Dispatcher {
             withdrawn: None,
             next_version: config.first_version,
             next_action: ActionId(1),
+            promised: None,
             recorded: Vec::new(),
+            said: Vec::new(),
+            newest: None,
             effects: VecDeque::new(),
         }
     }
@@ -179,6 +228,16 @@ impl Dispatcher {
     /// Name of the policy.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// Whether what the policy decides is only written down.
+    pub const fn is_dry_run(&self) -> bool {
+        self.config.dry_run
+    }
+
+    /// What was decided last, and why. What a policy was not asked about is no decision.
+    pub const fn newest_decision(&self) -> Option<&DecisionRecord> {
+        self.newest.as_ref()
     }
 
     /// The plan that all workers switched to last.
@@ -199,6 +258,7 @@ impl Dispatcher {
     /// Asks the policy what to do, and does it if that breaks nothing.
     pub fn tick(&mut self, now: JobTime, view: &ClusterView) {
         self.expire(now);
+        self.measure(now, view);
         let settled = self.pending.is_none()
             && !view.plan_pending
             && !view.membership_changed
@@ -213,7 +273,9 @@ impl Dispatcher {
             self.record(now, Decided::Refused, reasons);
             return;
         }
-        if !decision.node_actions.is_empty() {
+        if self.config.dry_run {
+            self.say(now, decision);
+        } else if !decision.node_actions.is_empty() {
             // The membership is about to change twice: batch sizes of this tick would be stale.
             for proposed in decision.node_actions {
                 let id = self.next_action;
@@ -229,9 +291,73 @@ impl Dispatcher {
         {
             let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
             self.publish(now, batch_sizes, decision.local_steps, Some(expiry), decision.reasons);
+            self.promised = decision.forecast.map(|forecast| (self.pending_version(), forecast));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
         }
+    }
+
+    /// Writes down what would be done now, unless it was written down and is what would have been done at the tick before.
+    fn say(&mut self, now: JobTime, decision: Decision) {
+        let mut would: Vec<(Decided, Vec<Reason>)> = Vec::new();
+        if !decision.node_actions.is_empty() {
+            let restart = |it: ProposedAction| (Decided::WouldRestart(it.target), vec![it.reason]);
+            would.extend(decision.node_actions.into_iter().map(restart));
+        } else if let Some(sizes) = decision.batch_sizes.or_else(|| self.sizes_to_keep(decision.local_steps))
+        {
+            let mut reasons = decision.reasons;
+            reasons.push(Reason::Other(said_sizes(&sizes)));
+            would.push((Decided::WouldPlan, reasons));
+        } else {
+            self.record(now, Decided::Nothing, decision.reasons);
+        }
+        let before = std::mem::take(&mut self.said);
+        let mut said: Vec<Said> = Vec::new();
+        for (decided, mut reasons) in would {
+            let about = reasons.iter().find_map(Reason::node);
+            let is_same = |it: &&Said| it.decided == decided && it.about == about;
+            let known = before.iter().find(is_same);
+            let known = known.filter(|known| known.stands || now.since(known.at) < SAID_AGAIN);
+            reasons.push(Reason::NotCarriedOut);
+            if known.is_none() {
+                self.record(now, decided, reasons);
+            } else {
+                self.newest = Some(self.decision(now, decided, reasons));
+            }
+            let at = known.map_or(now, |known| known.at);
+            said.push(Said { decided, about, at, stands: true });
+        }
+        let is_given_up =
+            |it: &Said| !said.iter().any(|new| new.decided == it.decided && new.about == it.about);
+        let recent = |it: &Said| now.since(it.at) < SAID_AGAIN;
+        let given_up: Vec<Said> = before.into_iter().filter(|it| is_given_up(it) && recent(it)).collect();
+        said.extend(given_up.into_iter().map(|it| Said { stands: false, ..it }));
+        self.said = said;
+    }
+
+    fn decision(&self, at: JobTime, decided: Decided, reasons: Vec<Reason>) -> DecisionRecord {
+        DecisionRecord { at, policy: self.policy.name(), decided, reasons }
+    }
+
+    fn pending_version(&self) -> PlanVersion {
+        self.pending().map_or(PlanVersion(0), |plan| plan.version)
+    }
+
+    /// Compares the newest plan with its forecast, once there are enough steps under it.
+    fn measure(&mut self, now: JobTime, view: &ClusterView) {
+        let Some((version, forecast)) = self.promised else { return };
+        let under = |step: &StepView| step.plan == version && step.steps >= MEASURED_STEPS;
+        let Some(step) = view.step.filter(under) else { return };
+        self.promised = None;
+        // A worker whose pace changed meanwhile: what came is not the plan's doing.
+        let changed =
+            |node: &NodeView| node.estimate.is_none_or(|it| it.batches < step.steps.min(MEASURED_STEPS));
+        if view.live_workers().any(changed) {
+            return;
+        }
+        let step = step.time;
+        self.effects.push_back(DispatchEffect::Measured { version, forecast, step });
+        self.policy.on_outcome(now, &ActionOutcome::Measured { version, forecast, step });
     }
 
     /// The batch sizes in force, for a plan that only changes the steps between two averages.
@@ -243,7 +369,7 @@ impl Dispatcher {
     /// The membership changed: voids the plan on its way and publishes one for the new membership at once.
     ///
     /// In synchronous training the global batch is shared out by [`Policy::split`]. In asynchronous training
-    /// everyone keeps the share it has among all workers of the job. News of an older membership change nothing.
+    /// every worker keeps its share among all workers of the job. News of an older membership change nothing.
     ///
     /// # Errors
     /// If the global batch cannot be shared out among these workers; there is no plan on its way then, and no more
@@ -259,7 +385,9 @@ impl Dispatcher {
         }
         self.membership = membership;
         self.withdraw(now);
-        let batch_sizes = if self.config.mode.sums_to_global_batch() {
+        let batch_sizes = if self.config.mode.sums_to_global_batch() && self.config.dry_run {
+            split_by(None, self.config.global_batch_size, seats)?
+        } else if self.config.mode.sums_to_global_batch() {
             self.policy.split(self.config.global_batch_size, seats)?
         } else {
             nominal_sizes(&self.config, seats)?
@@ -307,6 +435,7 @@ impl Dispatcher {
         // What an earlier plan said of the steps between averages holds until another plan says something else.
         let local_steps = local_steps.or(self.in_force.as_ref().and_then(|plan| plan.local_steps));
         let plan = Plan::new(version, self.membership, batch_sizes).with_local_steps(local_steps);
+        self.promised = None;
         self.record(now, Decided::Plan(version), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
         self.pending = Some((plan, expiry));
@@ -334,6 +463,11 @@ impl Dispatcher {
     }
 
     fn record(&mut self, at: JobTime, decided: Decided, reasons: Vec<Reason>) {
+        let record = self.decision(at, decided, reasons);
+        if record.reasons != [Reason::Unsettled] {
+            self.newest = Some(record.clone());
+        }
+        let reasons = &record.reasons;
         if matches!(decided, Decided::Nothing | Decided::Refused) {
             let kinds: Vec<Discriminant<Reason>> = reasons.iter().map(discriminant).collect();
             if self.recorded.len() >= RECORDED_MAX || self.recorded.contains(&kinds) {
@@ -343,12 +477,25 @@ impl Dispatcher {
         } else {
             self.recorded.clear();
         }
-        let policy = self.policy.name();
-        self.effects.push_back(DispatchEffect::Record(DecisionRecord { at, policy, decided, reasons }));
+        self.effects.push_back(DispatchEffect::Record(record));
     }
 }
 
-/// The share of each live worker among all workers of the job.
+/// Batch sizes in words, of the first few workers.
+fn said_sizes(sizes: &BTreeMap<NodeId, u32>) -> String {
+    const SHOWN: usize = 8;
+    let mut text = String::from("batch sizes would be");
+    for (at, (node, samples)) in sizes.iter().take(SHOWN).enumerate() {
+        text += &format!("{} {samples} of {node}", if at == 0 { "" } else { "," });
+    }
+    if sizes.len() > SHOWN {
+        text += &format!(" and those of {} more workers", sizes.len() - SHOWN);
+    }
+    text
+}
+
+/// The share of each live worker among the workers that the job began with; one that came later gets as much as the last of
+/// them.
 fn nominal_sizes(config: &DispatcherConfig, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
     if seats.is_empty() {
         return Err(ApportionError::NoWorkers { total: config.global_batch_size });
@@ -360,7 +507,11 @@ fn nominal_sizes(config: &DispatcherConfig, seats: &[Seat]) -> Result<BTreeMap<N
         seat.map_or((node, 0, u32::MAX), |seat| (node, seat.batch_size_min, seat.batch_size_max))
     });
     let mut sizes = apportion_evenly(config.global_batch_size, everyone)?;
+    let share = sizes.values().copied().min().unwrap_or(1);
     sizes.retain(|node, _| seated.contains(*node));
+    for seat in seats.iter().filter(|seat| seat.id.index >= config.workers) {
+        sizes.insert(seat.id, share.clamp(seat.batch_size_min, seat.batch_size_max));
+    }
     Ok(sizes)
 }
 

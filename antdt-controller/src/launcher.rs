@@ -67,7 +67,7 @@ pub struct NodeExit {
     pub signal: Option<i32>,
 }
 
-/// Where a life stands, as far as its launcher knows. It only ever moves down this list.
+/// State of an incarnation, as far as its launcher knows. It only ever moves down this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchStatus {
     /// Asked for, and not yet running: queued, scheduled, or being pulled.
@@ -90,7 +90,7 @@ pub enum LauncherEvent {
     Gone {
         /// The life.
         holder: Holder,
-        /// How it ended.
+        /// Exit of the process.
         exit: NodeExit,
         /// The node's last lines of output, for the message about its failure; empty if the launcher has none.
         tail: Vec<String>,

@@ -3,11 +3,14 @@
 
 pub mod apportion;
 pub mod budget;
+pub mod forecast;
 pub mod policy;
+pub mod speed;
 
 pub mod dispatch;
 pub mod validate;
 
+pub mod clocks;
 pub mod coordinator;
 pub mod membership;
 
@@ -23,6 +26,7 @@ pub mod testing;
 
 pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_evenly};
 pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
+pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
 pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
 pub use launcher::{
@@ -31,7 +35,7 @@ pub use launcher::{
 };
 pub use membership::{Arrival, Formation, Membership};
 pub use placement::{HostRanks, Placement};
-pub use policy::{Decision, Policy, PolicyError, ProposedAction, Seat};
+pub use policy::{Decision, Policy, ProposedAction, Seat};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};
 pub use validate::{Refusal, validate};

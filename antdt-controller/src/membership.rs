@@ -1,14 +1,14 @@
-//! Who is in the job, and who reduces with whom.
+//! The workers of a job, and the groups in which they reduce.
 //!
 //! In the all-reduce mode every step needs every member, so a member that dies or arrives changes the group:
 //! all live workers meet here ([`Membership::join`]), and when the last one has come a new group is formed.
 //!
 //! # What happens to the step that was in flight
 //!
-//! A step ends in two rounds. In the first everyone gets the reduced gradient (*prepared*); in the second everyone
-//! learns that everyone has it (*applied*). A worker contributes to the second round only when it is prepared, so
+//! A step ends in two rounds. In the first every worker gets the reduced gradient (*prepared*); in the second every worker
+//! learns that all have it (*applied*). A worker contributes to the second round only when it is prepared, so
 //! if anyone applied step `S`, all were prepared for `S`. Therefore, with `S` the newest step any survivor has
-//! prepared or applied: **commit `S` if every survivor has it, otherwise nobody applied it, not even the dead, and
+//! prepared or applied: **commit `S` if every survivor has it, otherwise no worker applied it, not even a dead one, and
 //! it is aborted.** Survivors know what the dead contributed to `S`; those samples are settled in the ledger
 //! before the dead node's leases are given to others. So a death neither loses nor repeats a sample, with
 //! respect to the ledger *and* to the model.
@@ -26,7 +26,7 @@
 //! formed. A copy that names an older group is either old: its worker is told of a group that it knows, and ignores
 //! that; or its worker did not hear of the group in force: it is told now, decides the step that was open before as all
 //! others do, and finds for itself whether the group still works. Had it been taken to have come, the step that the group
-//! decided would be decided again, without those who heard of it and died.
+//! decided would be decided again, without the members that heard of it and died.
 //!
 //! Source: our design; the two rounds are those of a two-phase commit whose coordinator is consulted only after a failure.
 
@@ -37,21 +37,21 @@ use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, N
 /// A group that was formed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formation {
-    /// Its version.
+    /// Version of the membership.
     pub version: MembershipVersion,
     /// Members in order of rank.
     pub members: Vec<Holder>,
-    /// Step that members who have it prepared must apply first.
+    /// Step that members with its prepared result must apply first.
     pub commit: Option<u64>,
-    /// Who has the newest model after that; `None` if nobody was ever trained: all start from the seed.
+    /// Rank that has the newest model after that; `None` if no model was trained yet: all start from the seed.
     pub source: Option<Rank>,
     /// Step that follows.
     pub next_step: u64,
     /// Samples of dead members that count as committed, to be settled before `released`.
     pub settled: Vec<Contribution>,
-    /// Dead members whose leases go back to the ledger now.
+    /// Dead members whose leases return to the ledger now.
     pub released: Vec<Holder>,
-    /// A group existed before, and none of those who had its model is left: whatever was trained is gone.
+    /// The model is lost: no member of the group before, which had it, is left.
     pub model_lost: bool,
 }
 
@@ -91,9 +91,9 @@ pub struct Membership {
     /// Members of it that died; their leases are kept until the open step is decided.
     dead: BTreeSet<Holder>,
     waiting: BTreeMap<Holder, Standing>,
-    /// Those who wait and are live.
+    /// Waiting workers that are live.
     waiting_live: usize,
-    /// Those who wait and are not members of the group in force.
+    /// Waiting workers that are not members of the group in force.
     newcomers: usize,
     formed_before: bool,
     /// The newest step in the model that the group in force began with.
@@ -159,7 +159,7 @@ impl Membership {
         (!self.dead.is_empty()).then_some(self.group_version)
     }
 
-    /// Whether the members of the group should meet here after their step: somebody wants to come in.
+    /// Returns whether the members should join again after their step, because a worker waits to be admitted.
     pub fn reform_wanted(&self) -> bool {
         !self.group.is_empty() && self.newcomers > 0
     }
@@ -210,14 +210,19 @@ impl Membership {
         self.version = self.version.next();
     }
 
-    /// A new life of a worker was launched.
+    /// A life of a worker was launched: a new one, or the first of a worker that the job did not have.
     pub fn launched(&mut self, holder: Holder) {
-        if self.nodes.get(holder.node).is_some_and(|(newest, _)| holder.incarnation >= *newest) {
-            self.set(holder, State::Pending);
+        match self.nodes.get(holder.node) {
+            Some((newest, _)) if holder.incarnation < *newest => {}
+            Some(_) => self.set(holder, State::Pending),
+            None => {
+                self.nodes.insert(holder.node, (holder.incarnation, State::Pending));
+                self.pending += 1;
+            }
         }
     }
 
-    /// A life of a worker ended. Returns the lives whose leases can go back to the ledger at once: this one,
+    /// Handles the end of an incarnation of a worker. Returns the incarnations whose leases can go back to the ledger at once: this one,
     /// unless its last step is still to be decided by the survivors of its group.
     pub fn lost(&mut self, holder: Holder) -> Vec<Holder> {
         self.wait_no_more(holder);
@@ -239,12 +244,22 @@ impl Membership {
         Vec::new()
     }
 
-    /// Sends everyone away who waits: there is nothing left to do.
+    /// Forgets the group in force and its model: the next group begins as the first one did. Returns the dead whose leases can
+    /// go back to the ledger.
+    pub fn disband(&mut self) -> Vec<Holder> {
+        self.group.clear();
+        self.newcomers = self.waiting.len();
+        self.formed_before = false;
+        self.decided = None;
+        std::mem::take(&mut self.dead).into_iter().collect()
+    }
+
+    /// Dismisses all waiting workers, when there is nothing left to do.
     pub fn dismiss(&mut self) -> Vec<Holder> {
         self.take_waiting().into_keys().collect()
     }
 
-    /// Forms a group if everyone who should be in it has come.
+    /// Forms a group if all expected members have joined.
     pub fn form(&mut self) -> Option<Formation> {
         // The first group waits for all; later ones go on without those who are being started again, unless nobody
         // else is there: then nobody waits.

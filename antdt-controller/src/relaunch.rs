@@ -8,7 +8,8 @@ use antdt_core::{Exit, Holder, Incarnation, NodeId, Reason};
 /// Limits on starting processes again after they ended by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelaunchConfig {
-    /// New lives of one node after it ended by itself. 3, as `DLRover` has it.
+    /// New lives of one node after it ended by itself, one after the other and without a commit in between. 3, as `DLRover`
+    /// has it, which counts all of them.
     pub max_restarts: u32,
     /// Delay before the second new life of a node; it doubles with each further one. The first comes at once.
     pub delay: Duration,
@@ -35,7 +36,7 @@ pub enum Relaunch {
         holder: Holder,
         /// Wait this long first: a process that ends at once must not end a thousand times a second.
         after: Duration,
-        /// For the log.
+        /// Reason, for the log.
         reason: Reason,
     },
     /// Do not: a new life would end the same way.
@@ -63,12 +64,19 @@ impl RelaunchBudget {
         Self { config, nodes: BTreeMap::new() }
     }
 
-    /// New lives a node got after it ended by itself.
+    /// A node's work is part of the model: what ends it now is not what ended it before.
+    pub fn committed(&mut self, node: NodeId) {
+        if let Some(lives) = self.nodes.get_mut(&node) {
+            lives.restarts = 0;
+        }
+    }
+
+    /// New lives a node got after it ended by itself, since its last commit.
     pub fn restarts(&self, node: NodeId) -> u32 {
         self.nodes.get(&node).map_or(0, |lives| lives.restarts)
     }
 
-    /// A life ended that nobody of us killed. Said twice, it is answered with `Repeated`.
+    /// Decides about an incarnation that ended without an order. A second call for the same one returns `Repeated`.
     pub fn exited(&mut self, holder: Holder, exit: Exit) -> Relaunch {
         let node = holder.node;
         let restarts = match self.nodes.get(&node) {
@@ -122,6 +130,19 @@ mod tests {
         }
         assert!(matches!(budget.exited(life(3), KILLED), Relaunch::Exhausted(_)));
         assert_eq!(budget.restarts(NODE), 3);
+    }
+
+    #[test]
+    fn only_ends_without_a_commit_in_between_count() {
+        let mut budget = RelaunchBudget::default();
+        for incarnation in 0..100 {
+            let Relaunch::Again { after, .. } = budget.exited(life(incarnation), KILLED) else {
+                panic!("given up at life {incarnation}");
+            };
+            assert_eq!(after, Duration::ZERO);
+            budget.committed(NODE);
+        }
+        assert_eq!(budget.restarts(NODE), 0);
     }
 
     #[test]

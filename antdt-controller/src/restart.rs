@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use antdt_core::{ActionId, ActionOutcome, Holder, JobTime, Machine, NodeAction, NodeActionKind};
 
-/// How soon a life that may not be killed now is looked at again. Nobody waits for the restart, and a look costs nothing.
+/// How soon a life that may not be killed now is looked at again. No process waits for the restart, and a check costs nothing.
 const NEEDED_FOR: Duration = Duration::from_secs(1);
 
 /// Limits of the steps.
@@ -43,7 +43,7 @@ impl Default for RestartConfig {
     }
 }
 
-/// Where a restart is.
+/// State of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartState {
     /// The node may finish its batch.
@@ -67,9 +67,9 @@ pub enum RestartEvent {
     Needed(Holder),
     /// It committed its last batch and gave its leases back.
     Drained(Holder),
-    /// Its process ended.
+    /// The process of this incarnation ended.
     Exited(Holder),
-    /// Its process runs.
+    /// The process of this incarnation runs.
     Started(Holder),
     /// Its process could not be started.
     LaunchFailed(Holder),
@@ -77,7 +77,7 @@ pub enum RestartEvent {
     Registered(Holder),
 }
 
-/// What the outside must do.
+/// Effect that the driver must carry out.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RestartEffect {
@@ -124,12 +124,12 @@ impl RestartSaga {
         }
     }
 
-    /// Which action this is.
+    /// Returns the id of the action.
     pub const fn id(&self) -> ActionId {
         self.id
     }
 
-    /// Where it is.
+    /// Returns the state of the restart.
     pub const fn state(&self) -> RestartState {
         self.state
     }

@@ -11,22 +11,22 @@ use crate::policy::Decision;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Batch sizes for somebody who is not a live worker.
+    /// Batch sizes name a node that is not a live worker.
     #[error("batch size for {node}, which is not a live worker")]
     NotAWorker {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
     /// A live worker is left out.
     #[error("no batch size for {node}, a live worker")]
     WorkerLeftOut {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
     /// A batch size the worker does not accept.
     #[error("batch size {samples} for {node}, which takes {min} to {max}")]
     OutOfBounds {
-        /// Who.
+        /// The node.
         node: NodeId,
         /// The batch size.
         samples: u32,
@@ -48,7 +48,7 @@ pub enum Refusal {
     LocalSteps {
         /// The steps asked for.
         steps: u32,
-        /// What the mode takes.
+        /// Steps between averages that the mode allows.
         mode: LocalSteps,
     },
     /// The target of a node action is not a running node.
@@ -68,25 +68,25 @@ pub enum Refusal {
     /// A server cannot be restarted.
     #[error("{node} is a server; its partition of the parameters would be lost")]
     Server {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// The chief may not be restarted.
     #[error("{node} is the chief; restarting it needs the user's word")]
     Chief {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// In all-reduce, nobody else has the model: a replacement that has reported no batch is still to get it.
+    /// In all-reduce, no other worker has the model; a replacement that has reported no batch has yet to get it.
     #[error("nobody but {node} has the model, which would be lost with it")]
     OnlyWorker {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// Two actions on one node.
     #[error("two actions on {node}")]
     Twice {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// More restarts at once than allowed.
@@ -167,7 +167,7 @@ pub fn validate(
         }
         budget.allows(now, node, live.len())?;
     }
-    let (asked, free) = (targets.len(), budget.free_at_once(live.len()));
+    let (asked, free) = (targets.len(), budget.room(now, live.len()));
     if asked > free {
         return Err(Refusal::TooManyAtOnce { asked, free });
     }

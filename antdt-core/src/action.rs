@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
 
-/// A global action: everyone switches to it at one iteration, or nobody does.
+/// A global action: all workers switch to it at one iteration, or none does.
 #[doc(alias = "global action")]
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -52,13 +52,13 @@ pub struct NodeAction {
     pub id: ActionId,
     /// Keyed by incarnation: it can never hit the replacement.
     pub target: Holder,
-    /// What is done.
+    /// Kind of the action.
     pub kind: NodeActionKind,
-    /// Why.
+    /// Reason for the decision.
     pub reason: Reason,
 }
 
-/// What is done to a node.
+/// Kind of an action on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeActionKind {
@@ -71,7 +71,7 @@ pub enum NodeActionKind {
 }
 
 impl NodeActionKind {
-    /// As written in reports.
+    /// Returns the name used in reports.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::KillRestart { .. } => "KILL_RESTART",
@@ -110,6 +110,11 @@ pub enum Reason {
         /// Predicted gain, percent of the step time.
         gain_percent: u32,
     },
+    /// No node is slower than its peers any more, and the batch sizes still say so.
+    AlikeAgain {
+        /// Predicted gain, percent of the step time.
+        gain_percent: u32,
+    },
     /// The membership changed, the batch sizes follow.
     MembershipChanged {
         /// The live workers.
@@ -143,16 +148,42 @@ pub enum Reason {
     NodeLost {
         /// The node.
         node: NodeId,
-        /// How it ended.
+        /// Exit of the process, in words.
         exit: String,
     },
+    /// The job is a dry run: what the policy decides is written down and not done.
+    NotCarriedOut,
     /// The policy asked for something that breaks an invariant; the whole decision was refused.
     Refused {
-        /// What was wrong.
+        /// Description of the fault.
         what: String,
     },
     /// A policy's own words.
     Other(String),
+}
+
+impl Reason {
+    /// The node that the reason is about; `None` if it is about the job.
+    pub const fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Rebalance { slowest: node, .. }
+            | Self::PersistentStraggler { node, .. }
+            | Self::RestartNotWorthIt { node, .. }
+            | Self::BudgetExhausted { node }
+            | Self::RestartDidNotHelp { node }
+            | Self::NodeLost { node, .. } => Some(*node),
+            Self::Balanced
+            | Self::NotEnoughData { .. }
+            | Self::Unsettled
+            | Self::GainTooSmall { .. }
+            | Self::TooSoon
+            | Self::AlikeAgain { .. }
+            | Self::MembershipChanged { .. }
+            | Self::NotCarriedOut
+            | Self::Refused { .. }
+            | Self::Other(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -169,7 +200,13 @@ impl fmt::Display for Reason {
                     "{slowest} takes {:.2}x its peers' time per sample; ",
                     f64::from(*slowness_percent) / 100.0
                 )?;
-                write!(f, "new batch sizes cut the step time by {gain_percent} %")
+                write!(f, "new batch sizes are expected to cut the step time by {gain_percent} %")
+            }
+            Self::AlikeAgain { gain_percent } => {
+                write!(
+                    f,
+                    "no worker is slower than its peers; new batch sizes are expected to cut the step time by {gain_percent} %"
+                )
             }
             Self::MembershipChanged { workers: 1 } => {
                 f.write_str("the only live worker has the global batch to itself")
@@ -189,25 +226,59 @@ impl fmt::Display for Reason {
             Self::BudgetExhausted { node } => write!(f, "{node} may not be restarted again"),
             Self::RestartDidNotHelp { node } => write!(f, "{node} came back as slow as it was"),
             Self::NodeLost { node, exit } => write!(f, "{node} ended: {exit}"),
+            Self::NotCarriedOut => f.write_str("not carried out (--dry-run)"),
             Self::Refused { what } => write!(f, "refused: {what}"),
             Self::Other(text) => f.write_str(text),
         }
     }
 }
 
-/// What became of a plan or an action.
+/// What a plan is expected to do to the time of a synchronous step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Forecast {
+    /// Expected time of a step without the plan.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub without: Duration,
+    /// Expected time of a step with it.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub with: Duration,
+}
+
+impl Forecast {
+    /// Cut of the step time that is promised, 0 to 1; below 0 if steps are to take longer.
+    pub fn promised(&self) -> f64 {
+        self.cut(self.with)
+    }
+
+    /// Cut of the step time if a step takes `time`.
+    pub fn cut(&self, time: Duration) -> f64 {
+        if self.without.is_zero() { 0.0 } else { 1.0 - time.as_secs_f64() / self.without.as_secs_f64() }
+    }
+}
+
+/// Reports the outcome of a plan or an action to the policy.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ActionOutcome {
-    /// Everyone applied the plan.
+    /// All workers applied the plan.
     PlanApplied {
-        /// Which.
+        /// Version of the plan.
         version: PlanVersion,
     },
-    /// The plan expired or its membership ended before everyone could apply it; nobody did.
+    /// The plan expired, or its membership ended, before all workers could apply it; no worker did.
     PlanVoid {
-        /// Which.
+        /// Version of the plan.
         version: PlanVersion,
+    },
+    /// A plan was in force for long enough to compare it with its forecast.
+    Measured {
+        /// Version of the plan.
+        version: PlanVersion,
+        /// What was expected of it.
+        forecast: Forecast,
+        /// Median time of the steps under it.
+        step: Duration,
     },
     /// The node came back.
     Restarted {
@@ -222,7 +293,7 @@ pub enum ActionOutcome {
     RestartFailed {
         /// The action.
         id: ActionId,
-        /// Why.
+        /// Reason, in words.
         why: String,
     },
 }

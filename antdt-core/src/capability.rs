@@ -12,11 +12,15 @@
 pub enum Barrier {
     /// Every worker waits for all others each time they combine: the slowest one sets the pace.
     All,
+    /// Every worker waits for all others but this many, the slowest of the step.
+    AllBut(u32),
+    /// No worker gets more than this many steps ahead of the slowest one that has data.
+    Within(u32),
     /// No worker waits for another one.
     Nobody,
 }
 
-/// Where the model lives.
+/// Processes that hold the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ModelPlace {
@@ -68,7 +72,7 @@ pub enum LocalSteps {
 pub struct Capabilities {
     /// Which workers wait for each other.
     pub barrier: Barrier,
-    /// Where the model lives.
+    /// Processes that hold the model.
     pub model: ModelPlace,
     /// When a sample counts as trained.
     pub acks: AckPoint,
@@ -98,6 +102,12 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
+    /// Servers hold the model; the workers take each step together, but without the `backups` slowest of them.
+    #[doc(alias = "backup workers")]
+    pub const fn servers_with_backups(backups: u32) -> Self {
+        Self { barrier: Barrier::AllBut(backups), ..Self::SERVERS_IN_STEP }
+    }
+
     /// Servers hold the model; each worker trains at its own pace.
     #[doc(alias = "ASP")]
     pub const SERVERS_AT_OWN_PACE: Self = Self {
@@ -107,6 +117,12 @@ impl Capabilities {
         batch_sizes: BatchSizes::Own,
         local_steps: LocalSteps::One,
     };
+
+    /// Servers hold the model; each worker trains at its own pace, but none gets more than `steps` ahead of the slowest one.
+    #[doc(alias = "SSP")]
+    pub const fn servers_within(steps: u32) -> Self {
+        Self { barrier: Barrier::Within(steps), ..Self::SERVERS_AT_OWN_PACE }
+    }
 
     /// Every worker trains a model of its own for some steps; then all models are averaged.
     pub const AVERAGED: Self = Self {
@@ -118,8 +134,14 @@ impl Capabilities {
     };
 
     /// Combinations that occur, for tests that go through all of them.
-    pub const COMMON: [Self; 4] =
-        [Self::REPLICAS_IN_STEP, Self::SERVERS_IN_STEP, Self::SERVERS_AT_OWN_PACE, Self::AVERAGED];
+    pub const COMMON: [Self; 6] = [
+        Self::REPLICAS_IN_STEP,
+        Self::SERVERS_IN_STEP,
+        Self::SERVERS_AT_OWN_PACE,
+        Self::AVERAGED,
+        Self::servers_within(2),
+        Self::servers_with_backups(1),
+    ];
 
     /// Whether the job needs parameter servers.
     pub const fn needs_servers(self) -> bool {
@@ -134,6 +156,12 @@ impl Capabilities {
         !self.needs_servers()
     }
 
+    /// Whether servers add up the gradients of several workers before they apply them: no worker has the gradient of a step,
+    /// and of several servers each has a part of it.
+    pub const fn servers_sum_gradients(self) -> bool {
+        self.needs_servers() && self.steps_in_common()
+    }
+
     /// Whether the batch sizes of a plan must add up to the global batch size.
     pub const fn sums_to_global_batch(self) -> bool {
         match self.batch_sizes {
@@ -142,11 +170,29 @@ impl Capabilities {
         }
     }
 
+    /// Whether every step is over when its slowest worker is.
+    pub const fn steps_together(self) -> bool {
+        match (self.barrier, self.local_steps) {
+            (Barrier::All, LocalSteps::One) => true,
+            (Barrier::All, LocalSteps::Several)
+            | (Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Nobody, _) => false,
+        }
+    }
+
     /// Whether the slowest worker sets the pace of all.
     pub const fn waits_for_all(self) -> bool {
         match self.barrier {
             Barrier::All => true,
-            Barrier::Nobody => false,
+            Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Nobody => false,
+        }
+    }
+
+    /// Whether a step, or the average of several, is one of all workers, numbered and committed once, even if some have no part
+    /// in it.
+    pub const fn steps_in_common(self) -> bool {
+        match self.barrier {
+            Barrier::All | Barrier::AllBut(_) => true,
+            Barrier::Within(_) | Barrier::Nobody => false,
         }
     }
 }

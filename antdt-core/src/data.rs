@@ -60,7 +60,7 @@ pub enum Delivery {
 pub struct Grant {
     /// The right to train it.
     pub lease: LeaseId,
-    /// Which shard.
+    /// The shard.
     pub key: ShardKey,
     /// First sample of the shard in the data set.
     pub start: u64,
@@ -142,7 +142,7 @@ pub struct Registered {
     /// The present life of the service.
     pub generation: Generation,
     /// One for each lease that was presented, in order: the lease that takes its place, or `None` if it is void and
-    /// what was not acknowledged of it may be trained by somebody else.
+    /// what was not acknowledged of it may be trained by another worker.
     pub adopted: Vec<Option<Grant>>,
 }
 
@@ -156,7 +156,7 @@ pub struct Exchanged {
     pub fetched: Option<FetchOutcome>,
     /// Further shards, if the first was granted. They can be fewer than were asked for.
     pub more: Vec<Grant>,
-    /// Leases that somebody else could begin at once: give them back unless a sample of them was handed out. Ignoring
+    /// Leases that another worker could begin at once: give them back unless a sample of them was handed out. Ignoring
     /// it is safe and makes the tail longer.
     pub recalled: Vec<LeaseId>,
 }
@@ -184,7 +184,7 @@ pub enum AckOutcome {
 
 /// A piece of one leased shard inside a batch: offsets `from..to` of the permuted order.
 ///
-/// It names its samples by the grant, and computes their numbers only for whoever reads them.
+/// It names its samples by the grant, and computes their numbers only when they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fragment {

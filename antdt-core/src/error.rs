@@ -16,7 +16,7 @@ pub enum Retry {
     Never,
 }
 
-/// A value refused at the edge, with what would have been accepted.
+/// A refused input value, with a description of valid ones.
 ///
 /// ```
 /// let e = antdt_core::InvalidValue::new("global_batch_size", 0, "at least 1");

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::action::Plan;
 use crate::data::{Ack, Acks};
-use crate::id::{Holder, MembershipVersion, PlanVersion, Rank};
+use crate::id::{Holder, MembershipVersion, PlanVersion, Rank, RollbackId};
 
 /// What one rank contributed to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Contribution {
-    /// Whose samples.
+    /// Worker that trained the samples.
     pub holder: Holder,
     /// The acks that are due when the step is committed.
     pub acks: Acks,
@@ -21,7 +21,7 @@ pub struct Contribution {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepResult {
-    /// Which step.
+    /// Number of the step.
     pub step: u64,
     /// What each rank contributed to it. Shared, as every member of the group has the same.
     pub contributions: Arc<[Contribution]>,
@@ -36,7 +36,7 @@ pub struct Standing {
     pub group: MembershipVersion,
     /// Newest step it applied; `None` if it holds no trained model.
     pub applied: Option<StepResult>,
-    /// The step after it, if the worker has its result but does not know whether everyone does.
+    /// The step after it, if the worker has its result but does not know whether all members do.
     pub prepared: Option<StepResult>,
 }
 
@@ -65,10 +65,23 @@ pub struct StepCommit {
     pub contributors: Arc<BTreeMap<Holder, Vec<Ack>>>,
     /// Samples over all contributors.
     pub samples: u64,
-    /// Plan that everyone applies before the next batch, if all hold a new one.
+    /// Plan that all workers apply before the next batch, if all hold a new one.
     pub apply: Option<PlanVersion>,
-    /// Everyone has seen the end of the data, and nobody had samples: training is over.
+    /// Training is over: all workers have seen the end of the data, and none had samples.
     pub end: bool,
+    /// In an answer, the step that its recipient asked for: this one or an earlier one, which was committed without waiting for it.
+    pub asked: u64,
+    /// In an answer, whether the recipient's push is part of the step that it asked for. Where workers only ask for their turn:
+    /// whether it begins that step.
+    pub counted: bool,
+}
+
+impl StepCommit {
+    /// The same commit as the answer to a worker that asked for this step; whether its push is part of that one.
+    #[must_use]
+    pub fn answering(&self, asked: u64, counted: bool) -> Self {
+        Self { asked, counted, ..self.clone() }
+    }
 }
 
 /// What a worker that asked for a group is told.
@@ -82,7 +95,7 @@ pub struct Joined {
     pub members: Arc<[(Holder, String)]>,
     /// Whether to apply the prepared step before anything else.
     pub commit_prepared: bool,
-    /// Who has the newest model; `None` at the start of the job: all start from the seed.
+    /// Rank that has the newest model; `None` at the start of the job, when all start from the seed.
     pub source: Option<Rank>,
     /// Step that follows.
     pub next_step: u64,
@@ -92,4 +105,10 @@ pub struct Joined {
     pub last_commit: Option<StepCommit>,
     /// The job has ended while this worker waited.
     pub finished: bool,
+    /// The newest rollback of the job. What the worker did under an older one is undone.
+    pub rollback: RollbackId,
+    /// Checkpoint from which models start that have no source: its place. `None` if they start as at the job's start.
+    pub checkpoint: Option<Arc<str>>,
+    /// Addresses of the servers by index; empty in a job without.
+    pub servers: Arc<[String]>,
 }

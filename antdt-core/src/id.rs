@@ -68,6 +68,11 @@ number_id! {
     CheckpointId(u64)
 }
 number_id! {
+    /// A return of a running job to a checkpoint, or to its start. 0 before the first; what a worker did under an older one is
+    /// undone.
+    RollbackId(u64)
+}
+number_id! {
     /// A holder's running number of fetches; a repeated one gets the same answer.
     RequestId(u64)
 }
@@ -96,7 +101,7 @@ impl fmt::Display for Role {
 /// Written `worker-1`, `server-0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
-    /// What the node does.
+    /// Role of the node.
     pub role: Role,
     /// Its number among the nodes of that role, from 0.
     pub index: u32,
@@ -135,14 +140,14 @@ impl FromStr for NodeId {
     }
 }
 
-/// One life of one node: whoever may hold a lease or push a gradient.
+/// One incarnation of one node, the unit that may hold a lease or push a gradient.
 ///
 /// Written `worker-1#0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     /// The place.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
 }
 

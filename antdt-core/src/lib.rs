@@ -5,6 +5,7 @@ pub mod error;
 pub mod id;
 pub mod near_queue;
 pub mod node_map;
+pub mod registry;
 pub mod text;
 pub mod time;
 
@@ -12,6 +13,7 @@ pub mod machine;
 pub mod seed;
 
 pub mod data;
+pub mod metric;
 pub mod param;
 
 pub mod capability;
@@ -26,7 +28,7 @@ pub mod port;
 #[cfg(feature = "serde")]
 pub mod trace;
 
-pub use action::{ActionOutcome, NodeAction, NodeActionKind, Plan, Reason};
+pub use action::{ActionOutcome, Forecast, NodeAction, NodeActionKind, Plan, Reason};
 pub use capability::{AckPoint, Barrier, BatchSizes, Capabilities, LocalSteps, ModelPlace};
 pub use data::{
     Ack, AckOutcome, AckOutcomes, Acks, Counts, Delivery, Exchanged, FetchOutcome, Fragment, Grant, Held,
@@ -36,14 +38,15 @@ pub use error::{InvalidValue, Retry};
 pub use group::{Contribution, Joined, Readiness, Standing, StepCommit, StepResult};
 pub use id::{
     ActionId, CheckpointId, Epoch, Generation, Holder, Incarnation, Iteration, LeaseId, MembershipVersion,
-    NodeId, PlanVersion, Rank, RequestId, Role,
+    NodeId, PlanVersion, Rank, RequestId, Role, RollbackId,
 };
 pub use machine::Machine;
+pub use metric::{Better, Combine, Metric, MetricError, Metrics};
 pub use near_queue::NearQueue;
 pub use node::{DeviceClass, Exit, NodeInfo, NodeStatus};
 pub use node_map::NodeMap;
-pub use param::{OptimizerSpec, ParamLayout, TableSpec};
-pub use report::{BatchReport, Phase};
+pub use param::{GroupKind, ParamGroup, ParamLayout, TableRows, TableSpec};
+pub use report::{BatchReport, Phase, Stall, Work};
 pub use seed::{DetRng, Permutation, Seed};
 pub use time::JobTime;
-pub use view::{ClusterView, NodeView, Pace, Progress, SchedulerView, StragglerKind};
+pub use view::{ClusterView, NodeView, Pace, PaceEstimate, Progress, SchedulerView, StepView, StragglerKind};

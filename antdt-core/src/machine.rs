@@ -16,7 +16,7 @@ use crate::time::JobTime;
 pub trait Machine {
     /// Everything that can happen to it.
     type Event;
-    /// What the one who raised the event is told at once.
+    /// Answer that the sender of the event gets at once.
     type Answer;
     /// What the outside must do later, in order.
     type Effect;

@@ -6,7 +6,7 @@ use std::iter::{Chain, Flatten};
 /// A queue whose first two entries lie where the queue itself lies, and only further ones somewhere else.
 ///
 /// There is one for each worker in tables of thousands of workers, where each is far from everything else in memory.
-/// Mostly only its front is of interest, and who comes for it should have to go to one place.
+/// Mostly only its front is of interest, and reading it should touch one place in memory.
 ///
 /// Whatever concerns the first two is O(1); another one of n is removed in O(n).
 ///

@@ -21,7 +21,7 @@ impl fmt::Display for DeviceClass {
     }
 }
 
-/// What a node says of itself when it registers.
+/// Description of a node, which it sends when it registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeInfo {
@@ -29,7 +29,7 @@ pub struct NodeInfo {
     pub holder: Holder,
     /// Name of the host it runs on, for anti-affinity.
     pub host: String,
-    /// Its hardware.
+    /// Device class of the node.
     pub device: DeviceClass,
     /// Memory that the processes of the node's host, or of its container, may use together, in bytes; `None` if the
     /// system does not say.
@@ -65,7 +65,7 @@ pub enum NodeStatus {
 pub enum Exit {
     /// Code 0.
     Finished,
-    /// Ended by a signal nobody of us sent.
+    /// Ended by a signal that the job did not send.
     Killed {
         /// The signal's number.
         signal: i32,

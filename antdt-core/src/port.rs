@@ -18,7 +18,7 @@ pub trait SeamError: Error + Send + Sync + 'static {
 pub const WANT_MAX: u32 = 1 << 12;
 
 /// Acks, or leases that are presented, in one call. With it a request stays well below the 4 MiB that a message may have; a
-/// larger one would keep the task of the data set from everybody else for longer.
+/// larger one would occupy the task of the data set for longer.
 pub const ACKS_MAX: usize = 1 << 14;
 
 /// Where a worker gets its shards from: a service over the network, or a ledger in the same process.
@@ -28,7 +28,7 @@ pub trait ShardSource: Send + Sync {
 
     /// Opens the source for a life of a node; earlier lives are fenced.
     ///
-    /// `held` are the leases that this life still has from before a restart of the service; empty at first. Whoever
+    /// `held` are the leases that this life still has from before a restart of the service; empty at first. A caller that
     /// gets [`Retry::Register`] registers with them and goes on with those that are adopted.
     fn register(
         &self,
@@ -40,7 +40,7 @@ pub trait ShardSource: Send + Sync {
     /// identical grants, and no ack counts twice. With a `want` of 0 the request number means nothing.
     ///
     /// Count `request` up after an answer with shards, and only then: a copy of the question that arrives late may be
-    /// granted too, and only who asks the same again hears of it.
+    /// granted too, and only a repetition of the same call returns it.
     ///
     /// `wait` is how long the source may hold the call when there is nothing to grant yet.
     fn exchange(
@@ -76,7 +76,7 @@ pub trait ShardSource: Send + Sync {
         async move { Ok(exchanged.await?.outcomes.into_vec()) }
     }
 
-    /// Gives leases back: samples below each offset are done, the rest goes to somebody else.
+    /// Gives leases back: samples below each offset are done, the rest goes to another worker.
     fn release(
         &self,
         holder: Holder,

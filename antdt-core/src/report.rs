@@ -1,5 +1,6 @@
 //! What agents say about the work they did.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::id::{Holder, Iteration, PlanVersion};
@@ -19,6 +20,44 @@ pub enum Phase {
     Profile,
 }
 
+/// What a worker's training thread does without waiting for anybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Work {
+    /// Reading the samples of a batch.
+    Loading,
+    /// Computing a gradient or applying one.
+    Training,
+    /// Evaluating the model, or copying it.
+    Evaluating,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Loading => "reading",
+            Self::Training => "training",
+            Self::Evaluating => "evaluating",
+        })
+    }
+}
+
+/// A worker whose training thread is at work and has not got on for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Stall {
+    /// At what.
+    pub work: Work,
+    /// Since it last got on.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub lasts: Duration,
+}
+
+impl Stall {
+    /// Shorter ones are reported to nobody.
+    pub const LEAST: Duration = Duration::from_millis(500);
+}
+
 /// One batch of a worker, or one period of service of a server.
 ///
 /// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall time.
@@ -27,7 +66,7 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchReport {
-    /// Who.
+    /// Node and incarnation.
     pub holder: Holder,
     /// Running number of the holder's reports; repeated or older ones are dropped.
     pub sequence: u64,

@@ -8,7 +8,7 @@ use crate::error::InvalidValue;
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Reads a duration: `5s`, `250ms`, `1.5m`, `1m30s`, `2h`; the units are those of `humantime`. A bare number is refused:
-/// nobody remembers its unit.
+/// its unit is easily forgotten.
 ///
 /// # Errors
 /// If there is no unit, an unknown one, or a number that is negative or too large.

@@ -1,11 +1,11 @@
 //! The lines of a recording: what a machine was told, what it answered, and what it wanted done.
 //!
-//! A trace is text: one JSON object per line, first a [`Header`], then an [`Entry`] for each thing that happened. The
+//! A trace is text: one JSON object per line, first a [`TraceHeader`], then a [`TraceEntry`] for each thing that happened. The
 //! entries of one machine stand in the order in which they happened; those of two machines may overtake each other by
 //! moments, as the machines did. A machine that is made as the header says and is told the recorded events at the
 //! recorded times gives the recorded answers and effects, byte for byte.
 //!
-//! The last line is an [`Entry`] of kind [`Kind::End`], unless whoever recorded was killed.
+//! The last line is a [`TraceEntry`] of kind [`EntryKind::End`], unless the recording process was killed.
 //!
 //! Nothing here reads or writes a file.
 //!
@@ -24,14 +24,14 @@ pub const VERSION: u32 = 1;
 
 /// The first line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Header {
+pub struct TraceHeader {
     /// Version of the format.
     pub antdt_trace: u32,
     /// The program that recorded, and its version.
     pub recorder: String,
     /// The job.
     pub job: String,
-    /// Its settings by name, in text form, for people and for whoever wants to run it again.
+    /// Settings of the job by name, in text form.
     pub settings: BTreeMap<String, String>,
     /// By name of the machine: what it was made from.
     pub machines: BTreeMap<String, Value>,
@@ -49,7 +49,7 @@ pub enum LineError {
         "its format version is {version}, and {VERSION} can be read; read it with the release that wrote it"
     )]
     Version {
-        /// What it says.
+        /// Version in the file.
         version: u64,
     },
     /// It is no JSON, or of another shape.
@@ -57,7 +57,7 @@ pub enum LineError {
     Entry(#[from] serde_json::Error),
 }
 
-impl Header {
+impl TraceHeader {
     /// A header of the present version, of no machine yet.
     pub fn new(recorder: impl Into<String>, job: impl Into<String>) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Header {
 /// What kind of thing happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum EntryKind {
     /// The machine was told this.
     Event,
     /// It answered this to the event before.
@@ -107,11 +107,11 @@ pub enum Kind {
     Effect,
     /// It was lost, and made again from what it had written down; its effects up to now say what that is. No value.
     Restart,
-    /// The recording ends here: an [`End`].
+    /// The recording ends here: a [`TraceEnd`].
     End,
 }
 
-impl Kind {
+impl EntryKind {
     /// As written in a trace.
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,29 +128,29 @@ impl Kind {
 /// Any line of a trace but the first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
-    /// When it happened.
+pub struct TraceEntry {
+    /// Time at which it happened.
     #[serde(rename = "t")]
     pub at: JobTime,
-    /// Name of the machine; [`Entry::TRACE`] of the recording itself.
+    /// Name of the machine; [`TraceEntry::TRACE`] of the recording itself.
     #[serde(rename = "m")]
     pub machine: String,
     /// What kind of thing it is.
     #[serde(rename = "k")]
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The event, the answer, the effect: as it was written, so that it can be compared without being understood.
     #[serde(rename = "v")]
     pub value: Box<RawValue>,
 }
 
-impl PartialEq for Entry {
+impl PartialEq for TraceEntry {
     fn eq(&self, other: &Self) -> bool {
         (self.at, &self.machine, self.kind, self.value.get())
             == (other.at, &other.machine, other.kind, other.value.get())
     }
 }
 
-impl Entry {
+impl TraceEntry {
     /// The name that stands for the recording itself.
     pub const TRACE: &'static str = "trace";
 
@@ -173,7 +173,7 @@ impl Entry {
 
 /// What is written at the end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct End {
+pub struct TraceEnd {
     /// Entries before this one.
     pub entries: u64,
     /// Things that happened after the recording had to stop, and are not in it.
@@ -188,14 +188,14 @@ pub fn write_entry<T: Serialize + ?Sized>(
     out: &mut Vec<u8>,
     at: JobTime,
     machine: &str,
-    kind: Kind,
+    kind: EntryKind,
     value: &T,
 ) -> Result<(), serde_json::Error> {
     #[derive(Serialize)]
     struct Line<'a, T: ?Sized> {
         t: JobTime,
         m: &'a str,
-        k: Kind,
+        k: EntryKind,
         v: &'a T,
     }
     let start = out.len();

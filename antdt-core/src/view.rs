@@ -8,6 +8,7 @@ use crate::node::{DeviceClass, NodeStatus};
 
 /// How long a straggler has been one, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum StragglerKind {
     /// Slower hardware: constant, never a reason to restart.
     Deterministic,
@@ -19,6 +20,7 @@ pub enum StragglerKind {
 
 /// A node's speed against its peers of the same role and device class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pace {
     /// Too little is known: warm-up, too few batches or too few peers.
     #[default]
@@ -32,20 +34,59 @@ pub enum Pace {
 }
 
 impl Pace {
+    /// Returns the name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Normal => "normal",
+            Self::Leader => "leader",
+            Self::Straggler(StragglerKind::Deterministic) => "deterministic",
+            Self::Straggler(StragglerKind::Transient) => "transient",
+            Self::Straggler(StragglerKind::Persistent) => "persistent",
+        }
+    }
+
     /// Whether the node is slower than its peers.
     pub const fn is_straggler(self) -> bool {
         matches!(self, Self::Straggler(_))
     }
 }
 
+/// What the batches of a node say of its speed, since its pace last changed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PaceEstimate {
+    /// Median compute time per sample.
+    pub sample_time: Duration,
+    /// Standard deviation of the logarithm of one batch's time per sample: 0.1 is noise of 10 %.
+    pub spread: f64,
+    /// Batches that the median was taken over, at least 2.
+    pub batches: u32,
+}
+
+/// Synchronous steps that were completed under the newest plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct StepView {
+    /// Plan that they were computed under.
+    pub plan: PlanVersion,
+    /// How many there were.
+    pub steps: u32,
+    /// Median time of a step.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub time: Duration,
+    /// Median part of a step in which its slowest worker did not compute: communication, and the commit.
+    #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
+    pub overhead: Duration,
+}
+
 /// One node, as a policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView {
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its hardware.
+    /// Device class of the node.
     pub device: DeviceClass,
     /// Where it is in its life.
     pub status: NodeStatus,
@@ -61,6 +102,8 @@ pub struct NodeView {
     pub sample_time_short: Option<Duration>,
     /// The same over the long window.
     pub sample_time_long: Option<Duration>,
+    /// What its batches since its last change of pace say; `None` before the second one after the warm-up.
+    pub estimate: Option<PaceEstimate>,
     /// Short-window time per sample against the median of the peers, 1 = like them; `None` while unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
@@ -126,6 +169,8 @@ pub struct ClusterView {
     pub workers: Vec<NodeView>,
     /// Servers by id.
     pub servers: Vec<NodeView>,
+    /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
+    pub step: Option<StepView>,
     /// How far the job is.
     pub progress: Progress,
     /// What the scheduler is like.

@@ -1,4 +1,4 @@
-//! What can be wrong with a data set: when it is opened, when it is read, when it is grouped.
+//! What can be wrong with a data set: when it is opened, when it is read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub enum OpenError {
     /// The list of files is empty.
     #[error("{place} names no file; name at least one")]
     NoFiles {
-        /// What was listed.
+        /// The list, as it was given.
         place: String,
     },
     /// The operating system refused.
@@ -24,7 +24,7 @@ pub enum OpenError {
         path: PathBuf,
         /// What was tried: `open`, `read` or `list`.
         doing: &'static str,
-        /// What it said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file without samples: most often an upload that went wrong.
@@ -139,9 +139,9 @@ pub enum OpenError {
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The names that exist.
         have: String,
     },
     /// A column of a kind that a flat row cannot hold.
@@ -151,7 +151,7 @@ pub enum OpenError {
         path: PathBuf,
         /// The column.
         name: String,
-        /// What it is.
+        /// The kind found.
         kind: String,
     },
     /// Not a file of the format.
@@ -219,9 +219,9 @@ pub enum ReadError {
         range.start, range.end
     )]
     OutOfRange {
-        /// What was asked for.
+        /// The requested samples.
         range: SampleRange,
-        /// What there is.
+        /// Samples in the data set.
         num_samples: u64,
     },
     /// The operating system refused.
@@ -231,7 +231,7 @@ pub enum ReadError {
         sample: u64,
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file is not the one that was opened.
@@ -270,7 +270,7 @@ pub enum ReadError {
         sample: u64,
         /// The file.
         path: PathBuf,
-        /// How many bytes.
+        /// Length in bytes.
         len_bytes: u64,
     },
 }
@@ -322,7 +322,7 @@ pub enum IndexError {
         "a row index of format {found}, this program reads {known}; delete it, and it will be built again"
     )]
     Version {
-        /// Its version.
+        /// Version in the file.
         found: u32,
         /// Ours.
         known: u32,
@@ -330,51 +330,7 @@ pub enum IndexError {
     /// The index of another file, of the same file before it changed, or of another dialect.
     #[error("the row index of other data: {what} differs; delete it, and it will be built again")]
     OtherData {
-        /// What differs.
+        /// Name of the field that differs.
         what: &'static str,
     },
-}
-
-/// Why samples cannot be grouped.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GroupError {
-    /// Ends that do not partition the samples.
-    #[error(
-        "end {index} of the groups is {end} after {before}; ends must ascend, the last being the number of samples, \
-         {num_samples}"
-    )]
-    Ends {
-        /// Which end, from 0.
-        index: usize,
-        /// The end.
-        end: u64,
-        /// The end before it.
-        before: u64,
-        /// Samples of the data set.
-        num_samples: u64,
-    },
-    /// A key whose samples are not side by side.
-    #[error(
-        "sample {sample} has key {key:?}, whose group ended before sample {ended}; sort the data by its key"
-    )]
-    Scattered {
-        /// The sample.
-        sample: u64,
-        /// Its key.
-        key: String,
-        /// The last sample that was seen outside its group.
-        ended: u64,
-    },
-    /// A row without a key.
-    #[error("sample {sample} has no column {column}, the key of its group; check the delimiter and the row")]
-    NoKey {
-        /// The sample.
-        sample: u64,
-        /// The column, from 0.
-        column: usize,
-    },
-    /// A sample cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
 }

@@ -11,7 +11,7 @@ pub struct DatasetLayout {
 
 /// Rows of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct FileRows {
     /// Which file, from 0, in the order of the data set.
     pub file: usize,
     /// Rows of the file, from 0.
@@ -47,14 +47,14 @@ impl DatasetLayout {
     }
 
     /// The pieces of the files that make up `range`, in order; samples that do not exist are left out.
-    pub fn pieces(&self, range: SampleRange) -> impl Iterator<Item = Piece> + '_ {
+    pub fn pieces(&self, range: SampleRange) -> impl Iterator<Item = FileRows> + '_ {
         let end = range.end.min(self.num_samples());
         let first = self.ends.partition_point(|end| *end <= range.start);
         (first..self.ends.len()).map_while(move |file| {
             let start = self.start(file);
             let (from, to) = (range.start.max(start), end.min(self.ends[file]));
             let rows = SampleRange { start: from.saturating_sub(start), end: to.saturating_sub(start) };
-            (from < to).then_some(Piece { file, rows, sample: from })
+            (from < to).then_some(FileRows { file, rows, sample: from })
         })
     }
 
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(layout.locate(3), Some((1, 0)));
         assert_eq!(layout.locate(9), None);
         let pieces: Vec<_> = layout.pieces(SampleRange { start: 2, end: 9 }).collect();
-        let piece = |file, start, end, sample| Piece { file, rows: SampleRange { start, end }, sample };
+        let piece = |file, start, end, sample| FileRows { file, rows: SampleRange { start, end }, sample };
         assert_eq!(pieces, [piece(0, 2, 3, 2), piece(1, 0, 5, 3), piece(2, 0, 1, 8)]);
         assert_eq!(layout.pieces(SampleRange { start: 4, end: 4 }).count(), 0);
         assert_eq!(layout.pieces(SampleRange { start: 20, end: 30 }).count(), 0);

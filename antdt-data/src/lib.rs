@@ -24,7 +24,6 @@ pub mod delimited;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 
-pub mod grouped;
 pub mod reader;
 
 #[cfg(feature = "parquet")]
@@ -32,16 +31,15 @@ pub use crate::parquet::{Column, ColumnRow, ColumnRows, Parquet, Texts, Value, V
 pub use cache::Cache;
 pub use cuts::{Block, Cuts};
 pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck};
-pub use error::{GroupError, IndexError, OpenError, ReadError};
+pub use error::{IndexError, OpenError, ReadError};
 pub use files::Files;
 pub use fixed::{FixedRecords, RecordShape};
-pub use grouped::Grouped;
-pub use layout::{DatasetLayout, Piece};
+pub use layout::{DatasetLayout, FileRows};
 pub use reader::Reader;
 pub use rows::{ByteRows, Rows};
 pub use source::{Container, Source};
 pub use splitter::Splitter;
-pub use unpack::Notice;
+pub use unpack::UnpackNotice;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -56,7 +56,7 @@ impl<S: Splitter> Reader<S> {
         Self { data, blocks, budget_bytes, held: BTreeMap::new(), held_bytes: 0, batches: 0 }
     }
 
-    /// What it reads from.
+    /// Returns the data set that it reads from.
     pub const fn data(&self) -> &S {
         &self.data
     }

@@ -23,7 +23,7 @@ pub(crate) use object::RemoteObject;
 #[cfg(feature = "remote")]
 pub use object_store;
 #[cfg(feature = "remote")]
-pub use store::{Patience, RemoteStore};
+pub use store::{RemoteStore, RequestLimits};
 
 /// The URL that a path is, if it is one: a scheme, `://`, and more. No file of this machine is called so.
 pub fn url_of(path: &Path) -> Option<&str> {

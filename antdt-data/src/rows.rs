@@ -9,7 +9,7 @@ pub trait Rows {
     where
         Self: 'a;
 
-    /// Which samples.
+    /// Returns the range of samples.
     fn range(&self) -> SampleRange;
 
     /// A sample, by its number in the data set; `None` if it is not in [`range`](Self::range).

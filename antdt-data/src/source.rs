@@ -136,7 +136,7 @@ impl Source {
         &self.path
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub const fn len_bytes(&self) -> u64 {
         self.stamp.len_bytes
     }

@@ -1,4 +1,4 @@
-//! What every data set must do, as a suite for those who implement [`Splitter`].
+//! Conformance suite for implementations of [`Splitter`].
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a suite fails by panicking")]
 
 use std::num::NonZeroU64;

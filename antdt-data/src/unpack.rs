@@ -23,12 +23,12 @@ const CHUNK_LEN_BYTES: usize = 256 << 10;
 /// A copy that was begun or is complete: what the user should hear of it, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum UnpackNotice {
     /// The copy begins.
     Begun {
         /// The file that cannot be read by range.
         path: PathBuf,
-        /// Its length.
+        /// Length in bytes.
         len_bytes: u64,
         /// Its form; [`Container::Parquet`] is fetched as it is.
         container: Container,
@@ -44,7 +44,7 @@ pub enum Notice {
     },
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for UnpackNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[allow(clippy::cast_precision_loss, reason = "a length to read, not to compute with")]
         let size = |len_bytes: &u64| format!("{:.1} MB", *len_bytes as f64 / 1e6);
@@ -71,7 +71,7 @@ impl Source {
     ///
     /// # Errors
     /// If the file cannot be read, its form is unknown, or the copy cannot be kept, for example on a full disk.
-    pub fn seekable(self, cache: &Cache, announce: &mut dyn FnMut(&Notice)) -> Result<Self, OpenError> {
+    pub fn seekable(self, cache: &Cache, announce: &mut dyn FnMut(&UnpackNotice)) -> Result<Self, OpenError> {
         let container = self.container()?;
         match container {
             Container::Plain => return Ok(self),
@@ -93,7 +93,7 @@ impl Source {
         if let Ok(copy) = Self::file(&target) {
             return Ok(copy);
         }
-        announce(&Notice::Begun {
+        announce(&UnpackNotice::Begun {
             path: self.path.clone(),
             len_bytes: self.len_bytes(),
             container,
@@ -112,7 +112,7 @@ impl Source {
             // The error that came first is the one to report.
             let _ = fs::remove_file(&part);
         })?;
-        announce(&Notice::Complete { path: self.path.clone(), len_bytes });
+        announce(&UnpackNotice::Complete { path: self.path.clone(), len_bytes });
         self.remove_older(&target);
         if len_bytes == 0 { Err(OpenError::Empty { path: self.path }) } else { Self::file(&target) }
     }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId};
 use antdt_groups::{
-    Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Outcome, Random,
+    Division, GeneratorConfig, GeneratorEffect, GroupGenerator, GroupPolicy, InterIntra, Random,
+    ReduceOutcome,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -36,7 +37,7 @@ impl Loop {
             while let Some(effect) = self.generator.poll_effect() {
                 match effect {
                     GeneratorEffect::Go { to, go, last, .. } => {
-                        self.generator.done(JobTime(0), to, go.key, Outcome::Reduced).expect("it runs");
+                        self.generator.done(JobTime(0), to, go.key, ReduceOutcome::Reduced).expect("it runs");
                         if last {
                             self.ready.push_back(to);
                         }

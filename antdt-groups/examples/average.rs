@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId};
-use antdt_groups::{Division, GeneratorConfig, GeneratorEffect, GroupGenerator, Outcome};
+use antdt_groups::{Division, GeneratorConfig, GeneratorEffect, GroupGenerator, ReduceOutcome};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let now = JobTime::ZERO;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 GeneratorEffect::Go { to, go, .. } => {
                     let sum: f64 = go.members.iter().map(|member| models[member.node.index as usize]).sum();
                     averages.insert(go.key, sum / go.members.len() as f64);
-                    generator.done(now, to, go.key, Outcome::Reduced)?;
+                    generator.done(now, to, go.key, ReduceOutcome::Reduced)?;
                 }
                 // All members have the average: now it is their model.
                 GeneratorEffect::Commit { to, group } => models[to.node.index as usize] = averages[&group],

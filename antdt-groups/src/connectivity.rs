@@ -1,4 +1,4 @@
-//! Whether everybody's progress reaches everybody.
+//! Checks that the progress of every worker reaches every other.
 
 use crate::roster::{Roster, Slot};
 
@@ -57,8 +57,8 @@ impl Connectivity {
         self.seen = 0;
     }
 
-    /// One worker of each component if the last window found several, once. Rather one that is idle, and of those who
-    /// are not, rather one with few groups before it, and who is far.
+    /// One worker of each component if the last window found several, once. Rather one that is idle, and of those that
+    /// are not, rather one with few groups before it, and far ahead.
     pub(crate) fn bridge(&mut self, roster: &Roster) -> Option<Vec<Slot>> {
         let components = self.split.take()?;
         // Who joined since is connected with nobody.

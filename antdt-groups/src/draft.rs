@@ -3,7 +3,7 @@
 use antdt_core::{DetRng, Holder};
 
 use crate::filter::ProgressFilter;
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 use crate::roster::{Roster, Slot};
 
 /// A worker that may be drafted.
@@ -15,25 +15,25 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Who.
+    /// Returns the node and its incarnation.
     pub const fn holder(&self) -> Holder {
         self.holder
     }
 
-    /// Where it runs.
+    /// Returns the host that it runs on.
     pub const fn host(&self) -> u32 {
         self.host
     }
 }
 
-/// The groups that a policy forms when a worker asks, and whom it may draft for them.
+/// The groups that a policy forms when a worker asks, and the workers that it may draft for them.
 #[derive(Debug)]
 pub struct Draft<'a> {
     roster: &'a Roster,
     filter: ProgressFilter,
     initiator: Slot,
     rng: &'a mut DetRng,
-    groups: Vec<(GroupKind, Vec<Slot>)>,
+    groups: Vec<(GroupOrigin, Vec<Slot>)>,
 }
 
 impl<'a> Draft<'a> {
@@ -47,7 +47,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The groups, in the order in which they were formed, their members in order of nodes.
-    pub(crate) fn finish(self) -> Vec<(GroupKind, Vec<Slot>)> {
+    pub(crate) fn finish(self) -> Vec<(GroupOrigin, Vec<Slot>)> {
         self.groups
     }
 
@@ -99,9 +99,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Forms a group. Who is named twice counts once; who has left since it was seen, or is too far behind, does not; a
+    /// Forms a group. A worker that is named twice counts once; one that has left since, or is too far behind, does not count; a
     /// group of one is none.
-    pub fn form(&mut self, kind: GroupKind, members: &[Candidate]) {
+    pub fn form(&mut self, kind: GroupOrigin, members: &[Candidate]) {
         let least = self.least();
         let may = |candidate: &&Candidate| {
             self.roster.holds(candidate.slot, candidate.holder)

@@ -1,12 +1,12 @@
-//! Who is too far behind to be drafted.
+//! The workers that are too far behind to be drafted.
 
 use std::num::NonZeroU64;
 
 use antdt_core::InvalidValue;
 
-/// Bounds how long a fast worker waits: whoever starts a group drafts nobody that is so many requests behind it.
+/// Bounds how long a fast worker waits: a worker that starts a group drafts no worker that is so many requests behind it.
 ///
-/// Slow workers are not isolated by it. When *they* ask, everybody is ahead of them and may be drafted, and then it is them
+/// Slow workers are not isolated by it. When *they* ask, all others are ahead of them and may be drafted, and then it is them
 /// that the others need not wait for.
 ///
 /// Source: Prague's filter, `c_w - c_x < C_thres` (recalled). In pilot simulations 1 cost 10 to 12 % of the throughput of an
@@ -20,7 +20,7 @@ pub struct ProgressFilter {
 }
 
 impl ProgressFilter {
-    /// Nobody is drafted who is `progress_gap_max` or more requests behind.
+    /// A filter that excludes workers `progress_gap_max` or more requests behind.
     ///
     /// # Errors
     /// If it is 0: not even the initiator would pass.
@@ -30,7 +30,7 @@ impl ProgressFilter {
         Ok(Self { gap_max: Some(gap.ok_or_else(refused)?) })
     }
 
-    /// Everybody may be drafted.
+    /// A filter that lets every worker be drafted.
     pub const fn off() -> Self {
         Self { gap_max: None }
     }

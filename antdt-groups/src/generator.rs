@@ -1,4 +1,4 @@
-//! [`GroupGenerator`]: who averages with whom, in which order, and what counts.
+//! [`GroupGenerator`]: the members of each group, the order of groups, and whether an average counts.
 //!
 //! ```text
 //!            request of w                all members arrived          all reduced
@@ -13,7 +13,7 @@
 //! group runs. A group that is run again after a failure keeps its place at the front of the survivors' buffers.
 //!
 //! Messages may be lost, repeated and reordered. A [`GroupMember`](crate::GroupMember) repeats what is not answered, and
-//! the generator then says again what it has said: go, skip, or what became of a group. For that it keeps the verdicts of
+//! the generator then says again what it has said: go, skip, or what became of a group. For that it keeps the decisions of
 //! the groups that served each worker's newest request, and nothing older.
 //!
 //! Source: Ripples's Group Generator (recalled); the treatment of failures is our design, see the [crate].
@@ -29,7 +29,8 @@ use crate::draft::Draft;
 use crate::filter::ProgressFilter;
 use crate::lock::LockVector;
 use crate::message::{
-    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, GroupKind, Outcome, Taken, Verdict,
+    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupDecision, GroupKey, GroupOrigin, ReduceOutcome,
+    Taken,
 };
 use crate::policy::GroupPolicy;
 use crate::roster::{Roster, Slot};
@@ -38,7 +39,7 @@ use crate::roster::{Roster, Slot};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GeneratorConfig {
-    /// Who may be drafted. 3 requests behind is too far.
+    /// Limit on the workers that may be drafted. Default: fewer than 3 requests behind.
     pub filter: ProgressFilter,
     /// From the start of a group to the last report, if the members do not break off before. 60 s: longer than a
     /// member waits for its peers, and than it takes to repeat what was lost.
@@ -47,7 +48,7 @@ pub struct GeneratorConfig {
     /// How often a group may run before its members go on without an average. 3: a suspect sits out from the second on,
     /// so it takes several failures at once to need more.
     pub attempts_max: u32,
-    /// Whether workers are bridged that had nobody in common for a while.
+    /// Whether a group bridges workers whose groups had no member in common for a while.
     pub bridges: bool,
     /// Workers that may take part. 65,536, some 200 bytes each.
     pub members_max: u32,
@@ -84,9 +85,9 @@ impl GeneratorConfig {
 
 /// A group that is not over.
 #[derive(Debug, Clone)]
-struct Group {
+struct LiveGroup {
     key: GroupKey,
-    kind: GroupKind,
+    kind: GroupOrigin,
     /// In order of nodes; at least two.
     members: Vec<Slot>,
     /// How many of them wait for it.
@@ -116,7 +117,7 @@ pub struct GroupGenerator {
     membership: MembershipVersion,
     roster: Roster,
     /// Groups that are not over, and vacant places.
-    groups: Vec<Option<Group>>,
+    groups: Vec<Option<LiveGroup>>,
     vacant: Vec<usize>,
     order_next: u64,
     locks: LockVector,
@@ -152,7 +153,7 @@ impl GroupGenerator {
         })
     }
 
-    /// The version of the set of those who take part.
+    /// Returns the version of the set of present workers.
     pub const fn membership(&self) -> MembershipVersion {
         self.membership
     }
@@ -170,7 +171,7 @@ impl GroupGenerator {
     }
 
     /// What a group in the buffer of this worker is for, and its members, by node.
-    pub fn group_of(&self, node: NodeId, group: GroupKey) -> Option<(GroupKind, Vec<Holder>)> {
+    pub fn group_of(&self, node: NodeId, group: GroupKey) -> Option<(GroupOrigin, Vec<Holder>)> {
         let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
         let found =
             self.roster[slot].buffer.iter().map(|at| self.group(*at)).find(|found| found.key == group)?;
@@ -256,7 +257,7 @@ impl GroupGenerator {
         now: JobTime,
         holder: Holder,
         key: GroupKey,
-        outcome: Outcome,
+        outcome: ReduceOutcome,
     ) -> Result<Taken, GeneratorError> {
         let slot = self.roster.slot_of(holder)?;
         if key.order >= self.order_next {
@@ -269,22 +270,22 @@ impl GroupGenerator {
             group.key == key && group.go.is_some()
         };
         let Some(index) = front.filter(runs) else {
-            let verdict = worker.verdicts.iter().find(|(known, _)| *known == key);
-            let Some((_, verdict)) = verdict.copied() else { return Ok(Taken::Old) };
-            self.effects.push_back(match verdict {
-                Verdict::Commit => GeneratorEffect::Commit { to: holder, group: key },
-                Verdict::Abort => GeneratorEffect::Abort { to: holder, group: key, culprit: None },
+            let decision = worker.decisions.iter().find(|(known, _)| *known == key);
+            let Some((_, decision)) = decision.copied() else { return Ok(Taken::Old) };
+            self.effects.push_back(match decision {
+                GroupDecision::Commit => GeneratorEffect::Commit { to: holder, group: key },
+                GroupDecision::Abort => GeneratorEffect::Abort { to: holder, group: key, culprit: None },
             });
             return Ok(Taken::Again);
         };
         match outcome {
-            Outcome::Failed { suspect } => {
+            ReduceOutcome::Failed { suspect } => {
                 let suspect = suspect.and_then(|suspect| self.roster.slot_of(suspect).ok());
                 let suspects: Vec<Slot> = suspect.into_iter().collect();
                 self.abort(now, index, &suspects);
             }
-            Outcome::Reduced if self.roster[slot].reported => return Ok(Taken::Again),
-            Outcome::Reduced => {
+            ReduceOutcome::Reduced if self.roster[slot].reported => return Ok(Taken::Again),
+            ReduceOutcome::Reduced => {
                 self.roster[slot].reported = true;
                 let group = self.group_mut(index);
                 group.reduced += 1;
@@ -332,11 +333,11 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    fn group(&self, index: usize) -> &Group {
+    fn group(&self, index: usize) -> &LiveGroup {
         self.groups[index].as_ref().expect("what is in a buffer is not over")
     }
 
-    fn group_mut(&mut self, index: usize) -> &mut Group {
+    fn group_mut(&mut self, index: usize) -> &mut LiveGroup {
         self.groups[index].as_mut().expect("what is in a buffer is not over")
     }
 
@@ -350,12 +351,12 @@ impl GroupGenerator {
         }
         let bridge = self.connectivity.as_mut().and_then(|connectivity| connectivity.bridge(&self.roster));
         if let Some(members) = bridge.filter(|members| members.len() > 1) {
-            self.append(GroupKind::Bridge, members);
+            self.append(GroupOrigin::Bridge, members);
         }
     }
 
     /// The next group of all. Nothing else appends to buffers.
-    fn append(&mut self, kind: GroupKind, members: Vec<Slot>) {
+    fn append(&mut self, kind: GroupOrigin, members: Vec<Slot>) {
         let key = GroupKey { order: self.order_next, attempt: 0 };
         self.order_next += 1;
         let index = self.vacant.pop().unwrap_or_else(|| {
@@ -365,7 +366,7 @@ impl GroupGenerator {
         for slot in &members {
             self.roster.append(*slot, index);
         }
-        self.groups[index] = Some(Group { key, kind, members, arrived: 0, reduced: 0, go: None });
+        self.groups[index] = Some(LiveGroup { key, kind, members, arrived: 0, reduced: 0, go: None });
     }
 
     // Running them.
@@ -408,8 +409,8 @@ impl GroupGenerator {
         group.go = Some(go);
     }
 
-    /// The end of a run: locks are free, and all members have a verdict.
-    fn conclude(&mut self, index: usize, verdict: Verdict, culprit: Option<Holder>) {
+    /// The end of a run: locks are free, and all members have a decision.
+    fn conclude(&mut self, index: usize, decision: GroupDecision, culprit: Option<Holder>) {
         let Self { groups, roster, locks, effects, deadlines, .. } = self;
         let group = groups[index].as_mut().expect("a group that runs is not over");
         let Some(go) = group.go.take() else { return };
@@ -418,16 +419,16 @@ impl GroupGenerator {
         let key = group.key;
         for slot in &group.members {
             let worker = &mut roster[*slot];
-            worker.verdicts.push((key, verdict));
-            effects.push_back(match verdict {
-                Verdict::Commit => GeneratorEffect::Commit { to: worker.holder, group: key },
-                Verdict::Abort => GeneratorEffect::Abort { to: worker.holder, group: key, culprit },
+            worker.decisions.push((key, decision));
+            effects.push_back(match decision {
+                GroupDecision::Commit => GeneratorEffect::Commit { to: worker.holder, group: key },
+                GroupDecision::Abort => GeneratorEffect::Abort { to: worker.holder, group: key, culprit },
             });
         }
     }
 
     fn commit(&mut self, now: JobTime, index: usize) {
-        self.conclude(index, Verdict::Commit, None);
+        self.conclude(index, GroupDecision::Commit, None);
         let group = self.retire(index);
         if let Some(connectivity) = &mut self.connectivity {
             connectivity.committed(&group.members, &self.roster);
@@ -446,7 +447,7 @@ impl GroupGenerator {
     fn abort(&mut self, now: JobTime, index: usize, suspects: &[Slot]) {
         let of_group = suspects.iter().find(|slot| self.group(index).members.contains(slot));
         let culprit = of_group.map(|slot| self.roster[*slot].holder);
-        self.conclude(index, Verdict::Abort, culprit);
+        self.conclude(index, GroupDecision::Abort, culprit);
         let attempts_max = self.config.attempts_max;
         let group = self.group_mut(index);
         let suspect = |slot: &Slot| suspects.contains(slot);
@@ -477,7 +478,7 @@ impl GroupGenerator {
     }
 
     /// Takes a group that is over out of all buffers.
-    fn retire(&mut self, index: usize) -> Group {
+    fn retire(&mut self, index: usize) -> LiveGroup {
         let group = self.free(index);
         for slot in &group.members {
             self.roster.withdraw(*slot, index);
@@ -485,12 +486,12 @@ impl GroupGenerator {
         group
     }
 
-    fn free(&mut self, index: usize) -> Group {
+    fn free(&mut self, index: usize) -> LiveGroup {
         self.vacant.push(index);
         self.groups[index].take().expect("a group is over once")
     }
 
-    /// Those who still wait have come to the next group of their buffers.
+    /// Moves waiting workers on to the next group of their buffers.
     fn go_on(&mut self, now: JobTime, slots: &[Slot]) {
         for slot in slots {
             self.arrive(now, *slot);
@@ -505,7 +506,7 @@ impl GroupGenerator {
         self.effects.push_back(GeneratorEffect::Skip { to: worker.holder, request: worker.sequence });
     }
 
-    /// Who repeats a request may not have heard that a group runs, or that there is none.
+    /// Repeats the last message to a worker that repeats its request: it may not know that a group runs, or that there is none.
     fn say_again(&mut self, slot: Slot) {
         let worker = &self.roster[slot];
         if worker.skipped {

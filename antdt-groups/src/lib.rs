@@ -2,10 +2,10 @@
 //!
 //! # How groups are formed
 //!
-//! Partial all-reduce: instead of all workers, a few average their models at a time, and who is slow delays only them.
+//! Partial all-reduce: instead of all workers, a few average their models at a time, so that a slow worker delays only them.
 //!
 //! Every worker trains a model of its own. After a step it averages the **parameters** (not gradients) with a small
-//! group, so that all members leave with the same model; over time everybody's progress reaches everybody. Three things
+//! group, so that all members leave with the same model; over time the progress of every worker reaches every other. Three things
 //! have to be right:
 //!
 //! - *Groups that share a worker run one after the other, in one order at every shared member.* Averaging over `G` and
@@ -16,11 +16,11 @@
 //!   only ever computing that it waits for.
 //! - *A group counts for all of its members or for none.* Averages are made beside the model; when all have reported
 //!   theirs the generator says commit, and after the first failure abort. The survivors of an aborted group run again
-//!   without whom they blame, in the same place of the sequence.
-//! - *Everybody's progress reaches everybody.* Workers of like speed become idle together and would keep to themselves; of
+//!   without the members that they blame, in the same place of the sequence.
+//! - *The progress of every worker reaches every other.* Workers of like speed become idle together and would keep to themselves; of
 //!   the groups of a while the generator keeps the components, and bridges them when there are several.
 //!
-//! Who forms a group is for a [`GroupPolicy`]; who is too far behind to be waited for, for the [`ProgressFilter`]. On even
+//! A [`GroupPolicy`] chooses the members of a group; the [`ProgressFilter`] excludes workers that are too far behind. On even
 //! clusters a [`StaticSchedule`] does without a generator: the group is a function of rank and step.
 //!
 //! # Cost
@@ -40,9 +40,9 @@
 //!   a deadline could not tell a slow step from a broken connection. Here a group starts when all members have arrived.
 //! - *A number of its own for a group that is run again*: it would be larger than those behind it in the buffers. A
 //!   [`GroupKey`] is the group's place and the attempt, and the place stays.
-//! - *Evicting whom a peer blames.* A blamed worker may be the only one that is well; it sits one average out, and whether it
+//! - *Evicting a member that a peer blames.* A blamed worker may be the only one that is well; it sits one average out, and whether it
 //!   is dead is for the monitor to say ([`GeneratorEvent::Lost`]).
-//! - *Setting everyone's progress back when the membership changes.* Who was slow before is slow after; only who joins begins
+//! - *Resetting all progress when the membership changes.* A worker that was slow before is slow after; only a new worker begins
 //!   at the median.
 //!
 //! Source: Ripples (arXiv 1909.08029) and Prague (ASPLOS 2020) for groups, buffer, division and filter, from recollection of
@@ -73,7 +73,8 @@ pub use generator::{GeneratorConfig, GroupGenerator};
 pub use lock::LockVector;
 pub use member::GroupMember;
 pub use message::{
-    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, GroupKind, Outcome, Taken, Verdict,
+    GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupDecision, GroupKey, GroupOrigin, ReduceOutcome,
+    Taken,
 };
 pub use policy::{Division, GroupPolicy, InterIntra, Random};
 pub use static_schedule::StaticSchedule;

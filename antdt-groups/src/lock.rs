@@ -1,9 +1,9 @@
-//! Who takes part in a group that runs.
+//! The workers that are in a running group.
 
 /// One bit per worker: set while it is in a running group.
 ///
 /// The order of the buffers already keeps groups apart that share a worker; this is the interlock beside it, taken for all
-/// members at once or for none, so that nobody holds a lock while it waits for another.
+/// members at once or for none, so that no worker holds a lock while it waits for another.
 ///
 /// Source: Ripples's lock vector (recalled).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

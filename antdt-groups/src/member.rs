@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use antdt_core::{Holder, InvalidValue, JobTime, Machine};
 
-use crate::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, Outcome, Taken};
+use crate::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, ReduceOutcome, Taken};
 
 /// What can happen to a [`GroupMember`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum MemberEvent {
     /// A step was applied to the worker's own model: it is time to average.
     Synchronize,
     /// The worker's part in the group that it was told to run is over.
-    Over(GroupKey, Outcome),
+    Over(GroupKey, ReduceOutcome),
     /// The worker has nothing more to train.
     Leave,
     /// The generator says something.
@@ -23,7 +23,7 @@ pub enum MemberEvent {
     Answered(GeneratorEvent, Result<Taken, GeneratorError>),
 }
 
-/// What the outside must do.
+/// Effect that the driver must carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEffect {
     /// Send this to the generator.
@@ -54,10 +54,10 @@ enum Phase {
     /// It averages; whether that answers its request.
     Reducing(GroupKey, bool),
     /// It has said how its part went; whether that answers its request.
-    Reported(GroupKey, Outcome, bool),
+    Reported(GroupKey, ReduceOutcome, bool),
     /// It has said goodbye.
     Leaving,
-    /// It has left, or was given up.
+    /// The worker has left, or was declared lost.
     Over,
 }
 
@@ -102,7 +102,7 @@ impl GroupMember {
         Ok(member)
     }
 
-    /// Who.
+    /// Returns the node and its incarnation.
     pub const fn holder(&self) -> Holder {
         self.holder
     }
@@ -171,7 +171,7 @@ impl GroupMember {
                 let open = match &self.phase {
                     Phase::Waiting | Phase::Reducing(..) => true,
                     // What it failed to average is not committed. Of what it has averaged it must learn.
-                    Phase::Reported(_, outcome, _) => matches!(outcome, Outcome::Failed { .. }),
+                    Phase::Reported(_, outcome, _) => matches!(outcome, ReduceOutcome::Failed { .. }),
                     Phase::Joining | Phase::Training | Phase::Leaving | Phase::Over => false,
                 };
                 if to == self.holder && request == self.sequence && open {
@@ -180,7 +180,7 @@ impl GroupMember {
                 }
             }
             GeneratorEffect::Commit { to, group } => match self.phase {
-                Phase::Reported(reported, Outcome::Reduced, last)
+                Phase::Reported(reported, ReduceOutcome::Reduced, last)
                     if to == self.holder && reported == group =>
                 {
                     self.effects.push_back(MemberEffect::Apply(group));

@@ -13,7 +13,7 @@ use antdt_core::{Holder, JobTime, MembershipVersion};
 pub struct GroupKey {
     /// Its place; given once, when the group is made.
     pub order: u64,
-    /// How often it was run before. A group that runs again after a failure keeps its place.
+    /// Number of earlier attempts. A group that runs again after a failure keeps its place.
     pub attempt: u32,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for GroupKey {
 /// What a group was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub enum GroupKind {
+pub enum GroupOrigin {
     /// Drawn from all workers.
     Random,
     /// A part of all that were idle.
@@ -37,28 +37,28 @@ pub enum GroupKind {
     IntraPart,
     /// All idle workers of one host.
     IntraAll,
-    /// Workers whose groups had nobody in common for a while.
+    /// Workers whose groups had no member in common for a while.
     Bridge,
 }
 
-/// What became of a group.
+/// Decision about a group's average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GroupDecision {
     /// All members have the average: it is their model now.
     Commit,
-    /// Not all members have it: nobody takes it over.
+    /// Not all members have the average: none uses it.
     Abort,
 }
 
 /// How a member's part in a group went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Outcome {
-    /// It has the average, and has not taken it over yet.
+pub enum ReduceOutcome {
+    /// The member has the average, and has not used it yet.
     Reduced,
-    /// It has not. A suspect sits the next attempt out.
+    /// The member has no average. A suspect is left out of the next attempt.
     Failed {
-        /// On whose account, as far as the member knows.
+        /// Member that the sender blames, if any.
         suspect: Option<Holder>,
     },
 }
@@ -67,13 +67,13 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Go {
-    /// Which.
+    /// Key of the group.
     pub key: GroupKey,
-    /// What for.
-    pub kind: GroupKind,
+    /// Purpose that the group was formed for.
+    pub kind: GroupOrigin,
     /// The membership under which it runs.
     pub membership: MembershipVersion,
-    /// Who, by node: the position is the rank. At least two.
+    /// Members, in order of node; the position is the rank. At least two.
     pub members: Box<[Holder]>,
     /// When the generator gives it up.
     pub deadline: JobTime,
@@ -85,7 +85,7 @@ pub struct Go {
 pub enum GeneratorEvent {
     /// A worker wants to take part. An older life of its node is gone then.
     Hello {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// The host it runs on: equal for workers that share a link to others.
         host: u32,
@@ -93,34 +93,34 @@ pub enum GeneratorEvent {
     /// A worker has finished a step and wants to average. It waits until it is answered, by `Skip` or the last group's
     /// `Commit`.
     Request {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// Its running number of requests, from 1.
         sequence: u64,
     },
     /// A member's part in a running group is over.
     Done {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
-        /// Of which group.
+        /// The group.
         group: GroupKey,
-        /// How it went.
-        outcome: Outcome,
+        /// Result of the member's part.
+        outcome: ReduceOutcome,
     },
     /// A worker that waits for nothing leaves.
     Bye {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
     },
     /// A worker was given up. None of its messages counts from now on.
     Lost {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
     },
 }
 
 impl GeneratorEvent {
-    /// Whom it is about.
+    /// Returns the incarnation that the event is about.
     pub const fn holder(&self) -> Holder {
         match self {
             Self::Hello { holder, .. }
@@ -149,30 +149,30 @@ pub enum Taken {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum GeneratorError {
-    /// The life is over, as far as the generator was told.
+    /// The incarnation is over, as far as the generator knows.
     #[error("{holder} was given up or has left; start its next life and say hello")]
     Fenced {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
     },
-    /// Nobody of that name takes part.
+    /// The worker does not take part.
     #[error("{holder} does not take part; say hello first")]
     Unknown {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
     },
     /// Only workers average.
     #[error("{holder} has no model of its own to average; only workers take part")]
     NoWorker {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
     },
-    /// As many take part as may.
+    /// The generator has as many workers as it can take.
     #[error("{holder} is one too many: at most {most} workers take part; raise members_max")]
     Full {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
-        /// How many may.
+        /// Largest number allowed.
         most: u32,
     },
     /// The worker still waits for the answer to another request.
@@ -180,7 +180,7 @@ pub enum GeneratorError {
         "{holder} still waits for its request {open}; it may ask for the next one, or leave, when that is answered"
     )]
     Open {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
         /// The request that is not answered.
         open: u64,
@@ -190,9 +190,9 @@ pub enum GeneratorError {
         "{holder} reports group {group}, and only {made} were ever made; report the group that it was told to run"
     )]
     NoGroup {
-        /// Whose message.
+        /// Sender of the message.
         holder: Holder,
-        /// What it named.
+        /// The group named in the message.
         group: GroupKey,
         /// Groups that were made.
         made: u64,
@@ -203,9 +203,9 @@ pub enum GeneratorError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GeneratorEffect {
-    /// Run this group.
+    /// The worker shall run this group.
     Go {
-        /// Who.
+        /// Incarnation that the message goes to.
         to: Holder,
         /// The request that it serves.
         request: u64,
@@ -216,33 +216,33 @@ pub enum GeneratorEffect {
     },
     /// The request is answered: there is nothing, or nothing more, to average.
     Skip {
-        /// Who.
+        /// Incarnation that the message goes to.
         to: Holder,
         /// The request.
         request: u64,
     },
     /// All members of the group have the average: take it over.
     Commit {
-        /// Who.
+        /// Incarnation that the message goes to.
         to: Holder,
         /// The group.
         group: GroupKey,
     },
-    /// The group broke off: forget its average. If the request is still open, more follows.
+    /// The group was aborted: discard its average. If the request is still open, another group follows.
     Abort {
-        /// Who.
+        /// Incarnation that the message goes to.
         to: Holder,
         /// The group.
         group: GroupKey,
-        /// On whose account, if that is known.
+        /// Member that caused the abort, if it is known.
         culprit: Option<Holder>,
     },
-    /// To all: who takes part has changed.
+    /// To all workers: the set of present workers has changed.
     #[doc(alias = "Epoch")]
     Membership {
         /// The new version.
         membership: MembershipVersion,
-        /// Who joined or left.
+        /// Incarnation that joined or left.
         who: Holder,
         /// Whether it joined.
         joined: bool,

@@ -1,12 +1,12 @@
-//! Who takes part, and what the generator knows of each.
+//! The present workers, and the generator's state of each.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use antdt_core::{Holder, Incarnation, NodeId, NodeMap, Role};
 
-use crate::message::{GeneratorError, GroupKey, Verdict};
+use crate::message::{GeneratorError, GroupDecision, GroupKey};
 
-/// A worker's place in the roster. Places of those who left are used again.
+/// A worker's place in the roster. Places of workers that left are reused.
 pub(crate) type Slot = u32;
 
 /// A worker that takes part.
@@ -26,13 +26,13 @@ pub(crate) struct Worker {
     pub(crate) target: u64,
     /// Whether the newest request was answered without a commit.
     pub(crate) skipped: bool,
-    /// Whether it counts among those who have arrived at the first group of its buffer.
+    /// Whether it has arrived at the first group of its buffer.
     pub(crate) arrived: bool,
     /// Whether it has reported its part in that group.
     pub(crate) reported: bool,
     /// What became of the groups that it ran for its newest request; it may not have heard of all.
-    pub(crate) verdicts: Vec<(GroupKey, Verdict)>,
-    /// Its position among those who take part.
+    pub(crate) decisions: Vec<(GroupKey, GroupDecision)>,
+    /// Position in the list of present workers.
     position: usize,
 }
 
@@ -40,10 +40,10 @@ pub(crate) struct Worker {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Roster {
     workers: Vec<Worker>,
-    /// Slots of those who left.
+    /// Slots of workers that left.
     free: Vec<Slot>,
     slots: NodeMap<Slot>,
-    /// The slots of those who take part, in no order.
+    /// The slots of present workers, in no order.
     present: Vec<Slot>,
     /// Those whose buffers are empty, by progress.
     idle: BTreeSet<(u64, Slot)>,
@@ -87,7 +87,7 @@ impl Roster {
         self.workers.len()
     }
 
-    /// The slots of all who take part, in no order.
+    /// The slots of all present workers, in no order.
     pub(crate) fn present(&self) -> &[Slot] {
         &self.present
     }
@@ -96,7 +96,7 @@ impl Roster {
         self.slots.get(holder.node) == Some(&slot) && self[slot].holder == holder
     }
 
-    /// Those whose buffers are empty and who have made at least this progress, by progress.
+    /// Workers with empty buffers and at least this progress, by progress.
     pub(crate) fn idle(&self, least: u64) -> impl Iterator<Item = Slot> {
         self.idle.range((least, 0)..).map(|(_, slot)| *slot)
     }
@@ -111,7 +111,7 @@ impl Roster {
         *all.select_nth_unstable(middle).1
     }
 
-    /// A worker joins, with the median progress: it is not behind anybody who was there before.
+    /// A worker joins, with the median progress: half of the workers that were there before are not ahead of it.
     pub(crate) fn join(&mut self, holder: Holder, host: u32) -> Slot {
         let worker = Worker {
             holder,
@@ -124,7 +124,7 @@ impl Roster {
             skipped: false,
             arrived: false,
             reported: false,
-            verdicts: Vec::new(),
+            decisions: Vec::new(),
             position: self.present.len(),
         };
         let progress = worker.progress;
@@ -168,7 +168,7 @@ impl Roster {
         let worker = &mut self[slot];
         worker.sequence = sequence;
         (worker.open, worker.skipped) = (true, false);
-        worker.verdicts.clear();
+        worker.decisions.clear();
         let before = worker.progress;
         worker.progress = before.saturating_add(1);
         let (progress, is_idle) = (worker.progress, worker.buffer.is_empty());

@@ -7,7 +7,7 @@ use antdt_core::{InvalidValue, Rank};
 /// In odd steps a host averages as a whole. In even ones one worker of each host, its head, averages with those of the
 /// other hosts, and the rest of the host in pairs; which worker is the head changes from one even step to the next. So
 /// each network card carries one flow, every second step. All members of a group are in the same step, and take their steps
-/// in order: no two can wait for each other. But everybody waits for everybody within two steps, so one slow worker slows
+/// in order: no two can wait for each other. But all workers wait for each other within two steps, so one slow worker slows
 /// all; that is what the [`GroupGenerator`](crate::GroupGenerator) is for.
 ///
 /// Of models that agree inside hosts, each two steps leave `(1 - 1/L)²` of the variance with `L` workers a host, however many
@@ -36,7 +36,7 @@ impl StaticSchedule {
     /// The same, with so many workers of a host taking turns.
     ///
     /// # Errors
-    /// The same, and if nobody would be a head, or more than the largest host has workers.
+    /// The same, and if no worker would be a head, or more than the largest host has workers.
     pub fn with_heads(workers_per_host: &[u32], heads: u32) -> Result<Self, InvalidValue> {
         let (Some(most), Some(least)) = (workers_per_host.iter().max(), workers_per_host.iter().min()) else {
             return Err(InvalidValue::new("workers_per_host", "(nothing)", "at least one host"));
@@ -61,7 +61,7 @@ impl StaticSchedule {
         self.firsts.last().copied().unwrap_or(0)
     }
 
-    /// The group of `rank` in `step`, in order of ranks; just itself if it averages with nobody. O(its size), and O(hosts)
+    /// The group of `rank` in `step`, in order of ranks; just itself if it averages alone. O(its size), and O(hosts)
     /// for heads.
     ///
     /// # Panics

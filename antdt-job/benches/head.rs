@@ -77,9 +77,13 @@ impl Job {
             global_batch_size: BATCH * workers,
             heartbeat: STEP,
             max_restarts: 2,
+            min_workers: 1,
             must_register: true,
-            policy: policy::by_name(policy).expect("a known policy"),
+            dry_run: false,
+            policy: policy::REGISTRY.by_name(policy).expect("a known policy"),
             monitor: MonitorConfig::default(),
+            checkpoints: None,
+            can_roll_back: false,
         })
         .expect("the defaults are valid");
         let mut order: Vec<u32> = (0..workers).collect();

@@ -3,8 +3,7 @@
 //! Events come from nodes, from the launcher and from the ledger; effects go to the launcher, the ledger, and the
 //! callers that wait. Nothing here reads a clock or touches a socket, so the same type can be driven by a test.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_agent::BeatReply;
@@ -12,120 +11,184 @@ use antdt_controller::{
     Policy, Relaunch, RelaunchBudget, RelaunchConfig, RestartConfig, RestartEffect, RestartEvent, RestartSaga,
 };
 use antdt_core::{
-    BatchReport, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime, Joined, Machine,
-    NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness, Role, Standing, StepCommit,
+    BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime,
+    Joined, Machine, Metrics, NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness, Role, RollbackId,
+    Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
 use crate::mode::{Departure, HeadHalf, SyncMode};
 
+mod checkpoints;
 mod core;
+mod diagnosis;
 mod participants;
+mod preempt;
+mod rollback;
+mod scale;
 mod timers;
 
+pub use checkpoints::{CheckpointEvery, CheckpointSchedule};
+use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
+pub use diagnosis::{Diagnosis, Done, NodeDiagnosis};
+pub use rollback::RolledBack;
+use scale::Retiring;
 use timers::Timers;
 
 /// Settings of a [`Head`].
 #[derive(Debug)]
 pub struct HeadConfig {
-    /// How workers combine what they compute.
+    /// Sync mode: how gradients or models of the workers are combined.
     pub sync: SyncMode,
-    /// Workers of the job.
+    /// Number of workers that the job starts with.
     pub workers: u32,
-    /// Parameter servers; 0 with all-reduce.
+    /// Number of parameter servers; 0 where the model lives in the workers.
     pub servers: u32,
-    /// Samples of a synchronous step over all workers.
+    /// Samples of one synchronous step, over all workers together.
     pub global_batch_size: u32,
     /// Time between two heartbeats of a node.
     pub heartbeat: Duration,
-    /// Times that a node which died is started again.
+    /// How often in a row a node is restarted without having committed a step in between.
     pub max_restarts: u32,
-    /// Whether every process must register; somebody else's program may take no part in the protocol.
+    /// A worker that exceeds `max_restarts` is given up as long as at least this many workers remain; otherwise the job
+    /// ends.
+    pub min_workers: u32,
+    /// Whether every process must register with the master. False for a user's own program, which need not speak the
+    /// protocol.
     pub must_register: bool,
-    /// What decides.
+    /// Policy that decides on batch sizes and restarts.
     pub policy: Box<dyn Policy>,
-    /// Windows and limits of the detector.
+    /// Dry run: the decisions of the policy are recorded and not carried out.
+    pub dry_run: bool,
+    /// Settings of the straggler detector: windows, limits, pace rule.
     pub monitor: MonitorConfig,
+    /// When checkpoints are due; `None` if the job takes no checkpoints.
+    pub checkpoints: Option<CheckpointSchedule>,
+    /// Whether a job whose model is lost goes back to its newest checkpoint, or to its start. Otherwise it ends.
+    pub can_roll_back: bool,
 }
 
-/// What a node says when it registers.
+/// What a node sends when it registers with the master.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Registration {
-    /// Who it is, and what it can do.
+    /// Identity and capabilities of the node.
     pub info: NodeInfo,
-    /// Where its peers reach it.
+    /// Address of the node's data plane, "host:port"; empty if it has none.
     pub data_address: String,
-    /// Its process, for people.
+    /// Process id on its host, for messages to the user.
     pub process_id: u32,
 }
 
-/// Everything that can happen to a job.
+/// Event that a driver tells the head: a call of a node, news of a process, the passing of a tick, a command of the user.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeadEvent {
-    /// Start all nodes.
+    /// The job begins: the head launches all nodes.
     Begin,
-    /// A life of a node says that it is there.
+    /// A node registers.
     Register(Registration),
-    /// What a node says now and then.
+    /// Heartbeat of a node, with its reports since the last one.
     Heartbeat {
-        /// Who.
+        /// Life of the node that this is about.
         holder: Holder,
         /// Its batches since the last heartbeat, oldest first, each with the sum of its samples' losses.
         #[cfg_attr(feature = "serde", serde(deserialize_with = "settings::read_reports"))]
         reports: Vec<(BatchReport, f64)>,
-        /// Newest plan that it holds.
+        /// Newest plan that the node has received.
         plan_ready: PlanVersion,
-        /// Plan in force on it, and since which of its steps.
+        /// Plan in force on the node, and the step of the node from which on it is.
         plan_applied: (PlanVersion, u64),
     },
+    /// The training thread of a worker is at work and does not get on; its heartbeats do.
+    Stalled {
+        /// Life of the node that this is about.
+        holder: Holder,
+        /// What the worker is doing, and for how long it has made no progress.
+        stall: Stall,
+    },
+    /// The platform told a life of a node to leave, and will end it soon.
+    Preempted(Holder),
     /// A worker wants to take part.
     Join {
-        /// Who.
+        /// Life of the node that this is about.
         holder: Holder,
-        /// What it brings.
+        /// Group and model that the worker comes with.
         standing: Standing,
     },
     /// The push of a worker is on all servers.
     Ready {
-        /// Who.
+        /// Life of the node that this is about.
         holder: Holder,
-        /// Which step.
+        /// Step that was pushed.
         step: u64,
-        /// What it pushed.
+        /// Samples and acknowledgements of the push.
         readiness: Readiness,
     },
     /// A worker stops training.
     Leave {
-        /// Who.
+        /// Life of the node that this is about.
         holder: Holder,
-        /// Because there are no samples left; otherwise because it was drained.
+        /// True if no samples are left; false if the worker was drained.
         end_of_data: bool,
-        /// It has the model, and samples that were held out.
+        /// Whether the worker can evaluate: it has the model and held-out samples.
         can_evaluate: bool,
     },
-    /// How good the model is.
+    /// A worker has evaluated the model.
     Evaluated {
-        /// Who tried.
+        /// Worker that evaluated.
         holder: Holder,
-        /// On how many samples.
+        /// Number of held-out samples.
         samples: u64,
-        /// Their mean loss.
-        loss: Option<f64>,
-        /// Area under the ROC curve.
-        auc: Option<f64>,
+        /// Metrics of the evaluation.
+        #[cfg_attr(feature = "serde", serde(default))]
+        metrics: Metrics,
     },
-    /// A process runs.
+    /// A worker stands still between two steps, for this checkpoint.
+    Rest {
+        /// Life of the node that this is about.
+        holder: Holder,
+        /// Checkpoint that the worker was asked to stand still for.
+        checkpoint: CheckpointId,
+    },
+    /// Model and ledger were copied for a checkpoint, or could not be.
+    Cut {
+        /// Number of the checkpoint.
+        checkpoint: CheckpointId,
+        /// `Err` holds the reason for which there are no copies.
+        taken: Result<(), String>,
+    },
+    /// A checkpoint was written, or could not be.
+    Kept {
+        /// Number of the checkpoint.
+        checkpoint: CheckpointId,
+        /// Where the checkpoint lies, or the reason for which there is none.
+        outcome: Result<String, String>,
+    },
+    /// The ledger was set back, or cannot be.
+    RolledBack {
+        /// Number of the rollback.
+        rollback: RollbackId,
+        /// What the ledger was set back to, or the reason for which it could not be.
+        outcome: Result<RolledBack, String>,
+    },
+    /// The launcher has started a process.
     Started(Holder),
-    /// A process could not be started.
+    /// The launcher could not start a process; the text says why.
     LaunchFailed(Holder, String),
-    /// A process ended; its last lines of output.
+    /// A process ended; the strings are the last lines of its output.
     Exited(Holder, Exit, Vec<String>),
     /// A control tick, with the state of the ledger; `None` if the job has none.
     Tick(Option<Counts>),
+    /// The user wants this many workers from now on.
+    Scale {
+        /// Number of workers, at least 1.
+        workers: u32,
+    },
+    /// The user asks which nodes are slow, and what was done about them. Changes nothing.
+    Diagnose,
     /// The user wants the job to end.
     Stop(String),
 }
@@ -134,99 +197,122 @@ pub enum HeadEvent {
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeadAnswer {
-    /// To a registration.
+    /// Answer to a registration.
     Registered {
-        /// Time between two heartbeats.
+        /// Time between two heartbeats that the node is to send.
         #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
         heartbeat: Duration,
         /// The newest plan that names the node.
         plan: Option<Plan>,
-        /// Addresses of the servers by index; empty until all are known.
-        servers: Arc<[String]>,
     },
-    /// To a heartbeat.
+    /// Answer to a heartbeat.
     Beat(Box<BeatReply>),
-    /// An effect will bring the answer.
+    /// The call stays open; a later effect brings its answer.
     Parked,
-    /// To a worker that leaves.
+    /// Answer to a worker that leaves.
     Left {
-        /// It shall try the model on the samples that were held out.
+        /// Whether the worker is to evaluate the model on the held-out samples.
         evaluate: bool,
+        /// Last checkpoint of the job, which the worker is to take before it evaluates.
+        checkpoint: Option<CheckpointId>,
     },
-    /// There is nothing to say.
+    /// The event was taken in; there is nothing to answer.
     Noted,
-    /// For the progress line.
+    /// Answer to a tick, for the progress line.
     Seen(Seen),
-    /// The request contradicts what is known.
+    /// The number of workers is being changed.
+    Scaled {
+        /// Number of workers before the change.
+        before: u32,
+    },
+    /// Answer to a diagnosis.
+    Diagnosed(Box<Diagnosis>),
+    /// The request was refused; the text says why.
     Refused(String),
-    /// The sender was declared dead.
+    /// The step that the sender is ready for is undone by a rollback: it joins again.
+    Undone,
+    /// The sender was declared dead, or replaced by a newer life, and must exit.
     Fenced,
 }
 
-/// What a tick shows.
+/// State of the job at a tick, for the progress line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Seen {
-    /// Samples per second over the short window.
+    /// Samples per second of all workers, over the short window.
     pub samples_per_second: f64,
-    /// Workers that are alive.
+    /// Number of workers that take part.
     pub members: usize,
-    /// Nodes that are slower than their peers.
+    /// Number of nodes that are slower than their peers.
     pub stragglers: usize,
 }
 
-/// What the outside must do, in order.
+/// Effect that the driver must carry out, in the order in which the head returns them.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum HeadEffect {
-    /// Start this life of a node.
+    /// Start a process for this life of a node.
     Launch(Holder),
-    /// End it.
+    /// End the process of this life of a node.
     Kill(Holder),
-    /// Samples of a dead or coordinated holder count as committed.
+    /// The ledger is to count these samples as committed: their worker is dead, or the master commits for all workers.
     Settle(Contribution),
-    /// The holder's leases go back.
+    /// The leases of this worker go back to the ledger.
     LedgerLost(Holder),
-    /// The answer to a parked join.
+    /// Answer to a worker that waits to join.
     Joined(Holder, Box<Joined>),
-    /// The answer to a parked readiness.
+    /// Answer to a worker that waits for the commit of its step.
     Committed(Holder, Box<StepCommit>),
-    /// The job is over: everything is committed, or why not.
+    /// Answer to a worker that waits for the commit of a step that a rollback has undone: it joins again.
+    Undone(Holder),
+    /// Set the ledger back to the newest checkpoint, or to the start of the job; servers that are launched later start from
+    /// there. [`HeadEvent::RolledBack`] says what came of it.
+    RollBack(RollbackId),
+    /// The answer to a worker that stands still for a checkpoint.
+    Rested {
+        /// Life of the node that this is about.
+        holder: Holder,
+        /// Number of the checkpoint.
+        checkpoint: CheckpointId,
+        /// True: the worker copies the model, or has the servers copy theirs, before its next step. False: it goes on.
+        keep: bool,
+    },
+    /// The job is over: `Ok` if everything is committed, otherwise the reason.
     End(Result<(), String>),
-    /// Something worth writing down. Nothing depends on it.
+    /// Entry for log and report. Nothing else depends on it.
     Note {
-        /// When it happened.
+        /// Time of the entry, since the job began.
         at: JobTime,
-        /// What happened.
+        /// The entry.
         note: Note,
     },
 }
 
-/// What the report of a job is made of.
+/// Entry of the report of a job.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Note {
-    /// The job did something, or refused to.
+    /// The job took an action, or refused to.
     Action {
         /// `ADJUST_BS`, `KILL_RESTART`, ...
         kind: &'static str,
-        /// A node, or `all`.
+        /// The node concerned, or `all`.
         target: String,
-        /// Why.
+        /// Reason, for the user.
         reason: String,
     },
-    /// Something happened.
+    /// An event that is no action, such as a node that joins or is lost.
     Event {
-        /// To whom; `None` if to the job.
+        /// The node concerned; `None` for the whole job.
         node: Option<NodeId>,
-        /// In one word.
+        /// Kind of the event, in one word.
         kind: &'static str,
-        /// For people.
+        /// Text for the user.
         text: String,
     },
-    /// A life of a node begins.
+    /// A life of a node was launched.
     Launched(Holder),
-    /// A plan was made known.
+    /// A plan was published to the nodes.
     Published(Plan),
     /// A plan is in force on a node.
     Applied(NodeId, PlanVersion),
@@ -236,14 +322,12 @@ pub enum Note {
     Batches(Vec<(BatchReport, f64)>),
     /// Everything is committed.
     Completed,
-    /// How good the model is.
+    /// A worker has evaluated the model.
     Evaluated {
-        /// Samples it was tried on.
+        /// Number of held-out samples.
         samples: u64,
-        /// Their mean loss.
-        loss: Option<f64>,
-        /// Area under the ROC curve.
-        auc: Option<f64>,
+        /// Metrics of the evaluation.
+        metrics: Metrics,
     },
 }
 
@@ -256,7 +340,22 @@ pub struct Head {
     saga_due: Timers<()>,
     relaunch: RelaunchBudget,
     relaunch_due: Timers<Holder>,
+    checkpoints: Option<Checkpoints>,
+    retiring: Retiring,
+    /// Lives of workers that leave because their platform told them to; others follow them.
+    preempted: BTreeSet<Holder>,
+    /// Workers that came while a checkpoint was taken.
+    held_joins: Vec<(Holder, Standing)>,
+    /// Why the job ends once the checkpoint under way is complete, and when it ends at the latest.
+    stopping: Option<(JobTime, String)>,
+    /// Whether a checkpoint waits for its keeper, or for its copies.
+    keeping: bool,
+    /// Workers that lost a server which is not known to have ended.
+    doubts: Timers<Holder>,
 }
+
+/// How long a job that was told to stop may take for its checkpoint.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 impl Head {
     /// The master of a job in which nothing has happened yet.
@@ -273,6 +372,13 @@ impl Head {
                 ..RelaunchConfig::default()
             }),
             relaunch_due: Timers::new(),
+            checkpoints: config.checkpoints.clone().map(Checkpoints::new),
+            retiring: Retiring::new(),
+            preempted: BTreeSet::new(),
+            held_joins: Vec::new(),
+            stopping: None,
+            keeping: false,
+            doubts: Timers::new(),
             core: HeadCore::new(config)?,
         })
     }
@@ -309,10 +415,12 @@ impl Head {
             self.core.event(now, Some(holder.node), "joined", text);
         }
         self.saga_event(now, holder.node, RestartEvent::Registered(holder));
+        if holder.node.role == Role::Server && self.core.knows_servers() {
+            self.go_on(now);
+        }
         HeadAnswer::Registered {
             heartbeat: self.core.config.heartbeat,
             plan: self.core.plan_newer_than(PlanVersion(0), holder.node),
-            servers: self.core.servers.clone(),
         }
     }
 
@@ -331,6 +439,13 @@ impl Head {
         for (report, _) in &reports {
             self.core.detector.report(now, report);
         }
+        if let Some(checkpoints) = &mut self.checkpoints
+            && holder.node.role == Role::Worker
+            && !self.core.is_undone(holder)
+            && let Some((report, _)) = reports.last()
+        {
+            checkpoints.stepped(report.iteration.0);
+        }
         let reported = !reports.is_empty();
         if reported {
             self.core.note(now, Note::Batches(reports));
@@ -338,6 +453,7 @@ impl Head {
         let node = &mut self.core.nodes[holder.node];
         if reported && !node.first_report {
             node.first_report = true;
+            self.relaunch.committed(holder.node);
             let took = now.since(node.launched);
             // Half old, half new: the last start says most about the next.
             self.core.start_delay = Some(self.core.start_delay.map_or(took, |before| (before + took) / 2));
@@ -354,16 +470,30 @@ impl Head {
             Role::Server => self.core.lost.clone(),
             Role::Worker => Vec::new(),
         };
+        let drain = self.core.draining.contains(&holder);
+        let checkpoint = self.checkpoints.as_ref().and_then(|checkpoints| checkpoints.order(holder));
+        if holder.node.role == Role::Worker && (drain || checkpoint.is_some()) {
+            self.mode.ordered(&mut self.core, holder);
+        }
         HeadAnswer::Beat(Box::new(BeatReply {
             plan,
-            drain: self.core.draining.contains(&holder),
+            drain,
             reform: self.core.membership.reform_wanted() && self.core.joined.contains(holder),
             fenced: false,
-            servers: self.core.servers.clone(),
             lost,
             finished: self.core.phase == Phase::Over,
             broken_group: self.core.membership.broken().filter(|_| self.core.joined.contains(holder)),
+            checkpoint,
+            rollback: self.core.rollbacks.newest(),
         }))
+    }
+
+    fn stalled(&mut self, holder: Holder, stall: Stall) -> HeadAnswer {
+        if !self.core.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.core.detector.stalled(holder, stall);
+        HeadAnswer::Noted
     }
 
     fn join(&mut self, now: JobTime, holder: Holder, standing: Standing) -> HeadAnswer {
@@ -374,13 +504,322 @@ impl Head {
             self.core.send_home(holder);
             return HeadAnswer::Parked;
         }
-        self.mode.joining(now, &mut self.core, holder, standing);
+        // It was let in, and comes back because it has lost a server. If that has ended, the news of it is on its way.
+        let doubts = self.core.capabilities().needs_servers()
+            && standing.group.0 > 0
+            && self.core.joined.contains(holder)
+            && !self.core.is_undone(holder)
+            && !self.core.rollbacks.is_busy();
+        if doubts {
+            let limit = self.core.config.monitor.liveness.lost_after.saturating_mul(2);
+            self.doubts.set(holder.node, now + limit, holder);
+        }
+        if doubts || self.holds_joins() {
+            self.held_joins.retain(|(other, _)| *other != holder);
+            self.held_joins.push((holder, standing));
+            return HeadAnswer::Parked;
+        }
+        self.let_join(now, holder, standing);
         HeadAnswer::Parked
+    }
+
+    /// Whether workers that come have to wait, for a checkpoint or a rollback.
+    fn holds_joins(&self) -> bool {
+        self.core.rollbacks.is_busy() || self.checkpoints.as_ref().is_some_and(Checkpoints::holds_joins)
+    }
+
+    fn let_held_join(&mut self, now: JobTime) {
+        if self.holds_joins() {
+            return;
+        }
+        for (holder, standing) in std::mem::take(&mut self.held_joins) {
+            if self.doubts.contains(holder.node) {
+                self.held_joins.push((holder, standing));
+            } else if self.core.is_current(holder) && self.core.phase == Phase::Running {
+                self.let_join(now, holder, standing);
+            }
+        }
+    }
+
+    fn let_join(&mut self, now: JobTime, holder: Holder, standing: Standing) {
+        let started = self.core.started;
+        self.mode.joining(now, &mut self.core, holder, standing);
+        self.note_start(now, started);
+    }
+
+    /// Tells the checkpoints that training began, if it had not `before`.
+    fn note_start(&mut self, now: JobTime, before: bool) {
+        if !before
+            && self.core.started
+            && let Some(checkpoints) = &mut self.checkpoints
+        {
+            checkpoints.started(now, self.core.counts.acked, self.core.counts.total);
+        }
+    }
+
+    // Rollbacks.
+
+    /// Begins the rollback that is wanted, if one is: from now on nothing counts that was trained since the checkpoint.
+    fn begin_rollback(&mut self, now: JobTime) {
+        let Some(why) = self.core.rollbacks.take_wanted() else { return };
+        if self.core.phase == Phase::Over {
+            return;
+        }
+        let rollback = self.core.rollbacks.begin(now);
+        let text = format!("{why}; the job goes back to its newest checkpoint");
+        self.core.event(now, None, "rollback", text);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            let attempt = checkpoints.attempt_id();
+            for Rested { holder, keep } in checkpoints.roll_back(now) {
+                self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint: attempt, keep });
+            }
+        }
+        self.doubts = Timers::new();
+        self.mode.set_back(now, &mut self.core);
+        for (old, next) in self.core.set_back(now) {
+            // Its end, however late the news of it, is that of an older life.
+            self.core.effects.push_back(HeadEffect::Kill(old));
+            self.sagas.remove(&old.node);
+            self.saga_due.clear(old.node);
+            self.relaunch_due.clear(old.node);
+            self.core.rollbacks.launch_later(next, Duration::ZERO);
+        }
+        self.core.effects.push_back(HeadEffect::RollBack(rollback));
+        self.stop_if_kept(now);
+    }
+
+    /// The ledger was set back: starts what is missing.
+    fn rolled_back(&mut self, now: JobTime, rollback: RollbackId, outcome: Result<RolledBack, String>) {
+        let is_asked = rollback == self.core.rollbacks.newest() && self.core.rollbacks.is_restoring();
+        if !is_asked || self.core.phase == Phase::Over {
+            return;
+        }
+        let RolledBack { checkpoint, counts, text } = match outcome {
+            Ok(to) => to,
+            Err(why) => {
+                self.core.fail(format!("the model was lost, and the job cannot go back: {why}"));
+                return;
+            }
+        };
+        self.core.counts = counts;
+        self.core.event(now, None, "rollback", text);
+        let Some((launches, after)) = self.core.rollbacks.restored(rollback, checkpoint) else { return };
+        for holder in launches {
+            // What the job did meanwhile stands: a worker that it wants no more, and a newer life of one it wants again.
+            let node = &self.core.nodes[holder.node];
+            let is_newer = node.incarnation > holder.incarnation
+                || (node.incarnation == holder.incarnation && node.status != NodeStatus::Lost);
+            if node.retired || is_newer {
+                continue;
+            }
+            self.relaunch_due.set(holder.node, now + after, holder);
+        }
+        self.relaunch_what_is_due(now);
+        if self.core.knows_servers() {
+            self.go_on(now);
+        }
+    }
+
+    /// The servers are known, if the job has any: workers may begin, or begin again.
+    fn go_on(&mut self, now: JobTime) {
+        self.core.rollbacks.started();
+        if self.core.rollbacks.is_busy() {
+            return;
+        }
+        let started = self.core.started;
+        self.mode.go_on(now, &mut self.core);
+        self.note_start(now, started);
+        self.let_held_join(now);
+    }
+
+    fn rollback_deadline(&mut self, now: JobTime) {
+        if self.core.rollbacks.deadline().is_some_and(|at| at <= now) {
+            self.core.fail("the model was lost, and it took too long to set the ledger back".to_owned());
+        }
+        for (node, holder) in self.doubts.take_due(now) {
+            self.held_joins.retain(|(other, _)| *other != holder);
+            let text = format!("{holder} cannot reach a server that others can; it is started again");
+            self.core.event(now, Some(node), "lost", text);
+            // Its exit, which the launcher tells, does the rest.
+            self.core.effects.push_back(HeadEffect::Kill(holder));
+        }
+    }
+
+    /// The end of a server, or of the worker with the only copy of the model: it is started again within its budget, and the job
+    /// goes back.
+    fn model_ended(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) {
+        let lost =
+            format!("{} ended ({exit}), and the parameters it held with it{}", holder.node, last_words(tail));
+        if !self.core.config.can_roll_back {
+            self.core.fail(lost);
+            return;
+        }
+        match self.relaunch.exited(holder, exit) {
+            Relaunch::Repeated => {}
+            Relaunch::Again { after, reason, holder: next } => {
+                self.core.action(now, "RESTART", holder.node.to_string(), reason.to_string());
+                self.core.rollbacks.want(lost);
+                self.begin_rollback(now);
+                self.core.rollbacks.launch_later(next, after);
+            }
+            Relaunch::Finished | Relaunch::Hopeless(_) => self.core.fail(lost),
+            Relaunch::Exhausted(_) => {
+                let limit = self.core.config.max_restarts;
+                let text = format!("{lost}; it was restarted {limit} times already (--max-restarts)");
+                self.core.fail(text);
+            }
+        }
+    }
+
+    // Checkpoints.
+
+    /// Begins a checkpoint that is due, or one that is asked for.
+    fn begin_checkpoint(&mut self, now: JobTime, asked: bool) {
+        let Counts { acked, total, .. } = self.core.counts;
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        if checkpoints.is_busy() || !(asked || checkpoints.is_due(now, acked, total)) {
+            return;
+        }
+        // A worker that is about to leave is no help.
+        let stays = |holder: &Holder| !self.core.draining.contains(holder) && self.mode.may_keep(*holder);
+        let Some(first) = self.core.joined.iter().find(stays) else { return };
+        let keeper = self.core.capabilities().steps_in_common().then_some(first);
+        checkpoints.begin(now, keeper, acked, total);
+    }
+
+    /// Tells the mode when a checkpoint begins to wait for its keeper, and when its copies exist or it is given up.
+    fn note_keeping(&mut self, now: JobTime) {
+        let keeping = self.checkpoints.as_ref().is_some_and(Checkpoints::is_gathering);
+        if keeping != std::mem::replace(&mut self.keeping, keeping) {
+            self.mode.keeping(now, &mut self.core, keeping);
+        }
+    }
+
+    fn rest(&mut self, now: JobTime, holder: Holder, checkpoint: CheckpointId) -> HeadAnswer {
+        if !self.core.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        let told = match &mut self.checkpoints {
+            Some(checkpoints) => checkpoints.rests(holder, checkpoint, self.core.joined.iter()),
+            None => Some(Rested { holder, keep: false }),
+        };
+        self.tell_rested(now, checkpoint, told);
+        HeadAnswer::Parked
+    }
+
+    fn tell_rested(
+        &mut self,
+        now: JobTime,
+        checkpoint: CheckpointId,
+        told: impl IntoIterator<Item = Rested>,
+    ) {
+        for Rested { holder, keep } in told {
+            self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
+        }
+        self.let_held_join(now);
+    }
+
+    fn cut(&mut self, now: JobTime, checkpoint: CheckpointId, taken: Result<(), String>) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let told = checkpoints.cut(now, checkpoint, taken.is_ok());
+        if let Err(why) = taken {
+            if checkpoints.last_of_all() == Some(checkpoint) {
+                checkpoints.without_last();
+            }
+            self.core.event(now, None, "checkpoint", format!("checkpoint {checkpoint} was not taken: {why}"));
+        }
+        self.tell_rested(now, checkpoint, told);
+        self.stop_if_kept(now);
+        self.end_if_done(now);
+    }
+
+    fn kept(&mut self, now: JobTime, checkpoint: CheckpointId, outcome: Result<String, String>) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let is_kept = outcome.is_ok();
+        checkpoints.ended(now, checkpoint, is_kept);
+        let text = match outcome {
+            Ok(place) => format!("checkpoint {checkpoint} is complete: {place}"),
+            Err(why) => format!("checkpoint {checkpoint} was not written: {why}"),
+        };
+        self.core.event(now, None, "checkpoint", text);
+        if is_kept {
+            self.end_preempted();
+        }
+        self.stop_if_kept(now);
+        self.end_if_done(now);
+    }
+
+    /// A worker is gone that may have been waited for.
+    fn gone_from_checkpoint(&mut self, now: JobTime, holder: Holder) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        // Otherwise servers write, and its end changes nothing for them.
+        let writes = self.core.config.sync.capabilities().forms_groups();
+        let told = checkpoints.gone(now, holder, writes, self.core.joined.iter());
+        // The number only matters to a worker that would take copies.
+        let checkpoint = checkpoints.attempt_id();
+        self.tell_rested(now, checkpoint, told);
+        self.stop_if_kept(now);
+    }
+
+    /// Gives up a checkpoint that takes too long, and a stop that waits for one.
+    fn checkpoint_deadline(&mut self, now: JobTime) {
+        if let Some(checkpoint) =
+            self.checkpoints.as_mut().and_then(|checkpoints| checkpoints.give_up_last(now))
+        {
+            let text = format!("the last checkpoint, {checkpoint}, was given up: it took too long");
+            self.core.event(now, None, "checkpoint", text);
+            self.end_if_done(now);
+        }
+        if let Some(checkpoints) = &mut self.checkpoints
+            && checkpoints.deadline().is_some_and(|at| at <= now)
+        {
+            let checkpoint = checkpoints.attempt_id();
+            let told = checkpoints.give_up(now);
+            let text = format!("checkpoint {checkpoint} was given up: it took too long");
+            self.core.event(now, None, "checkpoint", text);
+            self.tell_rested(now, checkpoint, told);
+        }
+        self.stop_if_kept(now);
+    }
+
+    /// Ends the job for good, after its checkpoint if it can take one.
+    fn stop(&mut self, now: JobTime, why: String) {
+        let can = self.stopping.is_none()
+            && self.checkpoints.is_some()
+            && self.core.phase == Phase::Running
+            && self.core.started
+            && !self.core.is_complete();
+        if can {
+            self.begin_checkpoint(now, true);
+        }
+        if can && self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy) {
+            self.stopping = Some((now + STOP_LIMIT, why));
+        } else {
+            self.core.fail(why);
+        }
+    }
+
+    fn stop_if_kept(&mut self, now: JobTime) {
+        let busy = self.checkpoints.as_ref().is_some_and(Checkpoints::is_busy);
+        if let Some((_, why)) = self.stopping.take_if(|(until, _)| !busy || *until <= now) {
+            self.core.fail(why);
+        }
+    }
+
+    fn end_if_done(&mut self, now: JobTime) {
+        let keeping =
+            self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.last_of_all().is_some());
+        if !keeping {
+            self.core.end_if_done(now);
+        }
     }
 
     fn ready(&mut self, now: JobTime, holder: Holder, step: u64, readiness: Readiness) -> HeadAnswer {
         if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
+        }
+        if self.core.is_undone(holder) {
+            return HeadAnswer::Undone;
         }
         match self.mode.ready(now, &mut self.core, holder, step, readiness) {
             Ok(()) => HeadAnswer::Parked,
@@ -391,6 +830,20 @@ impl Head {
     fn leave(&mut self, now: JobTime, holder: Holder, end_of_data: bool, can_evaluate: bool) -> HeadAnswer {
         if !self.core.is_current(holder) {
             return HeadAnswer::Fenced;
+        }
+        if end_of_data && self.core.is_undone(holder) {
+            // The end that it saw is undone, and its process is about to exit.
+            self.lose(now, holder);
+            let next = self.core.succeed(now, holder);
+            if self.retired_without_leaving(now, next) {
+                return HeadAnswer::Left { evaluate: false, checkpoint: None };
+            }
+            if self.core.rollbacks.is_restoring() {
+                self.core.rollbacks.launch_later(next, Duration::ZERO);
+            } else {
+                self.core.launch(now, next);
+            }
+            return HeadAnswer::Left { evaluate: false, checkpoint: None };
         }
         self.core.membership.leave(holder);
         self.core.joined.remove(holder);
@@ -404,8 +857,13 @@ impl Head {
             self.core.release_leases(holder);
             self.core.event(now, Some(holder.node), "left", format!("{holder} drained"));
             self.saga_event(now, holder.node, RestartEvent::Drained(holder));
+            let retired = self.retired(now, holder);
             self.mode.left(now, &mut self.core, holder, Departure::Drained);
-            return HeadAnswer::Left { evaluate: false };
+            self.gone_from_checkpoint(now, holder);
+            if !retired {
+                self.follow_preempted(now, holder);
+            }
+            return HeadAnswer::Left { evaluate: false, checkpoint: None };
         }
         self.core.set_status(holder.node, NodeStatus::Finished);
         // A restart that was under way is pointless now.
@@ -418,14 +876,20 @@ impl Head {
         // The same answer to a call that was repeated.
         let mine = self.core.evaluator.is_none_or(|evaluator| evaluator == holder);
         let evaluate = can_evaluate && mine && !self.core.evaluated;
+        let mut checkpoint = None;
         if evaluate {
             // It stays under watch: the job waits for what it finds.
-            self.core.evaluator = Some(holder);
+            let asked_before = self.core.evaluator.replace(holder).is_some();
+            checkpoint = self.checkpoints.as_mut().and_then(|checkpoints| match asked_before {
+                true => checkpoints.last_of_all(),
+                false => Some(checkpoints.take_last(now)),
+            });
         } else {
             self.core.detector.node_left(now, holder);
         }
-        self.core.end_if_done(now);
-        HeadAnswer::Left { evaluate }
+        self.gone_from_checkpoint(now, holder);
+        self.end_if_done(now);
+        HeadAnswer::Left { evaluate, checkpoint }
     }
 
     /// A life ended without leaving.
@@ -440,9 +904,11 @@ impl Head {
         self.core.remember_pace(now, holder.node);
         self.core.detector.node_left(now, holder);
         self.core.draining.remove(&holder);
+        self.preempted.remove(&holder);
         if holder.node.role != Role::Worker {
             return;
         }
+        self.doubts.clear(holder.node);
         self.core.lost.push(holder);
         let took_part = self.core.joined.remove(holder);
         for released in self.core.membership.lost(holder) {
@@ -454,6 +920,7 @@ impl Head {
             self.core.membership_changed = true;
         }
         self.mode.lost(now, &mut self.core, holder, took_part);
+        self.gone_from_checkpoint(now, holder);
     }
 
     fn exited(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) {
@@ -467,15 +934,29 @@ impl Head {
             return;
         }
         if holder.node.role == Role::Server {
-            self.core.fail(format!(
-                "{} ended ({exit}), and the parameters it held with it{}",
-                holder.node,
-                last_words(tail)
-            ));
+            self.core.set_status(holder.node, NodeStatus::Lost);
+            self.core.detector.node_left(now, holder);
+            self.core.event(now, Some(holder.node), "lost", format!("{holder} ended: {exit}"));
+            self.model_ended(now, holder, exit, tail);
             return;
         }
         if status == NodeStatus::Finished {
             self.core.detector.node_left(now, holder);
+            if self.core.evaluator == Some(holder)
+                && !self.core.evaluated
+                && self.replaces(now, holder, exit, tail)
+            {
+                return;
+            }
+            if self.core.evaluator == Some(holder)
+                && let Some(checkpoints) = &mut self.checkpoints
+                && let Some(checkpoint) = checkpoints.last_of_all()
+                && !self.core.evaluated
+            {
+                checkpoints.without_last();
+                let text = format!("the last checkpoint, {checkpoint}, was not taken: {holder} ended before");
+                self.core.event(now, Some(holder.node), "checkpoint", text);
+            }
             if self.core.evaluator == Some(holder) && !self.core.evaluated {
                 // The training is complete all the same; the report says that nobody knows how good the model is.
                 self.core.evaluated = true;
@@ -486,14 +967,14 @@ impl Head {
                     format!("{holder} ended while it evaluated ({exit})"),
                 );
             }
-            self.core.end_if_done(now);
+            self.end_if_done(now);
             return;
         }
         let unregistered = status == NodeStatus::Pending;
         let ordered = self.sagas.get(&holder.node).is_some_and(|saga| saga.old() == holder);
         self.lose(now, holder);
         self.saga_event(now, holder.node, RestartEvent::Exited(holder));
-        if ordered {
+        if ordered || self.retired_without_leaving(now, holder) {
             return;
         }
         if exit == Exit::Finished && unregistered {
@@ -515,19 +996,52 @@ impl Head {
             Relaunch::Hopeless(reason) => self.core.fail(format!("{reason}{}", last_words(tail))),
             Relaunch::Exhausted(reason) => {
                 let limit = self.core.config.max_restarts;
-                self.core.fail(format!(
+                let why = format!(
                     "{reason}; it was restarted {limit} times already (--max-restarts){}",
                     last_words(tail)
-                ));
+                );
+                if self.can_spare_one() {
+                    self.give_up(now, holder, why);
+                } else {
+                    self.core.fail(why);
+                }
             }
         }
+    }
+
+    /// A worker ended that was to take the last checkpoint and to evaluate. Returns whether another life does.
+    fn replaces(&mut self, now: JobTime, holder: Holder, exit: Exit, tail: &[String]) -> bool {
+        if !self.core.config.can_roll_back || !exit.retryable() {
+            return false;
+        }
+        if self.core.capabilities().forms_groups() {
+            // All others have left: with it went the model, unless the last checkpoint has it.
+            let lost = self.checkpoints.as_ref().is_some_and(|kept| kept.last_of_all().is_some());
+            if lost {
+                self.model_ended(now, holder, exit, tail);
+            }
+            return lost;
+        }
+        // The servers have the model; if it ended because one of them did, the news of that is on its way.
+        let Relaunch::Again { holder: next, after, reason } = self.relaunch.exited(holder, exit) else {
+            return false;
+        };
+        self.core.action(now, "RESTART", holder.node.to_string(), reason.to_string());
+        self.core.evaluator = None;
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.without_last();
+        }
+        self.core.set_status(holder.node, NodeStatus::Lost);
+        self.relaunch_due.set(holder.node, now + after, next);
+        self.relaunch_what_is_due(now);
+        true
     }
 
     fn finish_quietly(&mut self, now: JobTime, holder: Holder) {
         self.core.set_status(holder.node, NodeStatus::Finished);
         self.core.membership.give_up(holder.node);
         self.core.event(now, Some(holder.node), "finished", format!("{holder} ended"));
-        self.core.end_if_done(now);
+        self.end_if_done(now);
     }
 
     fn relaunch_what_is_due(&mut self, now: JobTime) {
@@ -591,6 +1105,7 @@ impl Head {
             self.core.counts = counts;
         }
         self.relaunch_what_is_due(now);
+        self.retire_who_may(now);
         self.core.end_what_never_registers(now);
         let samples_per_second = self.core.detector.samples_per_second();
         let data_left = self.core.counts.acked + self.core.counts.quarantined < self.core.counts.total;
@@ -602,6 +1117,7 @@ impl Head {
             self.core.dispatcher.tick(now, &view);
             self.core.dispatch_effects(now);
             self.begin_restarts(now);
+            self.begin_checkpoint(now, false);
         }
         HeadAnswer::Seen(Seen {
             samples_per_second,
@@ -636,16 +1152,18 @@ impl Machine for Head {
             HeadEvent::Heartbeat { holder, reports, plan_ready, plan_applied } => {
                 self.heartbeat(now, holder, reports, plan_ready, plan_applied.0)
             }
+            HeadEvent::Stalled { holder, stall } => self.stalled(holder, stall),
+            HeadEvent::Preempted(holder) => self.preempted(now, holder),
             HeadEvent::Join { holder, standing } => self.join(now, holder, standing),
             HeadEvent::Ready { holder, step, readiness } => self.ready(now, holder, step, readiness),
             HeadEvent::Leave { holder, end_of_data, can_evaluate } => {
                 self.leave(now, holder, end_of_data, can_evaluate)
             }
-            HeadEvent::Evaluated { holder, samples, loss, auc } => {
+            HeadEvent::Evaluated { holder, samples, metrics } => {
                 if self.core.evaluator == Some(holder) {
-                    self.core.note(now, Note::Evaluated { samples, loss, auc });
+                    self.core.note(now, Note::Evaluated { samples, metrics });
                     self.core.evaluated = true;
-                    self.core.end_if_done(now);
+                    self.end_if_done(now);
                 }
                 HeadAnswer::Noted
             }
@@ -663,11 +1181,28 @@ impl Machine for Head {
                 HeadAnswer::Noted
             }
             HeadEvent::Tick(counts) => self.tick(now, counts),
+            HeadEvent::Scale { workers } => self.scale(now, workers),
+            HeadEvent::Diagnose => HeadAnswer::Diagnosed(Box::new(self.core.diagnose(now))),
+            HeadEvent::Rest { holder, checkpoint } => self.rest(now, holder, checkpoint),
+            HeadEvent::Cut { checkpoint, taken } => {
+                self.cut(now, checkpoint, taken);
+                HeadAnswer::Noted
+            }
+            HeadEvent::Kept { checkpoint, outcome } => {
+                self.kept(now, checkpoint, outcome);
+                HeadAnswer::Noted
+            }
+            HeadEvent::RolledBack { rollback, outcome } => {
+                self.rolled_back(now, rollback, outcome);
+                HeadAnswer::Noted
+            }
             HeadEvent::Stop(why) => {
-                self.core.fail(why);
+                self.stop(now, why);
                 HeadAnswer::Noted
             }
         };
+        self.begin_rollback(now);
+        self.note_keeping(now);
         self.core.detector_effects(now);
         answer
     }
@@ -677,7 +1212,18 @@ impl Machine for Head {
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        let due = [self.saga_due.next(), self.relaunch_due.next(), self.core.detector.deadline()];
+        let stop = self.stopping.as_ref().map(|(until, _)| *until);
+        let checkpoint = self.checkpoints.as_ref().and_then(Checkpoints::deadline);
+        let due = [
+            self.saga_due.next(),
+            self.relaunch_due.next(),
+            self.retiring.deadline(),
+            self.core.detector.deadline(),
+            checkpoint,
+            stop,
+            self.core.rollbacks.deadline(),
+            self.doubts.next(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -703,6 +1249,11 @@ impl Machine for Head {
             self.saga_effects(now, node);
         }
         self.relaunch_what_is_due(now);
+        self.end_what_does_not_retire(now);
+        self.checkpoint_deadline(now);
+        self.rollback_deadline(now);
+        self.begin_rollback(now);
+        self.note_keeping(now);
         if self.core.detector.deadline().is_some_and(|at| at <= now) {
             self.core.detector.on_deadline(now);
         }

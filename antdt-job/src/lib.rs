@@ -6,6 +6,9 @@ pub mod limits;
 pub mod mode;
 pub mod worker;
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 #[cfg(feature = "serde")]
 pub use head::HeadSettings;
 pub use head::{Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Seen};

@@ -16,8 +16,8 @@ pub const PARK_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a peer that becomes longer with every failure.
 const TIMEOUT_MOST: Duration = Duration::from_secs(3600);
 
-/// How long to wait for a peer in the next group, `members`, after `broken` broke. If it is the same one, nobody died:
-/// somebody is slower than the limit, and the step would fail for ever without a longer one. Who hangs for good is
+/// Returns how long to wait for a peer in the next group, `members`, after `broken` broke. If both are the same, no member died:
+/// a member is slower than the limit, and the step would fail for ever without a longer one. A member that hangs for good is
 /// found by the master, which hears nothing from it.
 pub fn next_timeout(
     timeout: Duration,

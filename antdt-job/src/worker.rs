@@ -17,8 +17,8 @@ use std::time::Duration;
 use antdt_agent::{AgentSession, Batch, Batcher};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Acks, Exchanged, Held, Holder, JobTime, Joined, Readiness, Registered, RequestId, Standing,
-    StepCommit, StepResult,
+    Ack, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, Readiness, Registered, RequestId,
+    Standing, StepCommit, StepResult,
 };
 
 use crate::mode::{SyncMode, Turn, WorkerHalf};
@@ -26,10 +26,10 @@ use crate::mode::{SyncMode, Turn, WorkerHalf};
 pub use core::WorkerCore;
 use core::{At, Then};
 
-/// What a worker asks of the outside. One at a time; each says which [`Reply`] ends it.
+/// What the training loop asks its driver to do. There is one call at a time; each names the [`Reply`] that answers it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
-    /// Meet the others at the master. [`Reply::Joined`].
+    /// Ask the master for a group of all live workers. Answered by [`Reply::Joined`].
     Join(Standing),
     /// Connect to the group, and take or give the model if a member lacks it. [`Reply::Entered`] or
     /// [`Reply::Broken`].
@@ -38,13 +38,13 @@ pub enum Call {
     Register(Vec<Held>),
     /// Acknowledge and ask for shards. [`Reply::Exchanged`], or [`Reply::ServiceRestarted`] if it must register again.
     Exchange {
-        /// Of the question; repeated with the same number until it is answered.
+        /// Number of the request; a request is repeated with the same number until it is answered.
         request: RequestId,
-        /// What is done.
+        /// Samples that are done.
         acks: Acks,
-        /// Shards wanted; 0 to acknowledge only.
+        /// Number of shards wanted; 0 to acknowledge only.
         want: u32,
-        /// How long the service may keep the question if it has nothing now.
+        /// How long the service may hold the request open while it has no shard to grant.
         wait: Duration,
     },
     /// Give leases back: those that others could begin, and all before the training stops in order.
@@ -52,17 +52,17 @@ pub enum Call {
     Release(Vec<Ack>),
     /// A sample cannot be read. [`Reply::Released`] or [`Reply::ServiceRestarted`].
     Fail {
-        /// What of the lease is done.
+        /// Samples of the lease that are done.
         at: Ack,
         /// What is wrong with the sample.
         why: String,
     },
-    /// There is no batch size yet. [`Reply::Slept`].
+    /// Wait for so long: there is no batch size yet. Answered by [`Reply::Slept`].
     Sleep(Duration),
-    /// Read the samples of a batch; an empty one too. [`Reply::Loaded`] or [`Reply::Unreadable`], after which an empty
-    /// batch takes its place.
+    /// Read the samples of a batch, which may be empty. Answered by [`Reply::Loaded`], or by [`Reply::Unreadable`], after which an
+    /// empty batch takes its place.
     Load(Batch),
-    /// Servers: get the parameters that the batch needs. [`Reply::Pulled`].
+    /// Servers: get the parameters that the batch needs. [`Reply::Pulled`] or [`Reply::Broken`].
     Pull,
     /// Compute the gradient of the loaded batch, which is zero if it is empty. [`Reply::Computed`].
     Compute,
@@ -70,35 +70,37 @@ pub enum Call {
     /// which member contributed which samples. [`Reply::Combined`] or
     /// [`Reply::Broken`].
     Combine {
-        /// Of this step.
+        /// Number of the step.
         step: u64,
-        /// In this worker's batch.
+        /// Samples in this worker's batch.
         samples: u64,
-        /// Due when the step is committed.
+        /// Acknowledgements that are due when the step is committed.
         acks: Acks,
     },
     /// Add up the control values of all members. [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
-    /// What was combined last becomes part of the model. [`Reply::Applied`].
+    /// Apply to the model what was combined last. Answered by [`Reply::Applied`].
     Apply,
-    /// Servers: send the gradient to all of them. [`Reply::Pushed`].
+    /// Servers: send the gradient to all of them. [`Reply::Pushed`] or [`Reply::Broken`].
     Push {
-        /// The step that it belongs to.
+        /// Step that the gradient belongs to.
         step: u64,
-        /// In the batch.
+        /// Samples in the batch.
         samples: u64,
     },
-    /// Servers, in step: wait until the master commits the step. [`Reply::Committed`].
+    /// Servers, in step: wait until the master commits the step. [`Reply::Committed`] or [`Reply::Broken`].
     Ready {
-        /// The step.
+        /// Number of the step.
         step: u64,
-        /// What this worker did in it.
+        /// Samples and acknowledgements of this worker in the step.
         readiness: Readiness,
     },
     /// Models of their own: change this worker's model by the gradient that it computed last. [`Reply::Advanced`].
     Advance,
     /// Models of their own: go back to the model of the last average. [`Reply::Reverted`].
     Revert,
+    /// Between two steps: take this checkpoint, or wait while another worker does. [`Reply::Rested`].
+    Rest(CheckpointId),
     /// Training is over; nothing follows.
     Stop(End),
 }
@@ -106,19 +108,19 @@ pub enum Call {
 /// The answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// There was no call yet: begin.
+    /// The first reply of a life: there was no call before it.
     Begin,
     /// See [`Call::Join`].
     Joined(Box<Joined>),
     /// See [`Call::Enter`]. The worker has the job's model now.
     Entered,
-    /// A member failed or was late.
+    /// A member failed or was late. With servers: one of them is gone, or the step was undone by a rollback.
     Broken,
     /// See [`Call::Register`].
     Registered(Registered),
     /// See [`Call::Exchange`].
     Exchanged(Exchanged),
-    /// The shard service was restarted and knows nobody.
+    /// The shard service was restarted and knows no worker: this one must register again.
     ServiceRestarted,
     /// See [`Call::Release`].
     Released,
@@ -128,21 +130,21 @@ pub enum Reply {
     Loaded,
     /// This sample of the batch cannot be read.
     Unreadable {
-        /// Its number in the data set.
+        /// Number of the sample in the data set.
         sample: u64,
-        /// What is wrong.
+        /// Why it cannot be read.
         why: String,
     },
     /// See [`Call::Pull`].
     Pulled,
     /// See [`Call::Compute`].
     Computed {
-        /// Samples behind the gradient.
+        /// Number of samples in the batch.
         samples: u64,
         /// Sum of their losses.
         loss_sum: f64,
     },
-    /// See [`Call::Combine`]. What everybody contributed.
+    /// See [`Call::Combine`]. Says which member contributed which samples.
     Combined(StepResult),
     /// See [`Call::Agree`].
     Agreed(Verdict),
@@ -156,19 +158,21 @@ pub enum Reply {
     Advanced,
     /// See [`Call::Revert`].
     Reverted,
+    /// See [`Call::Rest`].
+    Rested,
 }
 
 /// How a worker's training ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// There are no samples left, and it has the model.
+    /// There are no samples left.
     EndOfData {
-        /// Whether it has the job's model; false for a replacement that came when all was done.
+        /// Whether the worker has the job's model; false for a replacement that came when all was done.
         trained: bool,
     },
-    /// It was drained.
+    /// The worker was drained.
     Drained,
-    /// It must not go on.
+    /// The worker cannot go on, for this reason.
     Failed(String),
 }
 
@@ -191,7 +195,7 @@ impl WorkerLoop {
         Self { core: WorkerCore::new(holder, now), half: sync.worker() }
     }
 
-    /// The life whose loop it is.
+    /// The life of the worker that this loop trains for.
     pub const fn holder(&self) -> Holder {
         self.core.holder()
     }
@@ -228,6 +232,13 @@ impl WorkerLoop {
             (At::Start, Reply::Begin) => core.join(half.standing()),
             // The answer to an earlier question: what became of that group, the worker knows.
             (At::Joining, Reply::Joined(joined)) if half.knows(joined) => core.join(half.standing()),
+            (At::Joining, Reply::Joined(joined)) if joined.rollback > core.rollback() => {
+                half.rolled_back();
+                match core.roll_back(joined) {
+                    Some(call) => call,
+                    None => half.joined(core, &mut turn, joined),
+                }
+            }
             (At::Joining, Reply::Joined(joined)) => half.joined(core, &mut turn, joined),
             (At::Feeding(then), reply) => match core.answer(&then, reply) {
                 Ok(Some(call)) => call,
@@ -235,6 +246,7 @@ impl WorkerLoop {
                     Then::Take => core.load_taken(),
                     Then::TakeNothing => core.load(Batch::default()),
                     Then::Half => half.fed(core, &mut turn),
+                    Then::Join(joined) => half.joined(core, &mut turn, &joined),
                     Then::Stop(end) => core.stop(end),
                 },
                 Err(why) => core.fail(why),

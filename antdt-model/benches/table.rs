@@ -1,17 +1,23 @@
 //! A batch's worth of rows read from and written to a table of a million rows of 16.
 
-use antdt_core::{OptimizerSpec, Seed, TableSpec};
+use antdt_core::{Seed, TableSpec};
+use antdt_model::optimizer::{REGISTRY, UpdateStep};
 use antdt_model::{SparseGradient, SparseTable};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const LOOKUPS: usize = 13_000;
 
 fn tables(c: &mut Criterion) {
-    let spec = TableSpec { rows: 1 << 20, dim: 16, init_scale: 0.01 };
-    let optimizer = OptimizerSpec::Adagrad { learning_rate: 0.01, epsilon: 1e-8 };
-    let mut table = SparseTable::new(spec, optimizer, Seed(1), 0, 1).expect("fits");
+    let spec = TableSpec::new("table", 1 << 20, 16, 0.01);
+    let optimizers = ["adagrad", "adam"].map(|name| REGISTRY.by_name(name).expect("ships"));
+    let step = UpdateStep { number: 9, rate: 0.01, scale: 0.01, decay: 0.0 };
     let everything: Vec<u64> = (0..spec.rows).collect();
-    table.apply(&everything, &vec![0.0; everything.len() * spec.dim], 1.0).expect("fits");
+    let mut tables = optimizers.each_ref().map(|optimizer| {
+        let mut table = SparseTable::new(spec.clone(), &**optimizer, Seed(1), 0, 1).expect("fits");
+        let none = vec![0.0; everything.len() * spec.dim];
+        table.apply(&everything, &none, &optimizer.begin(step)).expect("fits");
+        table
+    });
     let mut rng = Seed(2).rng();
     let mut batch = || {
         let mut rows: Vec<u64> = (0..LOOKUPS).map(|_| rng.below(spec.rows)).collect();
@@ -33,15 +39,17 @@ fn tables(c: &mut Criterion) {
     group.bench_function("gather", |b| {
         b.iter(|| {
             values.clear();
-            table.gather(next(), &mut values).expect("rows exist");
+            tables[0].gather(next(), &mut values).expect("rows exist");
         });
     });
-    group.bench_function("apply", |b| {
-        b.iter(|| {
-            let rows = next();
-            table.apply(rows, &gradients[..rows.len() * spec.dim], 0.01).expect("rows exist");
+    for (optimizer, table) in optimizers.iter().zip(&mut tables) {
+        group.bench_function(format!("apply {}", optimizer.name()), |b| {
+            b.iter(|| {
+                let (rows, update) = (next(), optimizer.begin(step));
+                table.apply(rows, &gradients[..rows.len() * spec.dim], &update).expect("rows exist");
+            });
         });
-    });
+    }
     group.bench_function("merge of 4", |b| {
         b.iter(|| {
             let parts =

@@ -1,4 +1,6 @@
-//! Gradients of a table: rows and their sums.
+//! Gradients: means, norms, and those of a table as rows and their sums.
+
+use antdt_core::{GroupKind, ParamLayout, TableRows};
 
 /// One over the number of samples: what turns a sum of gradients into a mean. 0 for no samples, which changes nothing.
 #[allow(
@@ -10,16 +12,84 @@ pub fn mean_scale(samples: u64) -> f32 {
     if samples == 0 { 0.0 } else { (1.0 / samples as f64) as f32 }
 }
 
-/// Gradient sums of the rows that a batch touched.
+/// The Euclidean norm of a gradient in parts. The same parts in the same order give the same bits.
+pub fn norm<'a>(parts: impl IntoIterator<Item = &'a [f32]>) -> f64 {
+    // In lanes, so that the additions of one need not wait for those of another.
+    const LANES: usize = 8;
+    let square = |value: &f32| f64::from(*value) * f64::from(*value);
+    let of_part = |part: &[f32]| {
+        let mut lanes = [0.0_f64; LANES];
+        let chunks = part.chunks_exact(LANES);
+        let rest: f64 = chunks.remainder().iter().map(square).sum();
+        for chunk in chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(lane, value)| *lane += square(value));
+        }
+        lanes.iter().sum::<f64>() + rest
+    };
+    parts.into_iter().map(of_part).sum::<f64>().sqrt()
+}
+
+/// What a gradient of this norm is multiplied with so that it is no longer than `limit`; 1 if it is not longer.
+#[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
+pub fn clip_factor(limit: f32, norm: f64) -> f32 {
+    if norm > f64::from(limit) { (f64::from(limit) / norm) as f32 } else { 1.0 }
+}
+
+/// Shortens sums of gradients over `samples`, dense and of rows, so that their mean is no longer than `limit`. State groups have
+/// no gradient and stay.
+pub fn clip(limit: f32, samples: u64, layout: &ParamLayout, sums: [&mut [f32]; 2]) {
+    let [dense, rows] = sums;
+    let trainable = || layout.ranges().filter(|(_, group)| group.kind == GroupKind::Trainable);
+    let parts = trainable().map(|(range, _)| &dense[range]).chain([&*rows]);
+    let factor = clip_factor(limit, norm(parts) * f64::from(mean_scale(samples)));
+    if factor < 1.0 {
+        for (range, _) in trainable() {
+            dense[range].iter_mut().for_each(|sum| *sum *= factor);
+        }
+        rows.iter_mut().for_each(|sum| *sum *= factor);
+    }
+}
+
+/// Gradient sums of the rows that a batch touched, of one table or of all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SparseGradient {
-    /// The rows, ascending, each once.
+    /// The rows, ascending, each once: joint rows of the layout where they are of all tables.
     pub rows: Vec<u64>,
-    /// `[rows, dim]`.
+    /// Values of all rows, one after another.
     pub values: Vec<f32>,
 }
 
 impl SparseGradient {
+    /// The gradient of each table by its own rows, from that of all tables by joint rows.
+    pub fn into_tables(self, layout: &ParamLayout) -> Vec<Self> {
+        let parts = layout.by_table(&self.rows);
+        if parts.len() == 1 {
+            return vec![self];
+        }
+        let own = |part: TableRows<'_>| Self {
+            rows: self.rows[part.rows].iter().map(|row| row - part.first).collect(),
+            values: self.values[part.values].to_vec(),
+        };
+        parts.into_iter().map(own).collect()
+    }
+
+    /// The gradient of all tables by joint rows, from that of each by its own.
+    ///
+    /// # Panics
+    /// If there are more gradients than tables.
+    pub fn from_tables(mut tables: Vec<Self>, layout: &ParamLayout) -> Self {
+        if tables.len() == 1 {
+            return tables.swap_remove(0);
+        }
+        let mut total = Self::default();
+        for (number, table) in tables.into_iter().enumerate() {
+            let first = layout.first_row(number);
+            total.rows.extend(table.rows.iter().map(|row| first + row));
+            total.values.extend_from_slice(&table.values);
+        }
+        total
+    }
+
     /// Adds the gradients of several batches, row by row, in the order given: `((p₀ + p₁) + p₂) + …`. The same parts in
     /// the same order give the same bits, so hand them over in order of holder.
     ///
@@ -55,6 +125,7 @@ impl SparseGradient {
 mod tests {
     use std::collections::BTreeMap;
 
+    use antdt_core::{ParamGroup, TableSpec};
     use proptest::prelude::*;
 
     use super::*;
@@ -80,6 +151,50 @@ mod tests {
             let expected: Vec<f32> = expected.values().flat_map(|v| [*v, -v]).collect();
             prop_assert_eq!(merged.values, expected);
         }
+    }
+
+    #[test]
+    fn a_norm_is_that_of_all_parts_together() {
+        let values: Vec<f32> = (1..=20_u8).map(f32::from).collect();
+        // 1² + … + 20² = 2870.
+        for at in [0, 3, 8, 17, 20] {
+            let (one, other) = values.split_at(at);
+            assert!((norm([one, other]) - 2870_f64.sqrt()).abs() < 1e-12, "{at}");
+        }
+        // Squares that are too large for single precision.
+        let large = norm([&[3e30_f32][..], &[-4e30]]);
+        assert!((large / 5e30 - 1.0).abs() < 1e-6, "{large}");
+        assert_eq!([clip_factor(2.0, 1.0), clip_factor(2.0, 2.0), clip_factor(2.0, 8.0)], [1.0, 1.0, 0.25]);
+    }
+
+    #[test]
+    fn sums_are_shortened_until_their_mean_is_as_long_as_the_limit() {
+        let groups = vec![ParamGroup::trainable("w", 1), ParamGroup::state("mean", 1)];
+        let layout = ParamLayout::new(groups, Vec::new()).unwrap();
+        // A mean of length 5 over 2 samples.
+        for (limit, expected) in [(1.0, [1.2, 1.6]), (2.5, [3.0, 4.0]), (5.0, [6.0, 8.0]), (9.0, [6.0, 8.0])]
+        {
+            // Statistics have no gradient.
+            let (mut dense, mut rows) = ([6.0_f32, 99.0], [0.0, 8.0_f32]);
+            clip(limit, 2, &layout, [&mut dense, &mut rows]);
+            assert_eq!([dense[0], rows[1]], expected, "{limit}");
+            assert_eq!(dense[1], 99.0);
+        }
+    }
+
+    #[test]
+    fn a_gradient_of_all_tables_is_dealt_to_them_and_comes_back() {
+        let table = |name: &str, rows, dim| TableSpec::new(name, rows, dim, 0.0);
+        let layout = ParamLayout::new(vec![], vec![table("a", 4, 1), table("b", 3, 2)]).unwrap();
+        let joint = SparseGradient { rows: vec![1, 3, 4, 6], values: vec![1.0, 2.0, 3.0, 3.5, 4.0, 4.5] };
+        let tables = joint.clone().into_tables(&layout);
+        let [a, b] = &tables[..] else { panic!("two tables") };
+        assert_eq!((&a.rows[..], &a.values[..]), (&[1, 3][..], &[1.0, 2.0][..]));
+        assert_eq!((&b.rows[..], &b.values[..]), (&[0, 2][..], &[3.0, 3.5, 4.0, 4.5][..]));
+        assert_eq!(SparseGradient::from_tables(tables, &layout), joint);
+        let none = ParamLayout::dense(1);
+        let empty = SparseGradient::default().into_tables(&none);
+        assert_eq!(SparseGradient::from_tables(empty, &none), SparseGradient::default());
     }
 
     #[test]

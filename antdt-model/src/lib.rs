@@ -2,10 +2,17 @@
 #![forbid(unsafe_code)]
 
 pub mod optimizer;
+pub mod rule;
+pub mod schedule;
+
+pub mod dense;
 pub mod table;
+
+mod tables;
 
 pub mod gradient;
 pub mod local;
+pub mod portion;
 pub mod replica;
 
 pub mod partition;
@@ -20,20 +27,26 @@ pub mod sparse;
 #[cfg(feature = "runtime")]
 pub mod runtime;
 
-pub use gradient::{SparseGradient, mean_scale};
+pub use dense::DenseParams;
+pub use gradient::{SparseGradient, clip, clip_factor, mean_scale, norm};
 pub use local::LocalReplica;
-pub use optimizer::DenseParams;
+pub use optimizer::Optimizer;
 pub use partition::PartitionMap;
+pub use portion::{Portion, TablePortion};
 pub use replica::{ImportError, Replica};
+pub use rule::{Trained, UpdateRule};
+pub use schedule::RateSchedule;
 pub use server::{
-    CommitError, CommitOutcome, InitOutcome, Partition, PartitionConfig, PullError, Push, PushError,
-    PushOutcome, Staleness, StepCommit,
+    CommitError, CommitOutcome, CommitToken, InitOutcome, Partition, PartitionConfig, PullError, Push,
+    PushError, PushOutcome, Staleness,
 };
 pub use table::{SparseTable, TableError};
+pub use tables::initial_rows;
 
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats, all_reduce_sparse,
+    PsClient, PsClientConfig, PsError, PsServer, PsServerConfig, PsServerStats, all_reduce_counted,
+    all_reduce_sparse,
 };
 #[cfg(feature = "runtime")]
-pub use sparse::TableShape;
+pub use sparse::{Overlap, TableShape};

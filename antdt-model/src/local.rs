@@ -10,13 +10,15 @@
 //! ```
 //!
 //! So only rows that some worker touched travel, and a worker without samples has no weight. The optimizer's state stays the
-//! worker's own. Cost: one copy of the flat vector and of the touched rows.
+//! worker's own, and so does its number of steps; the learning rate goes by the samples behind the last average, of which all
+//! know. Cost: one copy of the flat vector and of the touched rows.
 //!
 //! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours.
 
 use std::collections::BTreeMap;
 
 use crate::gradient::{SparseGradient, mean_scale};
+use crate::portion::Portion;
 use crate::replica::Replica;
 use crate::table::TableError;
 
@@ -58,11 +60,10 @@ impl LocalReplica {
     ) -> Result<(), TableError> {
         let mut before = Vec::new();
         self.model.gather(&rows.rows, &mut before)?;
-        self.model.apply(dense_sum, rows, samples)?;
+        self.model.apply_alone(dense_sum, rows, samples)?;
         if samples > 0 {
-            let dim = self.model.dim();
-            for (row, values) in rows.rows.iter().zip(before.chunks_exact(dim.max(1))) {
-                self.base_rows.entry(*row).or_insert_with(|| values.to_vec());
+            for (row, values) in self.model.layout().by_row(&rows.rows, &before) {
+                self.base_rows.entry(row).or_insert_with(|| values.to_vec());
             }
             self.samples += samples;
         }
@@ -82,6 +83,16 @@ impl LocalReplica {
             rows: self.base_rows.keys().copied().collect(),
             values: self.base_rows.values().flatten().copied().collect(),
         }
+    }
+
+    /// The model that all agree on, as numbers: without the steps since the last average.
+    pub fn portion(&self) -> Portion {
+        if self.base_rows.is_empty() && self.samples == 0 {
+            return self.model.portion();
+        }
+        let mut base = self.clone();
+        base.revert();
+        base.model.portion()
     }
 
     /// What the worker gives to the average: the difference of its model to the base times its samples, `[dense_len]` and by
@@ -117,16 +128,18 @@ impl LocalReplica {
         // A row that only others touched is still as at the last average.
         let mut values = Vec::new();
         self.model.gather(&rows.rows, &mut values)?;
-        let dim = self.model.dim().max(1);
-        for (row, values) in rows.rows.iter().zip(values.chunks_exact_mut(dim)) {
-            if let Some(base) = self.base_rows.get(row) {
+        for (row, values) in self.model.layout().by_row_mut(&rows.rows, &mut values) {
+            if let Some(base) = self.base_rows.get(&row) {
                 values.copy_from_slice(base);
             }
         }
         values.iter_mut().zip(&rows.values).for_each(|(value, sum)| *value += sum * scale);
         let dense: Vec<f32> = self.base.iter().zip(dense_sum).map(|(base, sum)| base + sum * scale).collect();
         self.model.set(&dense, &SparseGradient { rows: rows.rows.clone(), values })?;
-        *self = Self { base: dense, base_rows: BTreeMap::new(), samples: 0, model: self.model.clone() };
+        self.model.count(samples);
+        self.base = dense;
+        self.base_rows.clear();
+        self.samples = 0;
         Ok(())
     }
 
@@ -140,19 +153,24 @@ impl LocalReplica {
 
 #[cfg(test)]
 mod tests {
-    use antdt_core::{OptimizerSpec, ParamLayout, Seed, TableSpec};
+    use antdt_core::{ParamLayout, Seed, TableSpec};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Trained, UpdateRule};
 
     const DIM: usize = 2;
 
     fn layout() -> ParamLayout {
-        ParamLayout { dense_len: 3, table: Some(TableSpec { rows: 8, dim: DIM, init_scale: 0.5 }) }
+        ParamLayout::dense(3).with_table(TableSpec::new("table", 8, DIM, 0.5)).unwrap()
     }
 
-    fn replica(optimizer: OptimizerSpec) -> Replica {
-        Replica::new(&layout(), optimizer, Seed(3), vec![0.25, -1.0, 2.0]).unwrap()
+    fn rule(optimizer: &str, rate: f32) -> UpdateRule {
+        UpdateRule::named(optimizer, rate).unwrap()
+    }
+
+    fn replica(rule: &UpdateRule) -> Replica {
+        Replica::new(&layout(), rule, Seed(3), vec![0.25, -1.0, 2.0]).unwrap()
     }
 
     fn gradient(seed: u64) -> (Vec<f32>, SparseGradient, u64) {
@@ -189,7 +207,7 @@ mod tests {
         fn the_weighted_mean_of_all_models_is_what_all_go_on_with(
             seed in any::<u32>(), workers in 1_usize..5, steps in 0_usize..4, rounds in 1_u64..4
         ) {
-            let adagrad = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
+            let adagrad = &rule("adagrad", 0.1);
             let mut all_workers = vec![LocalReplica::new(replica(adagrad)); workers];
             for round in 0..rounds {
                 for (index, worker) in all_workers.iter_mut().enumerate() {
@@ -222,7 +240,7 @@ mod tests {
 
     #[test]
     fn one_step_of_sgd_between_averages_is_a_step_with_the_sum_of_all_gradients() {
-        let sgd = OptimizerSpec::Sgd { learning_rate: 0.5 };
+        let sgd = &rule("sgd", 0.5);
         let mut workers = vec![LocalReplica::new(replica(sgd)); 3];
         let mut together = replica(sgd);
         for round in 0..5 {
@@ -243,8 +261,29 @@ mod tests {
     }
 
     #[test]
+    fn the_learning_rate_goes_by_the_samples_of_the_last_average_and_the_steps_are_the_workers_own() {
+        let schedule = "step:every=1,factor=0.5".parse().unwrap();
+        let rule = &UpdateRule { schedule, ..rule("adam", 0.5) };
+        let mut workers = vec![LocalReplica::new(replica(rule)); 2];
+        let (dense, rows, _) = gradient(1);
+        for (worker, steps) in workers.iter_mut().zip([3_u64, 1]) {
+            for _ in 0..steps {
+                worker.advance(&dense, &rows, 2).unwrap();
+            }
+            assert_eq!(worker.model().trained(), Trained { steps, samples: 0 });
+        }
+        average(&mut workers);
+        for (worker, steps) in workers.iter_mut().zip([3, 1]) {
+            worker.advance(&dense, &rows, 2).unwrap();
+            assert_eq!(worker.model().trained(), Trained { steps: steps + 1, samples: 8 });
+            let given = Replica::import(&worker.export(), &layout(), rule, Seed(3)).unwrap();
+            assert_eq!(given.trained(), worker.model().trained());
+        }
+    }
+
+    #[test]
     fn a_worker_that_comes_gets_the_model_of_the_last_average() {
-        let sgd = OptimizerSpec::Sgd { learning_rate: 0.5 };
+        let sgd = &rule("sgd", 0.5);
         let mut worker = LocalReplica::new(replica(sgd));
         let before = all(worker.model());
         let (dense, rows, samples) = gradient(1);

@@ -4,10 +4,11 @@
 //! costs an error and nothing else.
 
 use antdt_collective::JobToken;
-use antdt_core::{Holder, Incarnation, Iteration, NodeId, ParamLayout, Role};
+use antdt_core::{CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamLayout, Role};
 
 use crate::gradient::SparseGradient;
-use crate::server::{InitOutcome, Push, PushOutcome, StepCommit};
+use crate::rule::Trained;
+use crate::server::{CommitToken, InitOutcome, Push, PushOutcome};
 
 /// Bytes that are not a message of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -95,14 +96,16 @@ const HELLO: u8 = 1;
 const INIT: u8 = 2;
 const PULL: u8 = 3;
 const PUSH: u8 = 4;
+const COPY: u8 = 5;
 const WELCOME: u8 = 129;
 const INIT_DONE: u8 = 130;
 const PULLED: u8 = 131;
 const PUSHED: u8 = 132;
+const COPIED: u8 = 133;
 const REFUSED: u8 = 255;
 
-/// First message of a worker: who it is and what it believes the servers to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// First message of a worker: its identity, and the servers that it expects.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsHello {
     /// Token of its job.
     pub job: JobToken,
@@ -110,27 +113,25 @@ pub struct PsHello {
     pub holder: Holder,
     /// Which server it means to talk to.
     pub server: u32,
-    /// How many there are.
+    /// Number of servers.
     pub servers: u32,
     /// Length of the whole flat vector.
     pub dense_len: u64,
-    /// Rows of the table; 0 without one.
-    pub rows: u64,
-    /// Values per row; 0 without a table.
-    pub dim: u64,
+    /// Rows of each table, and values per row.
+    pub tables: Vec<(u64, u64)>,
 }
 
 impl PsHello {
     /// The hello of `holder` to `server` of `servers` that hold a model of this shape.
     pub fn new(job: JobToken, holder: Holder, server: u32, servers: u32, layout: &ParamLayout) -> Self {
-        let (rows, dim) = layout.table.map_or((0, 0), |table| (table.rows, table.dim as u64));
-        Self { job, holder, server, servers, dense_len: layout.dense_len as u64, rows, dim }
+        let tables = layout.tables().iter().map(|table| (table.rows, table.dim as u64)).collect();
+        Self { job, holder, server, servers, dense_len: layout.dense_len() as u64, tables }
     }
 }
 
-/// What a worker asks.
+/// Request of a worker to a server.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Request {
+pub enum PsRequest {
     /// Let me in.
     Hello(PsHello),
     /// Initial values of the server's piece of the flat vector.
@@ -138,16 +139,23 @@ pub enum Request {
     /// Values, after the commit was carried out.
     Pull {
         /// The step to commit first.
-        commit: Option<StepCommit>,
+        commit: Option<CommitToken>,
         /// Rows wanted.
         rows: Vec<u64>,
     },
     /// A gradient.
     Push {
-        /// For which step.
+        /// Number of the step.
         step: Iteration,
         /// The gradient.
         push: Push,
+    },
+    /// Take a copy of the parameters, after the commit was carried out.
+    Copy {
+        /// The step to commit first.
+        commit: Option<CommitToken>,
+        /// The checkpoint that the copy is for.
+        checkpoint: CheckpointId,
     },
 }
 
@@ -155,7 +163,7 @@ pub enum Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum PsRefusal {
     /// The request makes no sense to this server.
     Invalid = 1,
     /// A process of another job, or one that takes this server for another.
@@ -172,7 +180,7 @@ pub enum Refusal {
     Full = 7,
 }
 
-impl Refusal {
+impl PsRefusal {
     const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Invalid,
@@ -187,9 +195,9 @@ impl Refusal {
     }
 }
 
-/// What a server answers.
+/// Reply of a server to a worker.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply<'a> {
+pub enum PsReply<'a> {
     /// Come in.
     Welcome,
     /// The initial values.
@@ -198,16 +206,18 @@ pub enum Reply<'a> {
     Pulled {
         /// The server's piece of the flat vector.
         dense: &'a [u8],
-        /// `[rows asked for, dim]`.
+        /// Those of the rows asked for, one after another.
         rows: &'a [u8],
     },
     /// The gradient.
     Pushed(PushOutcome),
+    /// A copy was taken.
+    Copied(Trained),
     /// No.
     Refused {
-        /// Why, to act on.
-        refusal: Refusal,
-        /// Why, in words.
+        /// Reason, for the caller to act on.
+        refusal: PsRefusal,
+        /// Reason, in words.
         why: &'a str,
     },
 }
@@ -220,7 +230,7 @@ fn message(into: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     MessageHeader::seal(into, kind);
 }
 
-impl Request {
+impl PsRequest {
     /// Writes a hello into `into`.
     pub fn hello(into: &mut Vec<u8>, hello: &PsHello) {
         message(into, HELLO, |out| {
@@ -229,8 +239,8 @@ impl Request {
             put_u32(out, hello.server);
             put_u32(out, hello.servers);
             put_u64(out, hello.dense_len);
-            put_u64(out, hello.rows);
-            put_u64(out, hello.dim);
+            let tables: Vec<u64> = hello.tables.iter().flat_map(|(rows, dim)| [*rows, *dim]).collect();
+            put_slice(out, &tables);
         });
     }
 
@@ -240,20 +250,22 @@ impl Request {
     }
 
     /// Writes a pull into `into`.
-    pub fn pull(into: &mut Vec<u8>, commit: Option<&StepCommit>, rows: &[u64]) {
+    pub fn pull(into: &mut Vec<u8>, commit: Option<&CommitToken>, rows: &[u64]) {
         message(into, PULL, |out| {
-            out.push(u8::from(commit.is_some()));
-            if let Some(StepCommit { step, contributors, samples }) = commit {
-                put_u64(out, step.0);
-                put_u64(out, *samples);
-                put_u64(out, contributors.len() as u64);
-                contributors.iter().for_each(|holder| put_holder(out, *holder));
-            }
+            put_commit(out, commit);
             put_slice(out, rows);
         });
     }
 
-    /// Writes a push into `into`; `values` is `[rows, dim]`.
+    /// Writes the question for a copy into `into`.
+    pub fn copy(into: &mut Vec<u8>, commit: Option<&CommitToken>, checkpoint: CheckpointId) {
+        message(into, COPY, |out| {
+            put_commit(out, commit);
+            put_u64(out, checkpoint.0);
+        });
+    }
+
+    /// Writes a push into `into`; `values` are those of all rows, one after another.
     pub fn push(
         into: &mut Vec<u8>,
         step: Iteration,
@@ -271,6 +283,13 @@ impl Request {
         });
     }
 
+    fn table(words: &[u64]) -> Result<(u64, u64), WireError> {
+        match words {
+            [rows, dim] => Ok((*rows, *dim)),
+            _ => Err(WireError::Field("the shape of a table")),
+        }
+    }
+
     /// Reads a request.
     ///
     /// # Errors
@@ -284,25 +303,16 @@ impl Request {
                 server: reader.u32()?,
                 servers: reader.u32()?,
                 dense_len: reader.u64()?,
-                rows: reader.u64()?,
-                dim: reader.u64()?,
+                tables: reader.slice::<u64>()?.chunks(2).map(Self::table).collect::<Result<_, _>>()?,
             }),
             INIT => Self::Init(reader.slice()?),
             PULL => {
-                let commit = match reader.u8()? {
-                    0 => None,
-                    1 => {
-                        let (step, samples, count) = (Iteration(reader.u64()?), reader.u64()?, reader.u64()?);
-                        let most = (reader.0.len() / HOLDER_LEN) as u64;
-                        if count > most {
-                            return Err(WireError::Field("the number of contributors"));
-                        }
-                        let contributors = (0..count).map(|_| reader.holder()).collect::<Result<_, _>>()?;
-                        Some(StepCommit { step, contributors, samples })
-                    }
-                    _ => return Err(WireError::Field("the flag of a commit")),
-                };
+                let commit = reader.commit()?;
                 Self::Pull { commit, rows: reader.slice()? }
+            }
+            COPY => {
+                let commit = reader.commit()?;
+                Self::Copy { commit, checkpoint: CheckpointId(reader.u64()?) }
             }
             PUSH => {
                 let (step, samples) = (Iteration(reader.u64()?), reader.u64()?);
@@ -316,7 +326,7 @@ impl Request {
     }
 }
 
-impl<'a> Reply<'a> {
+impl<'a> PsReply<'a> {
     /// Writes the reply into `into`.
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self {
@@ -337,6 +347,10 @@ impl<'a> Reply<'a> {
                     PushOutcome::Applied => 1,
                     PushOutcome::Duplicate => 2,
                 });
+            }),
+            Self::Copied(Trained { steps, samples }) => message(into, COPIED, |out| {
+                put_u64(out, *steps);
+                put_u64(out, *samples);
             }),
             Self::Refused { refusal, why } => message(into, REFUSED, |out| {
                 out.push(*refusal as u8);
@@ -365,9 +379,10 @@ impl<'a> Reply<'a> {
                 2 => PushOutcome::Duplicate,
                 _ => return Err(WireError::Field("the outcome of a push")),
             }),
+            COPIED => Self::Copied(Trained { steps: reader.u64()?, samples: reader.u64()? }),
             REFUSED => {
                 let refusal =
-                    Refusal::from_code(reader.u8()?).ok_or(WireError::Field("the reason of a refusal"))?;
+                    PsRefusal::from_code(reader.u8()?).ok_or(WireError::Field("the reason of a refusal"))?;
                 let why = std::str::from_utf8(reader.bytes()?)
                     .map_err(|_| WireError::Field("the text of a refusal"))?;
                 Self::Refused { refusal, why }
@@ -383,6 +398,16 @@ const HOLDER_LEN: usize = 9;
 
 fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put_commit(out: &mut Vec<u8>, commit: Option<&CommitToken>) {
+    out.push(u8::from(commit.is_some()));
+    if let Some(CommitToken { step, contributors, samples }) = commit {
+        put_u64(out, step.0);
+        put_u64(out, *samples);
+        put_u64(out, contributors.len() as u64);
+        contributors.iter().for_each(|holder| put_holder(out, *holder));
+    }
 }
 
 fn put_u64(out: &mut Vec<u8>, value: u64) {
@@ -409,6 +434,22 @@ struct Reader<'a>(&'a [u8]);
 const CUT_OFF: WireError = WireError::Field("a message that is cut off");
 
 impl<'a> Reader<'a> {
+    fn commit(&mut self) -> Result<Option<CommitToken>, WireError> {
+        match self.u8()? {
+            0 => Ok(None),
+            1 => {
+                let (step, samples, count) = (Iteration(self.u64()?), self.u64()?, self.u64()?);
+                let most = (self.0.len() / HOLDER_LEN) as u64;
+                if count > most {
+                    return Err(WireError::Field("the number of contributors"));
+                }
+                let contributors = (0..count).map(|_| self.holder()).collect::<Result<_, _>>()?;
+                Ok(Some(CommitToken { step, contributors, samples }))
+            }
+            _ => Err(WireError::Field("the flag of a commit")),
+        }
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(CUT_OFF)?;
         self.0 = rest;
@@ -460,6 +501,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::TableSpec;
     use proptest::prelude::*;
 
     use super::*;
@@ -476,10 +518,11 @@ mod tests {
         Holder::new(NodeId::worker(index), Incarnation(3))
     }
 
-    fn requests() -> Vec<(Vec<u8>, Request)> {
-        let layout = ParamLayout { dense_len: 5, table: None };
+    fn requests() -> Vec<(Vec<u8>, PsRequest)> {
+        let layout = ParamLayout::dense(5).with_table(TableSpec::new("table", 9, 2, 0.1)).unwrap();
         let hello = PsHello::new(JobToken::new("x"), holder(1), 2, 3, &layout);
-        let commit = StepCommit { step: Iteration(9), contributors: vec![holder(0), holder(4)], samples: 77 };
+        let commit =
+            CommitToken { step: Iteration(9), contributors: vec![holder(0), holder(4)], samples: 77 };
         let push = Push {
             samples: 4,
             dense: vec![1.0, 2.0],
@@ -487,16 +530,18 @@ mod tests {
         };
         let mut all = Vec::new();
         let mut out = Vec::new();
-        Request::hello(&mut out, &hello);
-        all.push((out.clone(), Request::Hello(hello)));
-        Request::init(&mut out, &[1.5]);
-        all.push((out.clone(), Request::Init(vec![1.5])));
-        Request::pull(&mut out, None, &[7, 8]);
-        all.push((out.clone(), Request::Pull { commit: None, rows: vec![7, 8] }));
-        Request::pull(&mut out, Some(&commit), &[]);
-        all.push((out.clone(), Request::Pull { commit: Some(commit), rows: Vec::new() }));
-        Request::push(&mut out, Iteration(6), 4, &push.dense, &push.rows.rows, &push.rows.values);
-        all.push((out, Request::Push { step: Iteration(6), push }));
+        PsRequest::hello(&mut out, &hello);
+        all.push((out.clone(), PsRequest::Hello(hello)));
+        PsRequest::init(&mut out, &[1.5]);
+        all.push((out.clone(), PsRequest::Init(vec![1.5])));
+        PsRequest::pull(&mut out, None, &[7, 8]);
+        all.push((out.clone(), PsRequest::Pull { commit: None, rows: vec![7, 8] }));
+        PsRequest::pull(&mut out, Some(&commit), &[]);
+        all.push((out.clone(), PsRequest::Pull { commit: Some(commit.clone()), rows: Vec::new() }));
+        PsRequest::copy(&mut out, Some(&commit), CheckpointId(4));
+        all.push((out.clone(), PsRequest::Copy { commit: Some(commit), checkpoint: CheckpointId(4) }));
+        PsRequest::push(&mut out, Iteration(6), 4, &push.dense, &push.rows.rows, &push.rows.values);
+        all.push((out, PsRequest::Push { step: Iteration(6), push }));
         all
     }
 
@@ -504,20 +549,21 @@ mod tests {
     fn requests_and_replies_read_back_as_they_were_written() {
         for (bytes, request) in requests() {
             let (header, payload) = split(&bytes);
-            assert_eq!(Request::decode(header.kind, payload), Ok(request));
+            assert_eq!(PsRequest::decode(header.kind, payload), Ok(request));
         }
         let replies = [
-            Reply::Welcome,
-            Reply::Init(InitOutcome::AlreadyInitialised),
-            Reply::Pulled { dense: &[1, 2, 3, 4], rows: &[] },
-            Reply::Pushed(PushOutcome::Duplicate),
-            Reply::Refused { refusal: Refusal::Stale, why: "over" },
+            PsReply::Welcome,
+            PsReply::Init(InitOutcome::AlreadyInitialised),
+            PsReply::Pulled { dense: &[1, 2, 3, 4], rows: &[] },
+            PsReply::Pushed(PushOutcome::Duplicate),
+            PsReply::Copied(Trained { steps: 3, samples: 40 }),
+            PsReply::Refused { refusal: PsRefusal::Stale, why: "over" },
         ];
         let mut out = Vec::new();
         for reply in replies {
             reply.encode(&mut out);
             let (header, payload) = split(&out);
-            assert_eq!(Reply::decode(header.kind, payload), Ok(reply));
+            assert_eq!(PsReply::decode(header.kind, payload), Ok(reply));
         }
     }
 
@@ -526,9 +572,9 @@ mod tests {
         for (bytes, _) in requests() {
             let (header, payload) = split(&bytes);
             for len in 0..payload.len() {
-                assert!(Request::decode(header.kind, &payload[..len]).is_err());
+                assert!(PsRequest::decode(header.kind, &payload[..len]).is_err());
             }
-            assert!(Request::decode(header.kind, &[payload, &[0]].concat()).is_err());
+            assert!(PsRequest::decode(header.kind, &[payload, &[0]].concat()).is_err());
             let first: &[u8; MessageHeader::LEN] = bytes.first_chunk().unwrap();
             if header.len > 0 {
                 let refused = WireError::TooLong { len: header.len, most: header.len - 1 };
@@ -545,8 +591,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_a_decoder_panic(kind in 0_u8..=255, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Request::decode(kind, &bytes);
-            let _ = Reply::decode(kind, &bytes);
+            let _ = PsRequest::decode(kind, &bytes);
+            let _ = PsReply::decode(kind, &bytes);
         }
 
         #[test]
@@ -558,7 +604,7 @@ mod tests {
             if let Some(byte) = payload.get_mut(at) {
                 *byte = value;
             }
-            let _ = Request::decode(kind, payload);
+            let _ = PsRequest::decode(kind, payload);
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A node's ratio is its time per sample over the lower median of all live nodes of its role and device class,
 //! itself included. With two nodes that compares the slower with the faster one; with three or four it finds one
-//! slow node; with half of them slow it finds that half. If all are equally slow nobody is: the ratio is 1. A node
+//! slow node; with half of them slow it finds that half. If all are equally slow, none is a straggler: the ratio is 1. A node
 //! without peers gets no verdict.
 //!
 //! Verdicts are given once for every [`beat_batches`](crate::WindowConfig::beat_batches) batches of the mean node
@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use antdt_core::{
     BatchReport, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId, NodeInfo, NodeMap,
-    Pace, Phase, PlanVersion, Role, StragglerKind,
+    Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView, StragglerKind,
 };
 
 use crate::config::MonitorConfig;
 use crate::contention::ClassContention;
+use crate::hang::Suspicion;
 use crate::liveness::{Liveness, LivenessTracker};
+use crate::rule::Evidence;
+use crate::segment::{Noise, Segment};
 use crate::stats::lower_median;
+use crate::steps::StepLog;
 use crate::window::{LongWindow, SampleTime, ShortWindow};
-
-pub mod rule;
-
-use rule::{Evidence, PaceRule};
 
 /// A part of a batch longer than this is a broken clock, not a batch.
 const PART_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -54,7 +54,7 @@ pub enum DetectorEvent {
 pub enum ReportAnswer {
     /// Taken in.
     Accepted,
-    /// Nobody by that name is watched, or a later life is.
+    /// The node is not watched, or a later incarnation of it is.
     UnknownHolder,
     /// This report or a later one was taken in before.
     Repeated,
@@ -62,13 +62,13 @@ pub enum ReportAnswer {
     Malformed(&'static str),
 }
 
-/// What the outside must do.
+/// Effect that the driver must carry out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum MonitorEffect {
     /// The verdict on a node changed.
     PaceChanged {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// The verdict so far.
         from: Pace,
@@ -81,6 +81,10 @@ pub enum MonitorEffect {
     Late(Holder),
     /// A node fell silent: fence it, then replace it.
     Silent(Holder),
+    /// A worker has not got on for longer than usual. Nothing needs to be done yet.
+    Stalled(Holder, Stall),
+    /// The training thread of a worker hangs: fence it, then replace it.
+    Hung(Holder, Stall),
 }
 
 /// What is known of a node's pace: the monitor's part of a [`NodeView`](antdt_core::NodeView).
@@ -88,13 +92,18 @@ pub enum MonitorEffect {
 pub struct Observation {
     /// Which life of the node.
     pub incarnation: Incarnation,
-    /// The verdict.
+    /// Returns the judgement of the rule.
     pub pace: Pace,
     /// Median compute time per sample over the short window, from batches under the newest plan only; `None` until
     /// they fill half of it (the warm-up of a new life counts towards the half).
     pub sample_time_short: Option<Duration>,
     /// Median over the long window; of the short one while there is no verdict yet; `None` before that.
     pub sample_time_long: Option<Duration>,
+    /// What the batches since the last change of pace say; `None` before the second one after the warm-up.
+    pub estimate: Option<PaceEstimate>,
+    /// About when the node's pace changed last, or its life's first batch began: the batches since, counted back from the
+    /// report that showed it. `None` before the first report.
+    pub pace_since: Option<JobTime>,
     /// Short-window time per sample against the median of the peers at the last verdict; `None` while unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
@@ -112,13 +121,16 @@ struct Watched {
     class: usize,
     short: ShortWindow,
     long: LongWindow,
+    segment: Segment,
     last_sequence: Option<u64>,
     last_report: Option<JobTime>,
+    pace_since: Option<JobTime>,
     /// Against its peers: never `Straggler(Deterministic)`.
     pace_peers: Pace,
-    /// As told.
+    /// Pace that was given.
     pace: Pace,
     slowness_ratio: Option<f64>,
+    suspicion: Suspicion,
 }
 
 /// Nodes of one device class.
@@ -126,6 +138,7 @@ struct Watched {
 struct Class {
     name: DeviceClass,
     live: usize,
+    noise: Noise,
 }
 
 #[derive(Debug)]
@@ -136,6 +149,7 @@ struct RoleState {
     reports_since_beat: u64,
     plan: PlanVersion,
     step_median: Option<Duration>,
+    steps: StepLog,
     contention: ClassContention,
 }
 
@@ -147,6 +161,7 @@ impl RoleState {
             reports_since_beat: 0,
             plan: PlanVersion(0),
             step_median: None,
+            steps: StepLog::default(),
             contention: ClassContention::new(config.window.long_beats()),
         }
     }
@@ -158,11 +173,12 @@ impl RoleState {
         let known = classes.iter().position(|class| class.live > 0 && class.name == *name);
         let index = known.or_else(|| classes.iter().position(|class| class.live == 0));
         let index = index.unwrap_or_else(|| {
-            classes.push(Class { name: name.clone(), live: 0 });
+            classes.push(Class { name: name.clone(), live: 0, noise: Noise::default() });
             classes.len() - 1
         });
         if known.is_none() {
             classes[index].name.clone_from(name);
+            classes[index].noise = Noise::default();
         }
         classes[index].live += 1;
         index
@@ -174,13 +190,12 @@ impl RoleState {
     }
 }
 
-/// Judges the pace of every node and notices who falls silent. Judges; never acts.
+/// Judges the pace of every node and detects silent nodes. It takes no action.
 ///
 /// Memory is bounded per node: 80 batches and 40 verdicts by default.
 #[derive(Debug)]
 pub struct StragglerDetector {
     config: MonitorConfig,
-    rule: Box<dyn PaceRule>,
     nodes: NodeMap<Watched>,
     roles: BTreeMap<Role, RoleState>,
     liveness: LivenessTracker,
@@ -193,21 +208,12 @@ impl StragglerDetector {
     /// # Errors
     /// If a setting cannot work.
     pub fn new(config: MonitorConfig) -> Result<Self, InvalidValue> {
-        Self::with_rule(config, Box::new(config.rule))
-    }
-
-    /// A detector that judges by a rule of the caller's own.
-    ///
-    /// # Errors
-    /// If a setting cannot work.
-    pub fn with_rule(config: MonitorConfig, rule: Box<dyn PaceRule>) -> Result<Self, InvalidValue> {
         config.validate()?;
         Ok(Self {
-            config,
-            rule,
             nodes: NodeMap::new(),
             roles: BTreeMap::new(),
             liveness: LivenessTracker::new(config.liveness),
+            config,
             effects: VecDeque::new(),
         })
     }
@@ -235,11 +241,14 @@ impl StragglerDetector {
                 class,
                 short: ShortWindow::new(*config),
                 long: LongWindow::new(config),
+                segment: Segment::default(),
                 last_sequence: None,
                 last_report: None,
+                pace_since: None,
                 pace_peers: Pace::Unknown,
                 pace: Pace::Unknown,
                 slowness_ratio: None,
+                suspicion: Suspicion::None,
             },
         );
         self.liveness.watch(now, info.holder);
@@ -250,9 +259,12 @@ impl StragglerDetector {
     pub fn node_left(&mut self, _now: JobTime, holder: Holder) -> ReportAnswer {
         let known = self.nodes.get(holder.node).filter(|watched| watched.incarnation == holder.incarnation);
         let Some(class) = known.map(|watched| watched.class) else { return ReportAnswer::UnknownHolder };
-        self.nodes.remove(holder.node);
+        let gone = self.nodes.remove(holder.node);
         self.liveness.forget(holder);
         let role = self.roles.get_mut(&holder.node.role).expect("a role is entered before its first node");
+        if let Some(mut gone) = gone {
+            gone.segment.leave(&mut role.device_classes[class].noise);
+        }
         role.leave(class);
         ReportAnswer::Accepted
     }
@@ -263,6 +275,23 @@ impl StragglerDetector {
             Some(_) => ReportAnswer::Accepted,
             None => ReportAnswer::UnknownHolder,
         }
+    }
+
+    /// The training thread of a worker is at work and does not get on; its heartbeats do.
+    pub fn stalled(&mut self, holder: Holder, stall: Stall) -> ReportAnswer {
+        let watched = self.nodes.get_mut(holder.node);
+        let Some(watched) = watched.filter(|watched| watched.incarnation == holder.incarnation) else {
+            return ReportAnswer::UnknownHolder;
+        };
+        let suspicion = self.config.hang.judge(stall, watched.short.step_time());
+        if suspicion > watched.suspicion {
+            self.effects.push_back(match suspicion {
+                Suspicion::Hung => MonitorEffect::Hung(holder, stall),
+                _ => MonitorEffect::Stalled(holder, stall),
+            });
+        }
+        watched.suspicion = suspicion;
+        ReportAnswer::Accepted
     }
 
     /// A batch was done. Counts as a sign of life; only [`Phase::Train`] is judged.
@@ -280,6 +309,7 @@ impl StragglerDetector {
         }
         watched.last_sequence = Some(report.sequence);
         watched.last_report = Some(now);
+        watched.suspicion = Suspicion::None;
         self.liveness.heard(now, report.holder);
         if report.phase != Phase::Train {
             return ReportAnswer::Accepted;
@@ -287,6 +317,15 @@ impl StragglerDetector {
         watched.short.push(report);
 
         let role = self.roles.get_mut(&node.role).expect("a role is entered before its first node");
+        if let Some(time) = SampleTime::of(report.compute, report.samples) {
+            let changed = watched.segment.push(time, &mut role.device_classes[watched.class].noise);
+            let first = watched.pace_since.is_none().then_some(1);
+            if let Some(batches) = changed.or(first) {
+                let batches = u32::try_from(batches).unwrap_or(u32::MAX);
+                watched.pace_since = Some(now - report.wall().saturating_mul(batches));
+            }
+        }
+        role.steps.push(report, role.live);
         role.plan = role.plan.max(report.plan);
         role.reports_since_beat += 1;
         if role.reports_since_beat >= role.live * u64::from(self.config.window.beat_batches()) {
@@ -307,6 +346,8 @@ impl StragglerDetector {
             pace: watched.pace,
             sample_time_short: short.map(SampleTime::duration),
             sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
+            estimate: watched.segment.estimate(&role.device_classes[watched.class].noise),
+            pace_since: watched.pace_since,
             slowness_ratio: watched.slowness_ratio,
             slow_fraction_long: watched.long.slow_fraction(),
             last_report_age: watched.last_report.map(|last| now.since(last)),
@@ -324,6 +365,12 @@ impl StragglerDetector {
                 watched.short.samples_per_second(step)
             })
             .sum()
+    }
+
+    /// Synchronous steps that all workers completed under the newest plan; `None` before the first one. Says nothing where
+    /// workers do not wait for each other in every step.
+    pub fn steps(&self) -> Option<StepView> {
+        self.roles.get(&Role::Worker).and_then(|role| role.steps.view())
     }
 
     /// The stragglers of all kinds, by id.
@@ -350,6 +397,9 @@ impl StragglerDetector {
         }
         state.step_median = lower_median(&mut steps);
         let Some(step) = state.step_median else { return };
+        if role == Role::Worker {
+            self.liveness.follow(step);
+        }
 
         let mut known: Vec<Vec<SampleTime>> = vec![Vec::new(); state.device_classes.len()];
         for (_, watched) in self.nodes.of_role(role) {
@@ -359,7 +409,7 @@ impl StragglerDetector {
         let medians: Vec<Option<SampleTime>> = known.iter_mut().map(|times| lower_median(times)).collect();
         let by_name = state.device_classes.iter().zip(&medians);
         let by_name = by_name.filter_map(|(class, median)| Some((class.name.clone(), (*median)?))).collect();
-        state.contention.push(&by_name, |ratio| self.rule.is_slow(ratio));
+        state.contention.push(&by_name, |ratio| self.config.rule.is_slow(ratio));
         let slow_class: Vec<bool> =
             state.device_classes.iter().map(|class| state.contention.is_slow_class(&class.name)).collect();
 
@@ -370,14 +420,14 @@ impl StragglerDetector {
             let time = watched.short.sample_time(step);
             if let (Some(time), Some(reference)) = (time, reference) {
                 let ratio = time.0 as f64 / reference.0 as f64;
-                watched.long.push(time, ratio, self.rule.is_slow(ratio));
+                watched.long.push(time, ratio, self.config.rule.is_slow(ratio));
                 watched.slowness_ratio = Some(ratio);
                 let evidence = Evidence {
                     ratio_short: ratio,
                     ratio_long: watched.long.slowness_ratio().unwrap_or(ratio),
                     slow_fraction_long: watched.long.slow_fraction(),
                 };
-                watched.pace_peers = self.rule.judge(&evidence, watched.pace_peers);
+                watched.pace_peers = self.config.rule.judge(&evidence, watched.pace_peers);
             } else {
                 watched.slowness_ratio = None;
                 watched.pace_peers = Pace::Unknown;

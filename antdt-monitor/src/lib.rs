@@ -2,21 +2,26 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod rule;
 pub mod stats;
 pub mod window;
 
 pub mod contention;
 pub mod detector;
 pub mod exit;
+pub mod hang;
 pub mod liveness;
 
 mod running_median;
+mod segment;
+mod steps;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use config::{MonitorConfig, WindowConfig};
-pub use detector::rule::{Evidence, PaceRule, RatioRule};
 pub use detector::{DetectorEvent, MonitorEffect, Observation, ReportAnswer, StragglerDetector};
 pub use exit::classify;
+pub use hang::{HangConfig, Suspicion};
 pub use liveness::{Liveness, LivenessConfig, LivenessTracker};
+pub use rule::{Evidence, PaceRule, RatioRule, Rule};

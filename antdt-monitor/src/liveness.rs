@@ -1,4 +1,4 @@
-//! Who is silent: heartbeats on time, late, or lost.
+//! Detection of silent nodes: heartbeats on time, late, or lost.
 
 use std::time::Duration;
 
@@ -18,13 +18,39 @@ pub struct LivenessConfig {
     /// process that really died is noticed through its exit, at once.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub lost_after: Duration,
+    /// The same where steps are short: a node is lost after 15 steps, but not before this, nor later than `lost_after`.
+    /// `None`: whatever the steps.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub lost_after_least: Option<Duration>,
 }
+
+/// A node that is silent for so many steps is lost, within the limits: a job of long steps loses little while it waits, and a
+/// restart costs it more.
+const SILENT_STEPS: u32 = 15;
 
 impl LivenessConfig {
     /// For nodes that are heard of every `interval`: one that is silent for half of `limit` beyond that is late, for all of
     /// it lost.
     pub fn of(interval: Duration, limit: Duration) -> Self {
-        Self { interval, late_after: limit / 2 + interval / 2, lost_after: limit + interval }
+        let (late_after, lost_after) = (limit / 2 + interval / 2, limit + interval);
+        Self { interval, late_after, lost_after, lost_after_least: None }
+    }
+
+    /// The same, but while the workers' steps are short a node is lost after 15 of them, and not before `least`.
+    pub fn following_steps(interval: Duration, least: Duration, limit: Duration) -> Self {
+        Self { lost_after_least: Some(least + interval), ..Self::of(interval, limit) }
+    }
+
+    /// When a node is late and when it is lost, while a step takes so long.
+    fn limits(&self, step: Duration) -> (Duration, Duration) {
+        let Some(least) = self.lost_after_least else {
+            return (self.late_after, self.lost_after);
+        };
+        let lost = (step.saturating_mul(SILENT_STEPS) + self.interval).max(least);
+        if lost >= self.lost_after {
+            return (self.late_after, self.lost_after);
+        }
+        (lost / 2, lost)
     }
 
     /// Checks that the three are in order.
@@ -44,6 +70,10 @@ impl LivenessConfig {
             let expected = format!("above late_after, {}", seconds(self.late_after));
             return Err(InvalidValue::new("liveness.lost_after", seconds(self.lost_after), expected));
         }
+        if let Some(least) = self.lost_after_least.filter(|least| *least / 2 <= self.interval) {
+            let expected = format!("above twice the interval of {}", seconds(self.interval));
+            return Err(InvalidValue::new("liveness.lost_after_least", seconds(least), expected));
+        }
         Ok(())
     }
 }
@@ -54,6 +84,7 @@ impl Default for LivenessConfig {
             interval: Duration::from_secs(5),
             late_after: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),
+            lost_after_least: None,
         }
     }
 }
@@ -74,9 +105,9 @@ struct Pulse {
     last: JobTime,
     incarnation: Incarnation,
     state: Liveness,
-    /// Who was heard of just before it, among those of the same state.
+    /// Node whose last heartbeat came just before, among nodes of the same state.
     before: Option<NodeId>,
-    /// Who was heard of just after it, among those of the same state.
+    /// Node whose last heartbeat came just after, among nodes of the same state.
     after: Option<NodeId>,
 }
 
@@ -89,11 +120,13 @@ struct Chain {
 
 /// Remembers when each node was last heard of; one life of each.
 ///
-/// Nodes of one state have the same patience, so who was heard of first is due first: they are kept in that order,
+/// Nodes of one state have the same time limit, so that the one with the oldest heartbeat is due first: they are kept in that order,
 /// and every question is answered in O(1), however many there are.
 #[derive(Debug, Clone)]
 pub struct LivenessTracker {
     config: LivenessConfig,
+    late_after: Duration,
+    lost_after: Duration,
     /// The newest moment it was told of: the order rests on time that does not go back.
     newest: JobTime,
     pulses: NodeMap<Pulse>,
@@ -102,10 +135,17 @@ pub struct LivenessTracker {
 }
 
 impl LivenessTracker {
-    /// Watches nobody yet.
+    /// Returns a tracker that watches no node yet.
     pub const fn new(config: LivenessConfig) -> Self {
         let nobody = Chain { first: None, last: None };
-        Self { config, newest: JobTime::ZERO, pulses: NodeMap::new(), on_time: nobody, late: nobody }
+        let LivenessConfig { late_after, lost_after, .. } = config;
+        let newest = JobTime::ZERO;
+        Self { config, late_after, lost_after, newest, pulses: NodeMap::new(), on_time: nobody, late: nobody }
+    }
+
+    /// The workers' steps take so long now.
+    pub fn follow(&mut self, step: Duration) {
+        (self.late_after, self.lost_after) = self.config.limits(step);
     }
 
     /// Starts watching a life, instead of any other of its node.
@@ -155,17 +195,17 @@ impl LivenessTracker {
     /// When [`check`](Self::check) can next find something.
     pub fn deadline(&self) -> Option<JobTime> {
         let due = |chain: Chain, patience| chain.first.map(|node| self.pulses[node].last + patience);
-        let late = due(self.on_time, self.config.late_after);
-        let lost = due(self.late, self.config.lost_after);
+        let late = due(self.on_time, self.late_after);
+        let lost = due(self.late, self.lost_after);
         late.into_iter().chain(lost).min()
     }
 
-    /// Says who became late or lost, in the order of their ids; each change once.
+    /// Returns the nodes that became late or lost, in the order of their ids; each change once.
     pub fn check(&mut self, now: JobTime) -> Vec<(Holder, Liveness)> {
         // Only `heard` makes a node better.
-        let mut changes = self.overdue(self.late, now, self.config.lost_after, Liveness::Lost);
-        changes.extend(self.overdue(self.on_time, now, self.config.lost_after, Liveness::Lost));
-        changes.extend(self.overdue(self.on_time, now, self.config.late_after, Liveness::Late));
+        let mut changes = self.overdue(self.late, now, self.lost_after, Liveness::Lost);
+        changes.extend(self.overdue(self.on_time, now, self.lost_after, Liveness::Lost));
+        changes.extend(self.overdue(self.on_time, now, self.late_after, Liveness::Late));
         changes.sort_unstable();
         changes
     }
@@ -194,7 +234,7 @@ impl LivenessTracker {
         moved
     }
 
-    /// Puts a node at the end of the chain of its state: nobody there was heard of later.
+    /// Puts a node at the end of the chain of its state: none there has a later heartbeat.
     fn chain(&mut self, node: NodeId) {
         let state = self.pulses[node].state;
         let Some(chain) = self.chain_of(state) else { return };
@@ -225,7 +265,7 @@ impl LivenessTracker {
         }
     }
 
-    /// Nobody waits for what the lost do next.
+    /// Lost nodes are in no chain.
     const fn chain_of(&mut self, state: Liveness) -> Option<&mut Chain> {
         match state {
             Liveness::OnTime => Some(&mut self.on_time),

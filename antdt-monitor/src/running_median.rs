@@ -50,6 +50,29 @@ impl<T: Ord + Copy> RunningMedian<T> {
         self.by_age.push_back(value);
     }
 
+    /// Number of values.
+    pub(crate) const fn len(&self) -> usize {
+        self.by_size.len()
+    }
+
+    /// The values in ascending order.
+    pub(crate) fn ascending(&self) -> &[T] {
+        &self.by_size
+    }
+
+    /// The values, the newest first.
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = &T> {
+        self.by_age.iter().rev()
+    }
+
+    /// Drops all but the newest values.
+    pub(crate) fn keep_newest(&mut self, count: usize) {
+        self.by_age.drain(..self.by_age.len().saturating_sub(count));
+        self.by_size.clear();
+        self.by_size.extend(&self.by_age);
+        self.by_size.sort_unstable();
+    }
+
     /// The [lower median](crate::stats::lower_median); `None` of nothing.
     pub(crate) fn get(&self) -> Option<T> {
         let middle = self.by_size.len().checked_sub(1)? / 2;

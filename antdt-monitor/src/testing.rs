@@ -3,21 +3,63 @@
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, DeviceClass, Holder, Incarnation, Iteration, JobTime, NodeId, NodeInfo, Phase, PlanVersion,
+    BatchReport, DeviceClass, Holder, Incarnation, Iteration, JobTime, NodeId, NodeInfo, Pace, Phase,
+    PlanVersion, StragglerKind,
 };
 
 use crate::detector::StragglerDetector;
+use crate::rule::{Evidence, Rule};
+
+/// Checks what every pace rule promises: slower is never judged faster, verdicts depend on the evidence alone, and no verdict is one on a
+/// device class, which is the detector's to give.
+///
+/// # Errors
+/// With the evidence for which it is not so.
+pub fn check_rule(rule: &Rule) -> Result<(), String> {
+    let ratios: Vec<f64> = (1..=80).map(|tenth| f64::from(tenth) / 10.0).collect();
+    let mut slow = false;
+    for ratio in &ratios {
+        if slow && !rule.is_slow(*ratio) {
+            return Err(format!("slow below a ratio of {ratio}, and not at it"));
+        }
+        slow = rule.is_slow(*ratio);
+    }
+    let currents = [
+        Pace::Unknown,
+        Pace::Normal,
+        Pace::Leader,
+        Pace::Straggler(StragglerKind::Transient),
+        Pace::Straggler(StragglerKind::Persistent),
+    ];
+    for (ratio_short, ratio_long) in
+        ratios.iter().flat_map(|short| ratios.iter().map(move |long| (*short, *long)))
+    {
+        for (slow_fraction_long, current) in
+            [0.0, 0.5, 1.0].into_iter().flat_map(|f| currents.map(|c| (f, c)))
+        {
+            let evidence = Evidence { ratio_short, ratio_long, slow_fraction_long };
+            let verdict = rule.judge(&evidence, current);
+            if matches!(verdict, Pace::Unknown | Pace::Straggler(StragglerKind::Deterministic)) {
+                return Err(format!("{verdict:?} is no verdict on a node: {evidence:?}, {current:?}"));
+            }
+            if rule.judge(&evidence, current) != verdict {
+                return Err(format!("two verdicts on {evidence:?}, {current:?}"));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// A worker of a [`SyntheticJob`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticWorker {
-    /// Its hardware.
+    /// Device class of the node.
     pub device: DeviceClass,
     /// Compute time of one sample when nothing disturbs it.
     pub sample_time: Duration,
     /// Samples in each of its batches.
     pub batch_size: u32,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
     sequence: u64,
     free_at: JobTime,
@@ -63,7 +105,7 @@ impl SyntheticJob {
         }
     }
 
-    /// Which life of which node a worker is.
+    /// Returns the node and incarnation of a worker.
     pub fn holder(&self, index: usize) -> Holder {
         let node = NodeId::worker(u32::try_from(index).expect("a test has few workers"));
         Holder::new(node, self.workers[index].incarnation)

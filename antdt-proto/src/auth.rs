@@ -1,7 +1,7 @@
 //! The token of a job: every call to its master carries it.
 //!
 //! It keeps processes of other jobs and other users out. Calls are not encrypted, so that it is no defence against an
-//! attacker who reads the network.
+//! attacker on the network.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ impl Token {
         Ok(Self(text))
     }
 
-    /// Its text.
+    /// Returns the text of the token.
     pub fn text(&self) -> &str {
         &self.0
     }

@@ -12,7 +12,7 @@ use crate::record::Recorder;
 /// Events taken in one round at most: bounds how long an answer can wait for others' effects.
 const ROUND_MAX: usize = 256;
 
-/// Carries out what a machine asks for.
+/// Carries out the effects of a machine.
 pub trait Runner<M: Machine>: Send {
     /// Carries out the effects of one round, in order, and drains the vector.
     /// The round's answers are released when this returns.

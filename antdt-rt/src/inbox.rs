@@ -61,7 +61,7 @@ impl<M: Machine> Mailbox<M> {
         answer.await.map_err(|_| Closed)
     }
 
-    /// Sends an event whose answer nobody needs.
+    /// Sends an event and discards its answer.
     ///
     /// # Errors
     /// If the task that owned the machine has ended.

@@ -12,6 +12,6 @@ pub use drive::{Runner, drive, drive_recorded};
 pub use inbox::{Closed, Inbox, Mailbox, mailbox};
 pub use record::Recorder;
 #[cfg(feature = "record")]
-pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceWriter, open_trace};
+pub use record::{MachineRecorder, PackedFile, Packing, Recorded, TraceSink, TraceWriter, open_trace};
 pub use retry::backoff;
 pub use tokio_util::sync::CancellationToken;

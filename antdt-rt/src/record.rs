@@ -1,4 +1,4 @@
-//! Whoever looks on while a machine is driven.
+//! Observers of a driven machine.
 
 use antdt_core::JobTime;
 
@@ -10,7 +10,7 @@ mod writer;
 #[cfg(feature = "record")]
 pub use packing::{PackedFile, Packing, open_trace};
 #[cfg(feature = "record")]
-pub use writer::{MachineRecorder, Recorded, TraceWriter};
+pub use writer::{MachineRecorder, Recorded, TraceSink, TraceWriter};
 
 /// Sees what goes in and out of one machine, in order. Called by the task that owns the machine, so it must be quick.
 ///

@@ -1,11 +1,11 @@
 //! The shard service by itself: `cargo run -p antdt-shard --example serve -- FOLDER ADDRESS [NAME:SAMPLES:SHARD_LEN]...`
 //!
-//! The logs of its data sets are kept below FOLDER, one folder each. Clients may open more data sets than those that
-//! are named. Ctrl-C ends it when all that was acknowledged is durable; after anything else, `kill -9` included, it
+//! The logs of its data sets are kept below FOLDER, one folder each, and those that are there are served again. Clients may
+//! open more data sets than those that are named. Ctrl-C ends it when all that was acknowledged is durable; after anything else, `kill -9` included, it
 //! goes on where it was.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use antdt_rt::{CancellationToken, JobClock};
@@ -21,7 +21,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let result = match arguments() {
-        Ok((folder, address, datasets)) => serve(folder, &address, datasets).await,
+        Ok((folder, address, datasets)) => serve(&folder, &address, datasets).await,
         Err(error) => Err(error),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -34,8 +34,9 @@ async fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn serve(folder: PathBuf, address: &str, datasets: Vec<DatasetSpec>) -> Result<(), Failure> {
+async fn serve(folder: &Path, address: &str, datasets: Vec<DatasetSpec>) -> Result<(), Failure> {
     let catalog = Catalog::in_folder(folder, FileStoreOptions::default(), JobClock::start());
+    catalog.reopen(folder).await?; // what was served before
     for spec in datasets {
         catalog.open(spec).await?;
     }
@@ -48,7 +49,7 @@ async fn serve(folder: PathBuf, address: &str, datasets: Vec<DatasetSpec>) -> Re
     let server = Server::builder().add_service(service);
     let serving = tokio::spawn(server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
     tokio::signal::ctrl_c().await?;
-    catalog.shutdown().await?; // all is durable, and whoever waits for a shard is told
+    catalog.shutdown().await?; // all state is durable, and waiting workers are answered
     stop.cancel();
     serving.await??;
     Ok(())

@@ -16,7 +16,7 @@ pub enum RegisterError {
     /// This life, or a later one, has ended: exit.
     #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
     Fenced {
-        /// Who asked.
+        /// Incarnation that asked.
         holder: Holder,
         /// The newest life that has ended.
         through: Incarnation,
@@ -24,13 +24,13 @@ pub enum RegisterError {
     /// Only workers train.
     #[error("{node} is not a worker; only workers take shards")]
     NotAWorker {
-        /// Who asked.
+        /// Node that asked.
         node: NodeId,
     },
     /// The assignment is static and has no share for this worker.
     #[error("{node} has no share: the static assignment is for {workers} workers")]
     NoShare {
-        /// Who asked.
+        /// Node that asked.
         node: NodeId,
         /// Shares there are.
         workers: u32,
@@ -47,21 +47,21 @@ pub enum FetchError {
         "generation {given} is over, {current} is current; register again and present the leases you hold"
     )]
     WrongGeneration {
-        /// What the request said.
+        /// Value in the request.
         given: Generation,
-        /// What is true.
+        /// Present value.
         current: Generation,
     },
     /// The holder never registered in this generation.
     #[error("{holder} is not registered; register first")]
     UnknownHolder {
-        /// Who asked.
+        /// Incarnation that asked.
         holder: Holder,
     },
     /// This life has ended: exit.
     #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
     Fenced {
-        /// Who asked.
+        /// Incarnation that asked.
         holder: Holder,
         /// The newest life that has ended.
         through: Incarnation,
@@ -71,9 +71,9 @@ pub enum FetchError {
         "request {request} of {holder} is older than its request {last}, which was granted; count upwards"
     )]
     OldRequest {
-        /// Who asked.
+        /// Incarnation that asked.
         holder: Holder,
-        /// What the request said.
+        /// Value in the request.
         request: RequestId,
         /// The newest one that was answered with a grant.
         last: RequestId,
@@ -107,7 +107,7 @@ pub enum ExchangeError {
     Ack(#[from] AckError),
 }
 
-/// Why there is no consistent cut.
+/// Reason why a consistent cut is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
@@ -134,9 +134,9 @@ pub enum AckError {
     OffsetRegression {
         /// The lease.
         lease: LeaseId,
-        /// What the request said.
+        /// Value in the request.
         offset: u64,
-        /// What is done.
+        /// Offset that is acknowledged already.
         have: u64,
     },
     /// More than the shard has; or, with a data fault, nothing that could be unreadable.
@@ -144,7 +144,7 @@ pub enum AckError {
     OffsetOutOfRange {
         /// The lease.
         lease: LeaseId,
-        /// What the request said.
+        /// Value in the request.
         offset: u64,
         /// Samples of the shard.
         len: u64,
@@ -191,7 +191,7 @@ pub enum RecoverError {
     Unfit {
         /// The record.
         record: String,
-        /// What contradicts it.
+        /// The contradiction, in words.
         why: &'static str,
     },
 }
@@ -203,17 +203,17 @@ pub enum DecodeError {
     /// The bytes end too early, or a length or count in them is larger than what follows.
     #[error("{needed} bytes are needed at byte {at} and {left} are left; the bytes are cut short or damaged")]
     Truncated {
-        /// Where.
+        /// Offset in bytes.
         at: usize,
         /// What the bytes themselves say must follow.
         needed: u64,
-        /// What follows.
+        /// Bytes that follow.
         left: usize,
     },
     /// There is more than what was to be read.
     #[error("{extra} bytes follow after the end; the bytes are damaged or not what they are said to be")]
     Trailing {
-        /// How many.
+        /// Number of extra bytes.
         extra: usize,
     },
     /// They begin as something else does.
@@ -227,9 +227,9 @@ pub enum DecodeError {
         "format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// What the bytes say.
+        /// Value in the bytes.
         version: u16,
-        /// What can be read.
+        /// Newest version that can be read.
         newest: u16,
     },
     /// Some bit is not as it was written.
@@ -237,7 +237,7 @@ pub enum DecodeError {
         "the checksum is {found:#010x} and must be {expected:#010x}; the bytes are damaged, use another copy"
     )]
     Checksum {
-        /// What the bytes say.
+        /// Value in the bytes.
         found: u32,
         /// What follows from the bytes.
         expected: u32,
@@ -255,7 +255,7 @@ pub enum DecodeError {
         what: &'static str,
         /// The number.
         value: u8,
-        /// Where.
+        /// Offset in bytes.
         at: usize,
     },
     /// The parts contradict each other: no ledger was ever in this state.

@@ -53,9 +53,9 @@ pub enum JournalError {
         "its format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// What it says.
+        /// Version in the file.
         version: u16,
-        /// What can be read.
+        /// Newest version that can be read.
         newest: u16,
     },
     /// It is of other settings.
@@ -71,7 +71,7 @@ pub enum JournalError {
         "the frame at byte {at} is damaged although {durable} bytes were durable; use a copy of the segment"
     )]
     Damaged {
-        /// Where.
+        /// Offset in bytes.
         at: u64,
         /// Bytes of the segment that were whole once.
         durable: u64,
@@ -79,18 +79,18 @@ pub enum JournalError {
     /// A frame is whole, but not its content.
     #[error("the frame at byte {at} holds something else than records")]
     Content {
-        /// Where.
+        /// Offset in bytes.
         at: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: DecodeError,
     },
     /// A record is whole, but does not follow from those before it.
     #[error("a record in the frame at byte {at} does not follow from those before it")]
     Unfit {
-        /// Where.
+        /// Offset in bytes.
         at: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: RecoverError,
     },
@@ -101,7 +101,7 @@ pub enum JournalError {
 pub struct Segment {
     /// Bytes of the head and the snapshot that it begins with, if it does.
     pub base: u64,
-    /// Bytes that are whole. What follows was torn by a crash, and nobody was promised that it is durable.
+    /// Bytes that are whole. What follows was torn by a crash, and was never acknowledged as durable.
     pub len: u64,
     /// Bytes that follow.
     pub torn: u64,

@@ -32,4 +32,4 @@ pub use spec::{
     Assignment, Cut, DatasetSpec, Epochs, OnQuarantine, Shuffle, WAIT_MAX, max_leases_default,
     shard_len_default,
 };
-pub use store::{CutStore, LedgerStore, MemStore, NullStore, SyncPolicy};
+pub use store::{BoxStore, CutStore, LedgerStore, MemStore, NullStore, StoreError, SyncPolicy};

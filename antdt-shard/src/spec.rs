@@ -45,7 +45,7 @@ pub enum Shuffle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnQuarantine {
-    /// No more shards are granted: somebody must look at the data.
+    /// No more shards are granted until the user has looked at the data.
     FailJob,
     /// The job goes on without these samples, as long as there are no more than `max_samples` of them in all.
     Continue {
@@ -54,16 +54,16 @@ pub enum OnQuarantine {
     },
 }
 
-/// Who may train which shard.
+/// Assignment of shards to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Assignment {
-    /// Whoever asks gets the next shard: a fast worker trains more.
+    /// Every request gets the next shard, so that a fast worker trains more.
     #[doc(alias = "DDS")]
     Dynamic,
     /// Worker `i` of `workers` owns the `i`-th contiguous part of the order of each epoch, and nothing else.
     ///
-    /// What people run without stateful sharding; kept as the baseline. Nobody steals, each worker passes through
+    /// Sharding without state, as the baseline. Workers take no shards of others, each worker passes through
     /// its epochs at its own pace, and another life of the same node continues where the last one was.
     Static {
         /// Number of parts.
@@ -92,9 +92,9 @@ pub struct DatasetSpec {
     pub cut: Cut,
     /// Passes over the data.
     pub epochs: Epochs,
-    /// What is shuffled.
+    /// Parts of the order that are shuffled.
     pub shuffle: Shuffle,
-    /// Where the orders come from.
+    /// Seed of the order of shards and samples.
     pub seed: Seed,
     /// How many earlier epochs may still be unclosed when the next one opens: 0 is a strict barrier. At most 8.
     pub epoch_overlap: u32,
@@ -102,11 +102,11 @@ pub struct DatasetSpec {
     pub delivery: Delivery,
     /// The data faults after which a shard is given up. The loss of a node is never one.
     pub max_data_faults: u32,
-    /// What happens then.
+    /// Reaction to a quarantined shard.
     pub on_quarantine: OnQuarantine,
     /// Leases a holder may have at a time: see [`max_leases_default`].
     pub max_leases_per_holder: u32,
-    /// Who may train which shard.
+    /// Assignment of shards to workers.
     pub assignment: Assignment,
 }
 

@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +42,70 @@ pub trait LedgerStore: Send + 'static {
     /// acks in memory, and tries again. `false` unless a store says otherwise.
     fn is_full(_error: &Self::Error) -> bool {
         false
+    }
+}
+
+/// A store of any kind behind one type, for a program that chooses it at run time.
+pub struct BoxStore(Box<dyn AnyStore>);
+
+impl BoxStore {
+    /// Hides the store's type.
+    pub fn new(store: impl LedgerStore) -> Self {
+        Self(Box::new(store))
+    }
+}
+
+impl fmt::Debug for BoxStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoxStore")
+    }
+}
+
+/// Why a [`BoxStore`] failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct StoreError {
+    source: Box<dyn Error + Send + Sync>,
+    full: bool,
+}
+
+impl LedgerStore for BoxStore {
+    type Error = StoreError;
+
+    async fn load(&mut self, recovery: Recovery) -> Result<Recovery, StoreError> {
+        self.0.load_boxed(recovery).await
+    }
+
+    async fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        self.0.append_boxed(records).await
+    }
+
+    fn is_full(error: &StoreError) -> bool {
+        error.full
+    }
+}
+
+type Stored<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// [`LedgerStore`] without types of its own.
+trait AnyStore: Send {
+    fn load_boxed(&mut self, recovery: Recovery) -> Stored<'_, Recovery>;
+    fn append_boxed<'a>(&'a mut self, records: &'a [Record]) -> Stored<'a, ()>;
+}
+
+impl<S: LedgerStore> AnyStore for S {
+    fn load_boxed(&mut self, recovery: Recovery) -> Stored<'_, Recovery> {
+        Box::pin(async { self.load(recovery).await.map_err(StoreError::of::<S>) })
+    }
+
+    fn append_boxed<'a>(&'a mut self, records: &'a [Record]) -> Stored<'a, ()> {
+        Box::pin(async { self.append(records).await.map_err(StoreError::of::<S>) })
+    }
+}
+
+impl StoreError {
+    fn of<S: LedgerStore>(error: S::Error) -> Self {
+        Self { full: S::is_full(&error), source: Box::new(error) }
     }
 }
 

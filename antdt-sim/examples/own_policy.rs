@@ -56,7 +56,7 @@ impl Policy for KillsTooEagerly {
         let slow = view.live_workers().filter(|worker| !worker.chief);
         let slow = slow.filter(|worker| worker.slowness_ratio.is_some_and(|ratio| ratio > 1.05));
         let allowed = slow.filter(|worker| budget.allows(now, worker.id, workers).is_ok());
-        let actions = allowed.take(budget.free_at_once(workers)).map(|worker| ProposedAction {
+        let actions = allowed.take(budget.room(now, workers)).map(|worker| ProposedAction {
             target: Holder::new(worker.id, worker.incarnation),
             kind: NodeActionKind::KillRestart { drain: Duration::from_secs(1) },
             reason: Reason::Other("it is slower than the others".to_owned()),

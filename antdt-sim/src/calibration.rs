@@ -1,16 +1,37 @@
 //! How far simulated jobs are from real ones: the last run of the calibration gate, shipped with the crate.
 //!
-//! `cargo xtask bench calibrate` runs jobs as processes and simulates each. Its result is `calibration.json`; whoever shows a
-//! simulated figure shows it beside it, and shows none if the gate was not passed.
+//! `cargo xtask bench calibrate` runs jobs as processes and simulates each. Its result is `calibration.json`; a program that shows a
+//! simulated figure shows it beside it, and shows none if the gate was not passed. It speaks for one source of simulator,
+//! policies and machines: of any other it says nothing, and counts as withdrawn.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// One job of a calibration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Sync mode, policy, slowness of the straggler and number of workers.
+    pub job: String,
+    /// Completion time of the processes, in seconds.
+    pub real_s: f64,
+    /// Completion time of the simulated job, in seconds.
+    pub simulated_s: f64,
+    /// Whether the simulation took its figures from this very job, which is then not counted.
+    pub is_probe: bool,
+    /// See [`Calibration::actions_off`].
+    pub actions_off: usize,
+}
+
 /// What came of a calibration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
+    /// The commit that it was made at.
+    pub commit: String,
+    /// The source that it was made of, as [`SOURCE`](Self::SOURCE).
+    pub source: String,
     /// Jobs that were run and simulated, without the probes that the simulation takes its figures from.
     pub runs: usize,
     /// Median error of the completion time, percent of the real one.
@@ -19,6 +40,8 @@ pub struct Calibration {
     pub p95_percent: f64,
     /// Actions of a policy that came more than two steps apart, or not at all. At their own pace, two steps of each worker.
     pub actions_off: usize,
+    /// All jobs, probes too; empty in a calibration from before rows were kept.
+    pub rows: Vec<Row>,
 }
 
 /// The gate was not passed: no simulated figure is to be trusted.
@@ -30,6 +53,11 @@ pub struct Calibration {
 pub struct NotCalibrated(pub Calibration);
 
 impl Calibration {
+    /// A hash of the source that this simulator is built from: itself, the policies and the machines.
+    pub const SOURCE: &str = env!("ANTDT_SIM_SOURCE");
+    /// What the jobs of the gate are like, and so what it says nothing beyond.
+    pub const COVERS: &str =
+        "emulated compute, permanent stragglers, start-up times taken from the recording that is judged";
     /// Jobs that the gate asks for.
     pub const RUNS_MIN: usize = 20;
     /// What stands in place of [`line`](Self::line) beside figures of workers that average in groups: the gate runs none.
@@ -39,23 +67,32 @@ impl Calibration {
     /// The largest error that one job in twenty may exceed, percent.
     pub const P95_MAX: f64 = 10.0;
 
-    /// That of this version of the crate; `None` if the gate was not run on it.
+    /// The newest one, of whatever source it speaks.
     ///
     /// # Panics
     /// Never: the file is part of the crate, and a test reads it.
-    pub fn shipped() -> Option<Self> {
+    pub fn shipped() -> Self {
         serde_json::from_str(include_str!("../calibration.json")).expect("a test reads the file")
     }
 
     /// One line that belongs beside every figure of a simulated job of this version.
     ///
     /// # Errors
-    /// If the gate was run and not passed: then no figure is to be shown.
+    /// If the gate was run on this source and not passed: then no figure is to be shown.
     pub fn line() -> Result<String, NotCalibrated> {
-        Ok(match Self::shipped() {
-            Some(calibration) => format!("calibration: {}", calibration.check()?),
-            None => "calibration: none of this version; cargo xtask bench calibrate makes one".to_owned(),
-        })
+        Self::shipped().line_of(Self::SOURCE)
+    }
+
+    /// The line beside a figure of a simulator that is built from `source`.
+    fn line_of(self, source: &str) -> Result<String, NotCalibrated> {
+        if self.source != source {
+            return Ok(format!(
+                "calibration: withdrawn; that of commit {:.8} speaks of another source of simulator, policies and machines; \
+                 cargo xtask bench calibrate makes one",
+                self.commit
+            ));
+        }
+        Ok(format!("calibration: {}; it covers {}", self.check()?, Self::COVERS))
     }
 
     /// Whether simulated figures may be shown.
@@ -77,7 +114,7 @@ impl Calibration {
 
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, median_percent, p95_percent, actions_off } = self;
+        let Self { runs, median_percent, p95_percent, actions_off, .. } = self;
         write!(
             f,
             "completion times of {runs} real jobs were met within {median_percent:.1} % (median) and {p95_percent:.1} % \
@@ -100,9 +137,35 @@ mod tests {
         assert!(Calibration::line().is_ok());
     }
 
+    fn good() -> Calibration {
+        Calibration {
+            commit: "0123456789ab".to_owned(),
+            source: "aa".to_owned(),
+            runs: 20,
+            median_percent: 5.0,
+            p95_percent: 10.0,
+            actions_off: 0,
+            rows: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_calibration_of_another_source_is_withdrawn_and_says_nothing() {
+        let line = good().line_of("aa").unwrap();
+        assert!(line.contains("20 real jobs") && line.ends_with(Calibration::COVERS), "{line}");
+        let failed = || Calibration { runs: 3, ..good() };
+        assert!(failed().line_of("aa").is_err());
+        for of_other in [good(), failed()] {
+            let line = of_other.line_of("ab").unwrap();
+            assert!(line.starts_with("calibration: withdrawn; that of commit 01234567 "), "{line}");
+            assert!(!line.contains('%'), "{line}");
+        }
+        assert_eq!(Calibration::SOURCE.len(), 16);
+    }
+
     #[test]
     fn each_limit_counts() {
-        let good = Calibration { runs: 20, median_percent: 5.0, p95_percent: 10.0, actions_off: 0 };
+        let good = good();
         assert!(good.passed());
         for bad in [
             Calibration { runs: 19, ..good.clone() },

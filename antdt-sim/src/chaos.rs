@@ -13,13 +13,14 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use antdt_controller::Policy;
-use antdt_controller::policy::by_name;
+use antdt_controller::policy::REGISTRY;
 use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::SyncMode;
+use antdt_monitor::Rule;
 
 use crate::happening::Observer;
 use crate::invariant::{self, Checkers};
-use crate::journal::Outcome;
+use crate::journal::SimulatedJob;
 use crate::model::Fault;
 use crate::model::faults::{Chaos, Listed};
 use crate::world::{Blind, World};
@@ -29,6 +30,7 @@ mod partial;
 mod restless;
 mod rough;
 mod story;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -36,12 +38,17 @@ pub use self::partial::{PartialCase, partial_case};
 pub use self::restless::Restless;
 pub use self::rough::Rough;
 pub use self::story::Story;
+pub use self::tally::{FaultKind, Tally};
+pub use crate::invariant::epoch_ends::JobEnding;
 
 /// Virtual time after which a job is not waited for any more: longer than [`EpochEnds`](invariant::EpochEnds) waits.
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Events after which a case counts as one that never ends. The longest of 100,000 had a tenth of it.
 const EVENTS_MAX: u64 = 5_000_000;
+
+/// Seeds among whose worlds every kind of fault and every ending must occur.
+pub const SEEDS_ENOUGH: u64 = 1000;
 
 /// Most faults of a case.
 const FAULTS_MAX: u32 = 12;
@@ -59,7 +66,7 @@ pub struct Case {
     pub faults: Vec<(JobTime, Fault)>,
 }
 
-/// How a case failed.
+/// Reason why a case failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaseError {
@@ -103,6 +110,8 @@ fn setup(seed: u64, rng: &mut DetRng) -> Setup {
     let heartbeat = Duration::from_millis(50 + rng.below(450));
     Setup {
         sync: sync.clone(),
+        dry_run: false,
+        pace_rule: Rule::default(),
         workers,
         servers: if sync.capabilities().needs_servers() { 1 + below(rng, 2) } else { 0 },
         global_batch_size: workers * (1 + below(rng, 12)) + below(rng, workers),
@@ -153,12 +162,23 @@ impl Case {
     ///
     /// # Errors
     /// If one of them does not hold.
-    pub fn run(&self) -> Result<Outcome, CaseError> {
+    pub fn run(&self) -> Result<SimulatedJob, CaseError> {
         Ok(self.run_watched(Blind)?.0?)
     }
 
+    /// The same, and what went wrong in it.
+    ///
+    /// # Errors
+    /// If an invariant does not hold.
+    pub fn run_counted(&self) -> Result<(SimulatedJob, Tally), CaseError> {
+        let (outcome, seen) = self.run_watched(tally::Seen::default())?;
+        let outcome = outcome?;
+        let tally = Tally::of(&seen, &outcome.result);
+        Ok((outcome, tally))
+    }
+
     /// The same; `and` sees everything that the invariants see, before they do.
-    fn run_watched<O: Observer>(&self, and: O) -> Result<(Result<Outcome, Violation>, O), InvalidValue> {
+    fn run_watched<O: Observer>(&self, and: O) -> Result<(Result<SimulatedJob, Violation>, O), InvalidValue> {
         let models = self.models()?;
         let watched = (and, Checkers::new(invariant::all(&self.setup)?));
         let world = World::watched(self.setup.clone(), self.policy()?, models, watched)?.at_most(EVENTS_MAX);
@@ -180,7 +200,9 @@ impl Case {
         if self.policy == Restless::NAME {
             return Ok(Box::new(Restless::new(self.setup.seed)));
         }
-        by_name(self.policy).map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))
+        REGISTRY
+            .by_name(self.policy)
+            .map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))
     }
 
     /// Runs it again and writes its trace, up to where an invariant does not hold any more. Gives `out` back.

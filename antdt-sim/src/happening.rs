@@ -16,7 +16,7 @@ pub enum Happening<'a> {
     Ledger(&'a Event, &'a Answer),
     /// The ledger wrote this down before it answered.
     Record(&'a Record),
-    /// The ledger wants those to ask again whom it told to wait, once it has answered.
+    /// The ledger wakes the workers that it told to wait, after it has answered.
     Wake,
     /// The head answered.
     Head(&'a HeadEvent, &'a HeadAnswer),
@@ -46,6 +46,8 @@ pub enum Happening<'a> {
     Died(Holder),
     /// Something went wrong.
     Fault(Fault),
+    /// A message between this life and another process was lost on its way.
+    Lost(Holder),
     /// From now on nothing goes wrong any more.
     Calm,
     /// The job ended: everything is committed, or why not.
@@ -78,7 +80,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     }
 }
 
-/// Looks on if there is somebody.
+/// Observes, if there is an observer.
 impl<O: Observer> Observer for Option<O> {
     fn watches(&self) -> bool {
         self.as_ref().is_some_and(Observer::watches)

@@ -10,13 +10,13 @@
 //! | [`stale_life_is_fenced`] | the dead change nothing |
 //! | [`samples_accounted`] | acknowledged, waiting, leased and given up samples add up |
 //! | [`samples_covered`] | every sample is acknowledged once before a job ends well |
-//! | [`no_early_end`] | nobody hears of the data's end before it |
+//! | [`no_early_end`] | the end of the data is not announced early |
 //! | [`batch_size_conserved`] | the batches of a step add up to the global batch |
 //! | [`bounds_respected`] | no batch is smaller or larger than a worker can take |
 //! | [`restart_budget_held`] | no more restarts than allowed |
 //! | [`no_flapping`] | a restarted node is left alone for a while |
 //! | [`plan_applies_at_one_iteration`] | all switch to a plan at one step, or none |
-//! | [`restart_never_hits_the_replacement`] | who is killed was meant |
+//! | [`restart_never_hits_the_replacement`] | a kill hits the incarnation that it was meant for |
 //! | [`replay_equals_live`] | the ledger is the fold of its records |
 //! | [`committed_once`] | the model contains exactly what is acknowledged |
 //! | [`policy_is_total`] | every tick is decided |
@@ -25,7 +25,7 @@
 //! | [`group_order_total`] | groups that share workers run in one order at all of them |
 //! | [`group_counts_for_all`] | an average is taken over by all members of its group, or by none |
 //! | [`epoch_ends`] | without faults the job ends (liveness) |
-//! | [`requests_are_served`] | who waits is answered (liveness) |
+//! | [`requests_are_served`] | every waiting request is answered (liveness) |
 
 use std::fmt;
 
@@ -186,10 +186,10 @@ impl Observer for Checkers {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} does not hold at {at}: {what}")]
 pub struct Violation {
-    /// Which.
+    /// Name of the invariant.
     pub invariant: &'static str,
-    /// When.
+    /// Time at which it happened.
     pub at: JobTime,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
 }

@@ -16,8 +16,8 @@ const POINTS_MAX: usize = 400;
 
 /// Something that a policy did, or that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
-    /// When.
+pub struct JournalAction {
+    /// Time at which it happened.
     pub at: JobTime,
     /// The newest step by then.
     pub step: u64,
@@ -25,27 +25,27 @@ pub struct Action {
     pub kind: &'static str,
     /// A node, or `all`.
     pub target: String,
-    /// Why.
+    /// Reason, in words.
     pub reason: String,
 }
 
-/// Something that happened.
+/// An event of a simulated job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// When.
+pub struct JournalEvent {
+    /// Time at which it happened.
     pub at: JobTime,
-    /// To whom; `None` if to the job.
+    /// Node concerned; `None` for the whole job.
     pub node: Option<NodeId>,
     /// In one word.
     pub kind: &'static str,
-    /// For people.
+    /// Text for people to read.
     pub text: String,
 }
 
 /// What became of the time of one life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Which.
+    /// Node and incarnation.
     pub holder: Holder,
     /// From its launch to its end.
     pub alive: Duration,
@@ -58,7 +58,7 @@ pub struct Usage {
 pub struct Point {
     /// When the last of them ended.
     pub at: JobTime,
-    /// How many.
+    /// Number of batches.
     pub batches: u32,
     /// Samples in all of them.
     pub samples: u64,
@@ -70,7 +70,7 @@ pub struct Point {
 
 /// How a simulated job ended, and what happened in it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct SimulatedJob {
     /// Everything is committed, or why not.
     pub result: Result<(), String>,
     /// When everything was committed: the job completion time. The end of the simulation if it never was.
@@ -80,13 +80,13 @@ pub struct Outcome {
     /// What became of the samples.
     pub counts: Counts,
     /// What was done, in order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<JournalAction>,
     /// What happened, in order; the first ones if there were very many.
-    pub events: Vec<Event>,
+    pub events: Vec<JournalEvent>,
     /// When the master heard of the last worker that went over to each plan. The step at which all do is the plan's own,
     /// earlier by up to a heartbeat; of a plan that not all lived to see, the last one that did.
     pub switches: Vec<(JobTime, PlanVersion)>,
-    /// How processes ended.
+    /// Exits of processes, with time and incarnation.
     pub exits: Vec<(JobTime, Holder, Exit)>,
     /// What became of the time of each life, by order of launch.
     pub usage: Vec<Usage>,
@@ -96,7 +96,7 @@ pub struct Outcome {
     pub simulated: u64,
 }
 
-impl Outcome {
+impl SimulatedJob {
     /// Committed samples per second.
     pub fn goodput(&self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "a rate")]
@@ -116,14 +116,14 @@ impl Outcome {
     }
 }
 
-/// Writes down what becomes the [`Outcome`].
+/// Writes down what becomes the [`SimulatedJob`].
 #[derive(Debug)]
 pub(crate) struct Journal {
     steps: u64,
     committed: Option<u64>,
     completed: Option<JobTime>,
-    actions: Vec<Action>,
-    events: Vec<Event>,
+    actions: Vec<JournalAction>,
+    events: Vec<JournalEvent>,
     switches: BTreeMap<PlanVersion, JobTime>,
     exits: Vec<(JobTime, Holder, Exit)>,
     series: BTreeMap<NodeId, Series>,
@@ -138,7 +138,7 @@ struct Series {
     grain: u32,
 }
 
-/// Workers of whom a series is kept.
+/// Workers whose series is kept.
 const SERIES_WORKERS: u32 = 256;
 
 impl Journal {
@@ -163,7 +163,7 @@ impl Journal {
         }
     }
 
-    /// Servers in step: a step was committed. Everybody is told, so it comes more than once.
+    /// Servers in step: a step was committed. Every worker is told, so that it comes more than once.
     pub(crate) fn committed(&mut self, step: u64, samples: u64) {
         if self.committed.is_none_or(|last| last < step) {
             self.committed = Some(step);
@@ -183,11 +183,11 @@ impl Journal {
     pub(crate) fn note(&mut self, at: JobTime, note: Note) {
         match note {
             Note::Action { kind, target, reason } => {
-                self.actions.push(Action { at, step: self.steps, kind, target, reason });
+                self.actions.push(JournalAction { at, step: self.steps, kind, target, reason });
             }
             Note::Event { node, kind, text } => {
                 if self.events.len() < EVENTS_MAX {
-                    self.events.push(Event { at, node, kind, text });
+                    self.events.push(JournalEvent { at, node, kind, text });
                 }
             }
             Note::Applied(_, version) => {
@@ -230,8 +230,8 @@ impl Journal {
         simulated: u64,
         counts: Counts,
         usage: impl Iterator<Item = Usage>,
-    ) -> Outcome {
-        Outcome {
+    ) -> SimulatedJob {
+        SimulatedJob {
             result,
             completed: self.completed.unwrap_or(now),
             steps: self.steps,

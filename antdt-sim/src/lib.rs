@@ -31,7 +31,7 @@ pub mod shrink;
 pub use calibration::Calibration;
 pub use happening::{Happening, Observer};
 pub use invariant::{Invariant, Violation};
-pub use journal::Outcome;
+pub use journal::SimulatedJob;
 pub use model::Models;
 pub use recording::Recording;
 pub use scenario::{AnyScenario, Scenario};

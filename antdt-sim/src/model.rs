@@ -15,7 +15,7 @@ pub mod scheduler;
 
 pub use host::{Host, Hosts};
 
-/// Who sends or receives.
+/// Sender or receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Site {
     /// The process of the master, which is alone on its host.
@@ -55,13 +55,13 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
 pub enum Collective {
     /// The sum of a buffer of this many bytes, for all.
     AllReduce(u64),
-    /// Everybody's buffer, this many bytes in all, for all.
+    /// An all-gather of this many bytes in total.
     AllGather(u64),
     /// One member's buffer of this many bytes, for all.
     Broadcast(u64),
 }
 
-/// How messages travel.
+/// Model of a network: the time that messages take.
 pub trait Network: Debug + Send {
     /// When a message of `bytes` sent at `at` arrives; `None` if it is lost. Calls come in order of `at`.
     fn message(&mut self, at: JobTime, from: Site, to: Site, bytes: u64, rng: &mut DetRng)
@@ -154,13 +154,13 @@ impl<F: Faults + ?Sized> Faults for Box<F> {
 /// Everything that a simulated job meets.
 #[derive(Debug)]
 pub struct Models {
-    /// How long gradients take.
+    /// Compute model.
     pub compute: Box<dyn Compute>,
-    /// How messages travel.
+    /// Network model.
     pub network: Box<dyn Network>,
-    /// How long starts take.
+    /// Scheduler model.
     pub scheduler: Box<dyn Scheduler>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Box<dyn Faults>,
 }
 

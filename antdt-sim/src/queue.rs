@@ -120,6 +120,17 @@ mod tests {
     }
 
     #[test]
+    fn equals_that_move_on_to_a_lower_digit_keep_their_order() {
+        let mut queue = Queue::new();
+        // All in one bucket of the second digit, until the clock comes to it.
+        for (at, what) in [(70, 'b'), (65, 'a'), (70, 'c'), (70, 'd')] {
+            queue.push(JobTime(at), what);
+        }
+        let out: String = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
+        assert_eq!(out, "abcd");
+    }
+
+    #[test]
     fn the_last_moment_of_all_is_a_time_like_others() {
         let mut queue = Queue::new();
         queue.push(JobTime::NEVER, 'b');

@@ -1,4 +1,4 @@
-//! Files that somebody names, which may be anything: read as text, and never more of them than memory holds.
+//! Files that users name, with any content: read as text, and never more of them than memory holds.
 
 use std::io::{self, BufRead, Read};
 

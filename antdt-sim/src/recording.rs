@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use antdt_controller::policy::PolicyError;
-use antdt_core::trace::{End, Entry, Header, Kind, LineError};
+use antdt_core::registry::BuildError;
+use antdt_core::trace::{EntryKind, LineError, TraceEnd, TraceEntry, TraceHeader};
 use antdt_job::HeadSettings;
 use antdt_shard::DatasetSpec;
 
@@ -25,7 +25,7 @@ pub mod replay;
 mod tests;
 
 pub use diff::{DiffError, Difference, diff};
-pub use facts::{ActionFact, Batch, EndFact, Facts, StartFact};
+pub use facts::{ActionFact, BatchFact, EndFact, Facts, StartFact};
 pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
 pub use replay::{Parting, Replayed, ReplayedGroups};
 
@@ -38,7 +38,7 @@ pub enum RecordingError {
     Io {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A line is not what it should be, and it is not the torn end of the file.
@@ -46,9 +46,9 @@ pub enum RecordingError {
     Line {
         /// The file.
         file: PathBuf,
-        /// Which, from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// Why.
+        /// Cause.
         source: LineError,
     },
     /// A line is an entry, but its value is none of the machine's.
@@ -56,11 +56,11 @@ pub enum RecordingError {
     Value {
         /// The file.
         file: PathBuf,
-        /// Which, from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// What stands there.
+        /// The text of the line.
         what: String,
-        /// Why.
+        /// Cause.
         source: serde_json::Error,
     },
     /// The header does not say what a machine was made from.
@@ -68,7 +68,7 @@ pub enum RecordingError {
     NoMachine {
         /// The file.
         file: PathBuf,
-        /// Which machine.
+        /// Name of the state machine.
         machine: &'static str,
     },
     /// An entry is of a machine that is not known.
@@ -76,22 +76,22 @@ pub enum RecordingError {
     UnknownMachine {
         /// The file.
         file: PathBuf,
-        /// Which line, from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// What it says.
+        /// Name in the line.
         machine: String,
     },
-    /// The job was recorded under a policy of somebody's own.
+    /// The job was recorded under a policy that this program does not know.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(#[from] BuildError),
     /// A machine cannot be made from what the header says.
     #[error("{}: the {machine} cannot be made from the header: {why}", file.display())]
     Machine {
         /// The file.
         file: PathBuf,
-        /// Which machine.
+        /// Name of the state machine.
         machine: &'static str,
-        /// Why.
+        /// Reason, in words.
         why: String,
     },
     /// The machines of this release do something else than the recorded ones did.
@@ -99,12 +99,12 @@ pub enum RecordingError {
     Parted {
         /// The file.
         file: PathBuf,
-        /// Where, and what.
+        /// The first difference.
         parting: Box<Parting>,
     },
 }
 
-/// Opens a file for reading from its first byte. Whoever reads compressed files brings one that can.
+/// Opens a file for reading from its first byte. A program that reads compressed files supplies a function that can.
 pub type Open = fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
 /// The file as it is.
@@ -131,7 +131,7 @@ pub fn open_plain(path: &Path) -> io::Result<Box<dyn BufRead>> {
 pub struct Recording {
     path: PathBuf,
     open: Open,
-    header: Header,
+    header: TraceHeader,
 }
 
 impl Recording {
@@ -159,7 +159,7 @@ impl Recording {
     }
 
     /// What was recorded, and from what its machines were made.
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &TraceHeader {
         &self.header
     }
 
@@ -199,20 +199,20 @@ impl Recording {
         Ok(Entries { file: self.path.clone(), reader, line: 1, buffer: Vec::new(), end: None, torn: None })
     }
 
-    fn value_error(&self, line: u64, entry: &Entry, source: serde_json::Error) -> RecordingError {
+    fn value_error(&self, line: u64, entry: &TraceEntry, source: serde_json::Error) -> RecordingError {
         let what = format!("{} of the {}", entry.kind.name(), entry.machine);
         RecordingError::Value { file: self.path.clone(), line, what, source }
     }
 }
 
 /// Opens a file and reads its first line.
-fn begin(path: &Path, open: Open) -> Result<(Header, Box<dyn BufRead>), RecordingError> {
+fn begin(path: &Path, open: Open) -> Result<(TraceHeader, Box<dyn BufRead>), RecordingError> {
     let failed = |source| RecordingError::Io { file: path.to_owned(), source };
     let mut reader = open(path).map_err(failed)?;
     let mut line = Vec::new();
     // A file without lines must not be read into memory to find that out.
     io::Read::take(&mut reader, HEADER_MAX).read_until(b'\n', &mut line).map_err(failed)?;
-    let header = Header::parse(&String::from_utf8_lossy(&line));
+    let header = TraceHeader::parse(&String::from_utf8_lossy(&line));
     let header = header.map_err(|source| RecordingError::Line { file: path.to_owned(), line: 1, source })?;
     Ok((header, reader))
 }
@@ -226,7 +226,7 @@ pub struct Entries {
     reader: Box<dyn BufRead>,
     line: u64,
     buffer: Vec<u8>,
-    end: Option<End>,
+    end: Option<TraceEnd>,
     torn: Option<u64>,
 }
 
@@ -243,7 +243,7 @@ impl Entries {
     }
 
     /// What the last entry says of the recording, once it was given. `None` after all entries: the recording was cut off.
-    pub const fn end(&self) -> Option<End> {
+    pub const fn end(&self) -> Option<TraceEnd> {
         self.end
     }
 
@@ -259,7 +259,7 @@ impl Entries {
 }
 
 impl Iterator for Entries {
-    type Item = Result<Entry, RecordingError>;
+    type Item = Result<TraceEntry, RecordingError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.torn.is_some() {
@@ -279,9 +279,9 @@ impl Iterator for Entries {
         self.line += 1;
         let whole = self.buffer.last() == Some(&b'\n');
         let text = String::from_utf8_lossy(&self.buffer);
-        match Entry::parse(text.trim_end_matches('\n')) {
+        match TraceEntry::parse(text.trim_end_matches('\n')) {
             Ok(entry) => {
-                if entry.kind == Kind::End {
+                if entry.kind == EntryKind::End {
                     self.end = entry.read().ok();
                 }
                 Some(Ok(entry))

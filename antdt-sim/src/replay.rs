@@ -19,18 +19,18 @@ use antdt_core::InvalidValue;
 use antdt_core::text::beginning;
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-/// A file that does not read.
+/// Error of a file that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
     /// A line is not as it should be.
     #[error("line {line}: `{text}`: must be {expected}")]
     Line {
-        /// From 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What stands there.
+        /// The text of the line.
         text: String,
-        /// What would be accepted.
+        /// Description of a valid value.
         expected: String,
     },
     /// The lines read, but do not make sense together.
@@ -44,7 +44,7 @@ pub enum ReplayError {
 /// A row of a file whose columns are separated by commas.
 #[derive(Debug)]
 struct Row<'a> {
-    /// From 1.
+    /// Line number, counted from 1.
     line: usize,
     /// The line.
     text: &'a str,

@@ -12,6 +12,7 @@
 //! epochs = 2               # times that all samples are trained on
 //! shard-len = 4096         # samples that a worker fetches at once
 //! control-tick = "5s"      # from one decision of the policy to the next
+//! dry-run = true           # decisions are written down and not carried out
 //!
 //! [compute]
 //! speed = 1000.0
@@ -41,7 +42,7 @@
 //! many, such as Gavel's.
 //!
 //! With `[groups]` in place of `[job]` it is of workers that each train a model of their own and average it in groups, by the
-//! names of [`partial::Setup`](crate::partial::Setup). What they meet stands in the same tables: an average takes as long as
+//! names of [`partial::GroupSetup`](crate::partial::GroupSetup). What they meet stands in the same tables: an average takes as long as
 //! `[network]` says, and faults of the master and the ledger (`pause-master`, `restart-ledger`) are faults of the generator of
 //! groups. Not in use there are `bridges`, `attempts-max`, and `busy-max` of `[expect]`, as the setup and
 //! [`GroupExpectation`] have them.
@@ -49,7 +50,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use antdt_controller::policy::PolicyError;
+use antdt_core::registry::BuildError;
 use antdt_core::text::located;
 use antdt_core::{InvalidValue, Seed};
 use serde::Deserialize;
@@ -85,9 +86,9 @@ pub enum ScenarioError {
     /// A recording that it names cannot be read.
     #[error("{path}: {error}")]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
     /// It is no TOML, or has a key that is not known.
@@ -98,11 +99,11 @@ pub enum ScenarioError {
     Value(#[from] InvalidValue),
     /// There is no such policy.
     #[error("job.policy: {0}")]
-    Policy(#[from] PolicyError),
+    Policy(#[from] BuildError),
     /// A recording does not read.
     #[error("{path}: {error}")]
     Replay {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         error: ReplayError,
@@ -112,7 +113,7 @@ pub enum ScenarioError {
     Market(#[from] SpotError),
 }
 
-/// A job and what it meets.
+/// A job with the conditions that it runs under.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// What it shows: the comment at the head of the file.

@@ -6,6 +6,7 @@ use antdt_core::port::ACKS_MAX;
 use antdt_core::text::format_duration;
 use antdt_core::{InvalidValue, Seed};
 use antdt_job::mode::{self, SyncMode};
+use antdt_monitor::Rule;
 
 use crate::world::dataset;
 
@@ -18,8 +19,12 @@ const PAIRS_MAX: u64 = 1 << 21;
 /// A job. The names and defaults are those of `antdt run`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// How gradients are combined.
+    /// Sync mode.
     pub sync: SyncMode,
+    /// Whether what the policy decides is only written down.
+    pub dry_run: bool,
+    /// Rule that decides which workers are slow.
+    pub pace_rule: Rule,
     /// Workers.
     pub workers: u32,
     /// Parameter servers; 0 with all-reduce.
@@ -56,6 +61,8 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             sync: SyncMode::default(),
+            dry_run: false,
+            pace_rule: Rule::default(),
             workers: 4,
             servers: 0,
             global_batch_size: 256,

@@ -38,7 +38,7 @@ pub trait Shrinks: Clone + PartialEq + 'static {
 pub struct Shrunk<C = Case> {
     /// The case.
     pub case: C,
-    /// How it fails.
+    /// Error of the smallest case.
     pub error: CaseError,
     /// Candidates that were tried.
     pub tries: u32,

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use antdt_controller::Policy;
 use antdt_core::text::format_duration;
-use antdt_core::trace::{End, Entry, Header, Kind, write_entry};
+use antdt_core::trace::{EntryKind, TraceEnd, TraceEntry, TraceHeader, write_entry};
 use antdt_core::{Generation, JobTime};
 use antdt_job::HeadSettings;
 use antdt_shard::Record;
@@ -29,7 +29,7 @@ pub(crate) const GENERATOR: &str = "generator";
 const RECORDER: &str = concat!(env!("CARGO_PKG_NAME"), " ");
 
 /// Whether a trace with this header was written by a [`Tracer`]: what is in it has not really happened.
-pub(crate) fn is_simulated(header: &Header) -> bool {
+pub(crate) fn is_simulated(header: &TraceHeader) -> bool {
     header.recorder.starts_with(RECORDER)
 }
 
@@ -78,7 +78,7 @@ impl<W: Write> Tracer<W> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn of_groups(out: W, name: &str, setup: &partial::Setup) -> io::Result<Self> {
+    pub fn of_groups(out: W, name: &str, setup: &partial::GroupSetup) -> io::Result<Self> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         let mut header = header(name);
         header.settings = BTreeMap::from([
@@ -94,7 +94,7 @@ impl<W: Write> Tracer<W> {
         Self::begin(out, &header)
     }
 
-    fn begin(mut out: W, header: &Header) -> io::Result<Self> {
+    fn begin(mut out: W, header: &TraceHeader) -> io::Result<Self> {
         let mut line = Vec::new();
         header.write(&mut line)?;
         out.write_all(&line)?;
@@ -106,8 +106,8 @@ impl<W: Write> Tracer<W> {
     /// # Errors
     /// If anything could not be written.
     pub fn finish(mut self) -> io::Result<W> {
-        let end = End { entries: self.entries, dropped: 0 };
-        self.write(self.last, Entry::TRACE, Kind::End, &end);
+        let end = TraceEnd { entries: self.entries, dropped: 0 };
+        self.write(self.last, TraceEntry::TRACE, EntryKind::End, &end);
         self.break_off()
     }
 
@@ -122,7 +122,7 @@ impl<W: Write> Tracer<W> {
         }
     }
 
-    fn write<T: Serialize + ?Sized>(&mut self, at: JobTime, machine: &str, kind: Kind, value: &T) {
+    fn write<T: Serialize + ?Sized>(&mut self, at: JobTime, machine: &str, kind: EntryKind, value: &T) {
         if self.failed.is_some() {
             return;
         }
@@ -136,41 +136,41 @@ impl<W: Write> Tracer<W> {
     }
 }
 
-fn header(name: &str) -> Header {
-    Header::new(RECORDER.to_owned() + env!("CARGO_PKG_VERSION"), name)
+fn header(name: &str) -> TraceHeader {
+    TraceHeader::new(RECORDER.to_owned() + env!("CARGO_PKG_VERSION"), name)
 }
 
 impl<W: Write> Observer for Tracer<W> {
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
         match what {
             Happening::Head(event, answer) => {
-                self.write(at, "head", Kind::Event, event);
-                self.write(at, "head", Kind::Answer, answer);
+                self.write(at, "head", EntryKind::Event, event);
+                self.write(at, "head", EntryKind::Answer, answer);
             }
-            Happening::HeadDeadline => self.write(at, "head", Kind::Deadline, &()),
-            Happening::Effect(effect) => self.write(at, "head", Kind::Effect, effect),
+            Happening::HeadDeadline => self.write(at, "head", EntryKind::Deadline, &()),
+            Happening::Effect(effect) => self.write(at, "head", EntryKind::Effect, effect),
             Happening::Ledger(event, answer) => {
-                self.write(at, "ledger", Kind::Event, event);
-                self.write(at, "ledger", Kind::Answer, answer);
+                self.write(at, "ledger", EntryKind::Event, event);
+                self.write(at, "ledger", EntryKind::Answer, answer);
                 for effect in std::mem::take(&mut self.ledger_effects) {
-                    self.write(at, "ledger", Kind::Effect, &effect);
+                    self.write(at, "ledger", EntryKind::Effect, &effect);
                 }
             }
             // The making of the first ledger is no part of a recording.
             Happening::Record(Record::GenerationStarted { generation: Generation(1) }) => {}
             Happening::Record(record @ Record::GenerationStarted { .. }) => {
-                self.write(at, "ledger", Kind::Restart, &());
-                self.write(at, "ledger", Kind::Effect, &Effect::Record((*record).clone()));
+                self.write(at, "ledger", EntryKind::Restart, &());
+                self.write(at, "ledger", EntryKind::Effect, &Effect::Record((*record).clone()));
             }
             Happening::Record(record) => self.ledger_effects.push(Effect::Record((*record).clone())),
             Happening::Wake => self.ledger_effects.push(Effect::Wake),
             Happening::Group(event, answer) => {
-                self.write(at, GENERATOR, Kind::Event, event);
-                self.write(at, GENERATOR, Kind::Answer, answer);
+                self.write(at, GENERATOR, EntryKind::Event, event);
+                self.write(at, GENERATOR, EntryKind::Answer, answer);
             }
-            Happening::GroupDeadline => self.write(at, GENERATOR, Kind::Deadline, &()),
-            Happening::GroupRestart => self.write(at, GENERATOR, Kind::Restart, &()),
-            Happening::GroupEffect(effect) => self.write(at, GENERATOR, Kind::Effect, effect),
+            Happening::GroupDeadline => self.write(at, GENERATOR, EntryKind::Deadline, &()),
+            Happening::GroupRestart => self.write(at, GENERATOR, EntryKind::Restart, &()),
+            Happening::GroupEffect(effect) => self.write(at, GENERATOR, EntryKind::Effect, effect),
             Happening::Groups(_)
             | Happening::Member(..)
             | Happening::Worker(..)
@@ -178,6 +178,7 @@ impl<W: Write> Observer for Tracer<W> {
             | Happening::Born(_)
             | Happening::Died(_)
             | Happening::Fault(_)
+            | Happening::Lost(_)
             | Happening::Calm
             | Happening::Ended(_) => {}
         }

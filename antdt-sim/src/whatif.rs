@@ -15,7 +15,7 @@ use antdt_core::text::parse_duration;
 use antdt_core::{DetRng, InvalidValue, JobTime, NodeId, Role, Seed};
 use antdt_shard::{Assignment, Cut, Epochs};
 
-use crate::journal::{self, Outcome, Point};
+use crate::journal::{self, Point, SimulatedJob};
 use crate::model::compute::{Constant, Series, Slowdowns};
 use crate::model::faults::Listed;
 use crate::model::network::{AlphaBeta, SharedNic};
@@ -38,15 +38,15 @@ pub enum WhatIfError {
     /// The file cannot be read.
     #[error("{}: {source}; name a recording, a CSV of slowdowns or a scenario", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
     /// There is nothing in it.
     #[error("{}: nothing is in it: {what}", path.display())]
     Empty {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is missing, and what to do.
         what: &'static str,
@@ -54,22 +54,31 @@ pub enum WhatIfError {
     /// The CSV does not read.
     #[error("{}: {source}", path.display())]
     Slowdowns {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where, and why.
+        /// Place and cause.
         source: ReplayError,
     },
     /// The scenario does not read.
     #[error("{}: {source}", path.display())]
     Scenario {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where, and why.
+        /// Place and cause.
         source: ScenarioError,
     },
     /// The recording does not read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    /// The job of the recording had more or fewer workers after a while.
+    #[error(
+        "{}: the number of workers changed while the job was recorded (`antdt scale`), and a simulated job keeps its own; \
+         record a job without that", path.display()
+    )]
+    Scaled {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// A setting cannot be.
     #[error(transparent)]
     Value(#[from] InvalidValue),
@@ -111,13 +120,13 @@ pub struct WhatIf {
     speed: f64,
 }
 
-/// Samples per second of a worker whose slowdown is 1, unless somebody says otherwise.
+/// Samples per second of a worker whose slowdown is 1, by default.
 const SPEED_DEFAULT: f64 = 1000.0;
 
 /// Samples per worker and step in a job that only a CSV of slowdowns is known of.
 const BATCH_DEFAULT: u32 = 64;
 
-/// Virtual time after which a run is given up: nobody waits a month.
+/// Virtual time after which a run is abandoned: a month.
 const LIMIT_DEFAULT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl WhatIf {
@@ -154,6 +163,9 @@ impl WhatIf {
                     let facts = Recording::read_with(path, open)?.facts()?;
                     if facts.batches.is_empty() {
                         return Err(empty("no batch was recorded; record a job that trains"));
+                    }
+                    if facts.actions.iter().any(|action| action.kind == "SCALE") {
+                        return Err(WhatIfError::Scaled { path: path.to_owned() });
                     }
                     let setup = setup_of(&facts)?;
                     (Trace::Recording(Box::new(facts)), setup)
@@ -227,7 +239,7 @@ impl WhatIf {
         let Trace::Recording(facts) = &self.trace else { return None };
         let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
         let end = facts.completed.or_else(last)?;
-        (run.source == Source::Simulation && run.completed > end).then(|| {
+        (run.source == Provenance::Simulation && run.completed > end).then(|| {
             let end_s = end.as_secs_f64();
             format!(
                 "the recording reaches until {end_s:.1} s; after that each worker is assumed to be as fast as the median of \
@@ -247,7 +259,7 @@ impl WhatIf {
         Ok(Run::simulated(name, outcome))
     }
 
-    /// What the job meets.
+    /// Returns the models that the job runs under.
     fn models(&self) -> Result<Models, WhatIfError> {
         // Who puts a recorded job on another network puts its processes on machines of their own.
         let moved = self.network.is_some() && matches!(self.trace, Trace::Recording(_));
@@ -346,7 +358,7 @@ impl Network for AsRecorded {
 
 /// What sending and receiving took in a step: the median of the worker that waited least for others meanwhile.
 fn communication(facts: &Facts) -> Duration {
-    let median = |batches: &Vec<crate::recording::Batch>| {
+    let median = |batches: &Vec<crate::recording::BatchFact>| {
         let mut times: Vec<Duration> =
             batches.iter().map(|batch| batch.communicate / batch.batches).collect();
         times.sort_unstable();
@@ -365,6 +377,7 @@ fn setup_of(facts: &Facts) -> Result<Setup, InvalidValue> {
     let default = Setup::default();
     let mut setup = Setup {
         sync: head.sync.clone(),
+        pace_rule: head.monitor.rule.clone(),
         workers: head.workers,
         servers: head.servers,
         global_batch_size: head.global_batch_size,
@@ -398,7 +411,7 @@ fn setup_of(facts: &Facts) -> Result<Setup, InvalidValue> {
     Ok(setup)
 }
 
-/// A job for a CSV of slowdowns: as many workers, and as long as the series if nobody were slow.
+/// A job for a CSV of slowdowns: as many workers, and as long as the series if no worker were slow.
 fn setup_for(slowdowns: &Slowdowns) -> Setup {
     let default = Setup::default();
     let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
@@ -420,7 +433,7 @@ fn setup_for(slowdowns: &Slowdowns) -> Setup {
 /// Something that a policy did, or that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Action {
-    /// When.
+    /// Time at which it happened.
     pub at: JobTime,
     /// The newest step by then; of a recorded action it is not known.
     pub step: Option<u64>,
@@ -428,20 +441,20 @@ pub struct Action {
     pub kind: String,
     /// A node, or `all`.
     pub target: String,
-    /// Why.
+    /// Reason, in words.
     pub reason: String,
 }
 
-impl From<journal::Action> for Action {
-    fn from(action: journal::Action) -> Self {
-        let journal::Action { at, step, kind, target, reason } = action;
+impl From<journal::JournalAction> for Action {
+    fn from(action: journal::JournalAction) -> Self {
+        let journal::JournalAction { at, step, kind, target, reason } = action;
         Self { at, step: Some(step), kind: kind.to_owned(), target, reason }
     }
 }
 
 /// Where the figures of a run come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum Provenance {
     /// The recording of a real job: this is what happened.
     Recording,
     /// The trace of a job that was simulated before.
@@ -450,7 +463,7 @@ pub enum Source {
     Simulation,
 }
 
-impl Source {
+impl Provenance {
     /// `recording`, `trace` or `simulation`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -472,7 +485,7 @@ pub struct Run {
     /// Name of the policy.
     pub policy: String,
     /// What it was read from, if it was not simulated now.
-    pub source: Source,
+    pub source: Provenance,
     /// Everything is committed, or why not.
     pub result: Result<(), String>,
     /// What it was read from ends before the job: how it went on is not known.
@@ -492,10 +505,10 @@ pub struct Run {
 }
 
 impl Run {
-    fn simulated(policy: &str, outcome: Outcome) -> Self {
+    fn simulated(policy: &str, outcome: SimulatedJob) -> Self {
         Self {
             policy: policy.to_owned(),
-            source: Source::Simulation,
+            source: Provenance::Simulation,
             completed: outcome.completed,
             samples: outcome.counts.acked,
             steps: outcome.steps,
@@ -510,7 +523,7 @@ impl Run {
     fn recorded(facts: &Facts) -> Self {
         let end = facts.completed.unwrap_or(facts.last);
         let cut_off = || Err("the recording ends before the job".to_owned());
-        let point = |batch: &crate::recording::Batch| Point {
+        let point = |batch: &crate::recording::BatchFact| Point {
             at: batch.end,
             batches: batch.batches,
             samples: batch.samples,
@@ -520,7 +533,7 @@ impl Run {
         let series = |batches: &Vec<_>| journal::merged(batches.iter().map(point));
         Self {
             policy: facts.head.policy.clone(),
-            source: if facts.simulated { Source::Trace } else { Source::Recording },
+            source: if facts.simulated { Provenance::Trace } else { Provenance::Recording },
             result: facts.outcome.clone().unwrap_or_else(cut_off),
             cut_off: facts.outcome.is_none(),
             completed: end,
@@ -551,7 +564,7 @@ impl Run {
     }
 }
 
-/// As [`Outcome::idle_share`] counts it: a worker's time begins with the order to start it.
+/// As [`SimulatedJob::idle_share`] counts it: a worker's time begins with the order to start it.
 fn idle_share(facts: &Facts, end: JobTime) -> f64 {
     let lives = facts.starts.iter().filter(|start| start.life.node.role == Role::Worker);
     let alive: f64 = lives

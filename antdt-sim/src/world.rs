@@ -7,14 +7,13 @@
 //! The simulation is a function of its [`Setup`], policy and models: same seed, same history.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::Policy;
 use antdt_core::{
     AckPoint, BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
-    MembershipVersion, NodeId, NodeInfo, Phase, PlanVersion, Role,
+    MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
 };
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
@@ -25,7 +24,7 @@ use antdt_shard::{Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record,
 use slab::Slab;
 
 use crate::happening::{Happening, Observer};
-use crate::journal::{Journal, Outcome};
+use crate::journal::{Journal, SimulatedJob};
 use crate::model::{Fault, Models, Site};
 use crate::queue::Queue;
 use crate::{Setup, Violation};
@@ -35,7 +34,7 @@ mod life;
 mod reduce;
 mod service;
 
-use group::{Group, Part};
+use group::{Part, SimGroup};
 use life::{Life, LifeId, Stage};
 use service::Held;
 
@@ -174,7 +173,7 @@ pub struct World<O = Blind> {
     lives: Vec<Life>,
     /// The newest life of each node.
     current: BTreeMap<NodeId, LifeId>,
-    groups: BTreeMap<MembershipVersion, Group>,
+    groups: BTreeMap<MembershipVersion, SimGroup>,
     deadline: JobTime,
     master_paused_until: JobTime,
     network_rng: DetRng,
@@ -187,7 +186,7 @@ pub struct World<O = Blind> {
 }
 
 impl World {
-    /// A job in which nothing has happened yet, and nobody looks.
+    /// Returns a job before its first event, without observers.
     ///
     /// # Errors
     /// If a setting cannot be used; the error names it.
@@ -282,7 +281,7 @@ impl<O: Observer> World<O> {
     ///
     /// # Errors
     /// If the observer found something that must not happen.
-    pub fn run(mut self, limit: JobTime) -> Result<(Outcome, O), (Violation, O)> {
+    pub fn run(mut self, limit: JobTime) -> Result<(SimulatedJob, O), (Violation, O)> {
         self.ask_head(HeadEvent::Begin);
         self.queue.push(JobTime::ZERO + self.setup.control_tick, Due::Tick);
         let mut why = None;
@@ -388,7 +387,7 @@ impl<O: Observer> World<O> {
         away
     }
 
-    /// The head takes an event of this life, or of nobody's.
+    /// Passes an event to the head, of this incarnation or of none.
     fn ask_head(&mut self, event: HeadEvent) -> HeadAnswer {
         let answer = if self.observer.watches() {
             let answer = self.head.handle(self.now, event.clone());
@@ -439,9 +438,16 @@ impl<O: Observer> World<O> {
             }
             HeadEffect::Joined(holder, joined) => self.unpark(holder, None, || Reply::Joined(joined)),
             HeadEffect::Committed(holder, commit) => {
-                self.journal.committed(commit.step, commit.samples);
-                self.unpark(holder, Some(commit.step), || Reply::Committed(commit));
+                // Where workers only ask for their turn, their pushes are counted.
+                if self.setup.sync.capabilities().acks == AckPoint::Commit {
+                    self.journal.committed(commit.step, commit.samples);
+                }
+                self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
             }
+            // A simulated job has no schedule of checkpoints, so nobody is asked to take one.
+            HeadEffect::Rested { holder, .. } => self.unpark(holder, None, || Reply::Rested),
+            // A simulated job ends when its model is lost.
+            HeadEffect::Undone(_) | HeadEffect::RollBack(_) => {}
             HeadEffect::End(result) => {
                 if self.observer.watches() {
                     self.saw(&Happening::Ended(&result));
@@ -486,9 +492,6 @@ impl<O: Observer> World<O> {
             Life::new(holder, self.setup.seed, self.now, self.setup.collective_timeout, MASTER_TIMEOUT);
         let delay = self.models.scheduler.start(self.now, holder, &mut self.scheduler_rng);
         life.stage = Stage::Starting;
-        if holder.node.role == Role::Worker && self.setup.sync.capabilities().needs_servers() {
-            life.session = life.session.awaiting_servers();
-        }
         self.lives.push(life);
         self.current.insert(holder.node, id);
         self.queue.push(self.now + PROCESS_DELAY, Due::ToLauncher(Box::new(HeadEvent::Started(holder))));
@@ -521,7 +524,7 @@ impl<O: Observer> World<O> {
         self.send_head(id, call, HeadEvent::Register(registration));
     }
 
-    /// A process that stands still is killed like any other. Who has ordered the end of one that is cut off tries again
+    /// A process that stands still is killed like any other. The caller that ordered the end of a cut-off process tries again
     /// as often as every caller does.
     fn kill(&mut self, id: LifeId) {
         let life = &self.lives[id.0 as usize];
@@ -629,7 +632,12 @@ impl<O: Observer> World<O> {
         }
         let node = Site::Node(life.holder.node);
         let (from, to) = if to_master { (node, Site::Master) } else { (Site::Master, node) };
-        self.models.network.message(self.now, from, to, bytes, &mut self.network_rng)
+        let holder = life.holder;
+        let arrives = self.models.network.message(self.now, from, to, bytes, &mut self.network_rng);
+        if arrives.is_none() && self.observer.watches() {
+            self.saw(&Happening::Lost(holder));
+        }
+        arrives
     }
 
     fn send_head(&mut self, id: LifeId, call: u64, event: HeadEvent) {
@@ -698,7 +706,8 @@ impl<O: Observer> World<O> {
         }
         let event = self.messages.remove(message.0);
         let is_beat = matches!(event, HeadEvent::Heartbeat { .. });
-        let is_parked = matches!(event, HeadEvent::Join { .. } | HeadEvent::Ready { .. });
+        let is_parked =
+            matches!(event, HeadEvent::Join { .. } | HeadEvent::Ready { .. } | HeadEvent::Rest { .. });
         // The way back is decided before, so that what is lost can be sent again.
         let back =
             if self.lives[id.0 as usize].is_dead() { None } else { self.travel(id, MESSAGE_BYTES, false) };
@@ -736,13 +745,13 @@ impl<O: Observer> World<O> {
         }
         self.lives[id.0 as usize].attempts = 0;
         match *answer {
-            HeadAnswer::Registered { plan, servers, .. } => self.registered(id, plan, servers),
-            HeadAnswer::Left { evaluate } => {
+            HeadAnswer::Registered { plan, .. } => self.registered(id, plan),
+            HeadAnswer::Left { evaluate, .. } => {
                 if evaluate {
                     let life = &mut self.lives[id.0 as usize];
                     life.call += 1;
                     let (call, holder) = (life.call, life.holder);
-                    let found = HeadEvent::Evaluated { holder, samples: 0, loss: None, auc: None };
+                    let found = HeadEvent::Evaluated { holder, samples: 0, metrics: Metrics::default() };
                     self.send_head(id, call, found);
                 } else {
                     self.exit(id, 0);
@@ -752,33 +761,27 @@ impl<O: Observer> World<O> {
             HeadAnswer::Noted => self.exit(id, 0),
             HeadAnswer::Fenced => self.exit(id, Exit::CODE_RETRY),
             HeadAnswer::Refused(_) => self.exit(id, Exit::CODE_NEVER),
-            HeadAnswer::Beat(_) | HeadAnswer::Parked | HeadAnswer::Seen(_) => {}
+            HeadAnswer::Beat(_)
+            | HeadAnswer::Parked
+            | HeadAnswer::Undone
+            | HeadAnswer::Seen(_)
+            | HeadAnswer::Diagnosed(_)
+            | HeadAnswer::Scaled { .. } => {}
         }
     }
 
-    fn registered(&mut self, id: LifeId, plan: Option<antdt_core::Plan>, servers: Arc<[String]>) {
+    fn registered(&mut self, id: LifeId, plan: Option<antdt_core::Plan>) {
         let life = &mut self.lives[id.0 as usize];
-        let first = BeatReply { plan, servers, ..BeatReply::default() };
-        life.session.beat_answered(self.now, first);
+        life.session.beat_answered(self.now, BeatReply { plan, ..BeatReply::default() });
         life.call += 1;
         self.queue.push(self.now, Due::Beat(id));
         if life.holder.node.role == Role::Worker {
-            life.worker = Some(WorkerLoop::new(life.holder, &self.setup.sync, self.now));
-            self.begin_training(id);
+            let (call, holder) = (life.call, life.holder);
+            let ready = self.now + self.models.scheduler.ready(self.now, holder, &mut self.scheduler_rng);
+            // What comes before is in no report.
+            self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, &self.setup.sync, ready));
+            self.queue.push(ready, Due::Over(id, call, Work::Begin));
         }
-    }
-
-    /// With servers, only once all of them are known.
-    fn begin_training(&mut self, id: LifeId) {
-        let life = &self.lives[id.0 as usize];
-        if self.setup.sync.capabilities().needs_servers() && life.session.servers().is_empty() {
-            return;
-        }
-        let (call, holder) = (life.call, life.holder);
-        let ready = self.now + self.models.scheduler.ready(self.now, holder, &mut self.scheduler_rng);
-        // What comes before is in no report.
-        self.lives[id.0 as usize].worker = Some(WorkerLoop::new(holder, &self.setup.sync, ready));
-        self.queue.push(ready, Due::Over(id, call, Work::Begin));
     }
 
     // Heartbeats.
@@ -795,9 +798,8 @@ impl<O: Observer> World<O> {
         if life.worker.is_none() && life.holder.node.role == Role::Server {
             life.report_service(every);
         }
-        let pause = life.session.pause(every);
         self.send_beat(id);
-        self.queue.push(self.now + pause, Due::Beat(id));
+        self.queue.push(self.now + every, Due::Beat(id));
     }
 
     fn send_beat(&mut self, id: LifeId) {
@@ -845,9 +847,6 @@ impl<O: Observer> World<O> {
             return;
         }
         let life = &mut self.lives[id.0 as usize];
-        let waits_for_servers = life.worker.is_some()
-            && self.setup.sync.capabilities().needs_servers()
-            && life.session.servers().is_empty();
         let notice = reply.broken_group.map(Notice::GroupBroken);
         life.session.beat_answered(self.now, *reply);
         let state = life.session.state();
@@ -860,9 +859,6 @@ impl<O: Observer> World<O> {
             SessionState::Fenced | SessionState::MasterLost => return self.exit(id, Exit::CODE_RETRY),
             SessionState::Draining | SessionState::Finished if is_server => return self.exit(id, 0),
             _ => {}
-        }
-        if waits_for_servers {
-            self.begin_training(id);
         }
         if let Some(Notice::GroupBroken(version)) = notice {
             let life = &self.lives[id.0 as usize];
@@ -1035,6 +1031,10 @@ impl<O: Observer> World<O> {
                 self.park(id, HeadEvent::Ready { holder, step, readiness });
                 None
             }
+            Call::Rest(checkpoint) => {
+                self.park(id, HeadEvent::Rest { holder, checkpoint });
+                None
+            }
             Call::Stop(end) => {
                 self.stop(id, &end);
                 None
@@ -1052,8 +1052,9 @@ impl<O: Observer> World<O> {
         let push = matches!(work, Work::Push);
         let servers = self.setup.servers.max(1);
         let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
-        let (node, samples) = (self.lives[id.0 as usize].holder.node, self.lives[id.0 as usize].batch);
-        let mut last = self.now;
+        let (holder, samples) = (self.lives[id.0 as usize].holder, self.lives[id.0 as usize].batch);
+        let node = holder.node;
+        let (mut last, mut lost) = (self.now, false);
         for index in 0..servers {
             let server = NodeId::server(index);
             let (there, back) = if push { (bytes, MESSAGE_BYTES) } else { (MESSAGE_BYTES, bytes) };
@@ -1064,7 +1065,9 @@ impl<O: Observer> World<O> {
             let mut cross = |at: JobTime, from, to, bytes| {
                 let again = (0..16).find_map(|i| {
                     let at = at + Duration::from_millis(200) * i;
-                    network.message(at, from, to, bytes, rng)
+                    let arrives = network.message(at, from, to, bytes, rng);
+                    lost |= arrives.is_none();
+                    arrives
                 });
                 again.unwrap_or(at + Duration::from_secs(4))
             };
@@ -1084,6 +1087,9 @@ impl<O: Observer> World<O> {
         let life = &mut self.lives[id.0 as usize];
         (life.transfer_done, life.transfer_limit) = (last, limit);
         self.queue.push(last.min(limit), Due::Over(id, call, work));
+        if lost && self.observer.watches() {
+            self.saw(&Happening::Lost(holder));
+        }
     }
 
     /// When the transfer of a life is done. What is on its way to or from a host that is cut off is sent again until it gets
@@ -1135,7 +1141,7 @@ impl<O: Observer> World<O> {
     fn unpark(&mut self, holder: Holder, step: Option<u64>, reply: impl FnOnce() -> Reply) {
         let Some(id) = self.life_of(holder) else { return };
         let waits = match (self.lives[id.0 as usize].parked.as_deref(), step) {
-            (Some((HeadEvent::Join { .. }, _)), None) => true,
+            (Some((HeadEvent::Join { .. } | HeadEvent::Rest { .. }, _)), None) => true,
             (Some((HeadEvent::Ready { step: waits, .. }, _)), Some(step)) => *waits == step,
             _ => false,
         };
@@ -1213,12 +1219,18 @@ pub(crate) fn head_config(setup: &Setup, policy: Box<dyn Policy>) -> HeadConfig 
         global_batch_size: setup.global_batch_size,
         heartbeat: setup.heartbeat,
         max_restarts: setup.max_restarts,
+        // A simulated job keeps its number of workers.
+        min_workers: setup.workers,
         must_register: true,
+        dry_run: setup.dry_run,
         policy,
         monitor: MonitorConfig {
             liveness: LivenessConfig::of(setup.heartbeat, setup.silence_limit),
+            rule: setup.pace_rule.clone(),
             ..MonitorConfig::default()
         },
+        checkpoints: None,
+        can_roll_back: false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_collective::schedule::{Choice, CostModel};
-use antdt_controller::policy::{ProposedAction, by_name};
+use antdt_controller::policy::{ProposedAction, REGISTRY};
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::{
     ClusterView, DetRng, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Reason, Role, Seed,
@@ -14,7 +14,7 @@ use antdt_core::{
 use antdt_sim::model::faults::Listed;
 use antdt_sim::model::network::AlphaBeta;
 use antdt_sim::model::{Collective, Compute, Hosts, Models, Network, Site, scheduler};
-use antdt_sim::{Outcome, Setup, World};
+use antdt_sim::{Setup, SimulatedJob, World};
 
 const START: Duration = Duration::from_secs(1);
 
@@ -56,14 +56,14 @@ impl Network for Instant {
     }
 }
 
-fn run(setup: Setup, policy: &str, pace: Pace, network: impl Network + 'static) -> Outcome {
+fn run(setup: Setup, policy: &str, pace: Pace, network: impl Network + 'static) -> SimulatedJob {
     let models = Models {
         compute: Box::new(pace),
         network: Box::new(network),
         scheduler: Box::new(scheduler::Constant(START)),
         faults: Box::new(Listed::new([])),
     };
-    let world = World::new(setup, by_name(policy).unwrap(), models).unwrap();
+    let world = World::new(setup, REGISTRY.by_name(policy).unwrap(), models).unwrap();
     let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1_000_000))).unwrap();
     assert_eq!(outcome.result, Ok(()));
     outcome
@@ -315,7 +315,7 @@ impl Restart {
     /// How long all have been at work when the worker is restarted.
     const BEFORE: Duration = Duration::from_secs(4);
 
-    fn run(self, samples: u64, restart: bool) -> Outcome {
+    fn run(self, samples: u64, restart: bool) -> SimulatedJob {
         let Self { sync, workers, slow, start, form } = self;
         let job = Setup {
             samples,

@@ -16,13 +16,9 @@ use flate2::read::GzDecoder;
 
 /// The text of a file, or a printed reason to skip.
 fn data(name: &str) -> Option<String> {
-    let root = std::env::var_os("ANTDT_DATA").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
-        PathBuf::from,
-    );
-    let path = root.join(name);
-    let Ok(bytes) = std::fs::read(&path) else {
-        println!("skipped: {} is absent; set ANTDT_DATA", path.display());
+    let path = std::env::var_os("ANTDT_DATA").map(|folder| PathBuf::from(folder).join(name));
+    let Some(bytes) = path.and_then(|path| std::fs::read(path).ok()) else {
+        println!("skipped: set ANTDT_DATA to a folder that has {name}");
         return None;
     };
     let mut text = String::new();

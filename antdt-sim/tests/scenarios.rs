@@ -11,9 +11,9 @@ use antdt_core::{JobTime, NodeId, Seed};
 use antdt_sim::invariant::{self, Checkers};
 use antdt_sim::model::compute::{Slow, Straggler, Who};
 use antdt_sim::model::{Hosts, Models};
-use antdt_sim::partial::{self, Formation};
+use antdt_sim::partial::{self, GroupFormation};
 use antdt_sim::scenario::GroupScenario;
-use antdt_sim::{AnyScenario, Outcome, Scenario, World};
+use antdt_sim::{AnyScenario, Scenario, SimulatedJob, World};
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.toml"))
@@ -35,24 +35,25 @@ fn day() -> JobTime {
 }
 
 // Under all invariants, as `antdt sim` runs it.
-fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
+fn outcome(scenario: &Scenario, seed: u64) -> SimulatedJob {
     outcome_beside(scenario, seed, |models| models)
 }
 
 // When the job meets something else.
-fn outcome_beside(scenario: &Scenario, seed: u64, other: impl FnOnce(Models) -> Models) -> Outcome {
+fn outcome_beside(scenario: &Scenario, seed: u64, other: impl FnOnce(Models) -> Models) -> SimulatedJob {
     let (setup, policy, models) = scenario.build(Seed(seed)).unwrap();
     let models = other(models);
     let checkers = Checkers::new(invariant::all(&setup).unwrap());
-    let world = World::watched(setup, policy::by_name(&policy).unwrap(), models, checkers).unwrap();
+    let world = World::watched(setup, policy::REGISTRY.by_name(&policy).unwrap(), models, checkers).unwrap();
     let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
     checkers.finish().unwrap();
     outcome
 }
 
-fn outcome_of_groups(scenario: &GroupScenario, seed: u64) -> partial::Outcome {
+fn outcome_of_groups(scenario: &GroupScenario, seed: u64) -> partial::SimulatedAveraging {
     let (setup, models) = scenario.build(Seed(seed)).unwrap();
-    let world = partial::World::watched(setup, models, Checkers::new(invariant::all_of_groups())).unwrap();
+    let world =
+        partial::GroupWorld::watched(setup, models, Checkers::new(invariant::all_of_groups())).unwrap();
     let (outcome, mut checkers) = world.run(day()).map_err(|(violation, _)| violation).unwrap();
     checkers.finish().unwrap();
     outcome
@@ -123,15 +124,16 @@ fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
         outcome_of_groups(&scenario, 0).busy
     };
     let [random, buffer, division, inter_intra] =
-        Formation::ALL.map(|formation| busy("groups_slow_worker", formation));
+        GroupFormation::ALL.map(|formation| busy("groups_slow_worker", formation));
     // As the head of the scenario has it.
     assert!(random < 0.2 && random < buffer && buffer < 0.45, "{random} {buffer}");
     assert!(0.65 < division && division < inter_intra, "{division} {inter_intra}");
     // H5 of the paper: who is five times as slow costs the others little.
-    let even = busy("groups_even", Formation::InterIntra);
+    let even = busy("groups_even", GroupFormation::InterIntra);
     assert!(inter_intra > 0.7 * even, "{inter_intra} of {even}");
     let mut all = shipped_groups("groups_slow_worker");
-    (all.setup.formation, all.setup.group_size, all.setup.progress_gap_max) = (Formation::Division, 16, 0);
+    (all.setup.formation, all.setup.group_size, all.setup.progress_gap_max) =
+        (GroupFormation::Division, 16, 0);
     let all = outcome_of_groups(&all, 0).busy;
     assert!(all < 0.3 && all < division, "an average of all waits for the slow one: {all}");
 }
@@ -174,4 +176,30 @@ fn ten_thousand_comes_out_as_it_says_with_a_tenth_of_its_workers() {
     scenario.setup.global_batch_size /= 10;
     scenario.setup.samples = 3 * u64::from(scenario.setup.global_batch_size);
     assert_eq!(scenario.expect.check(&outcome(&scenario, 0)), [""; 0]);
+}
+
+#[test]
+fn a_dry_run_takes_as_long_as_no_policy_and_says_what_it_would_have_done() {
+    let with = |policy: &str, dry_run: bool| {
+        let mut scenario = shipped("straggler");
+        policy.clone_into(&mut scenario.policy);
+        scenario.setup.dry_run = dry_run;
+        outcome(&scenario, 1)
+    };
+    let (dry, none, nd) = (with("nd", true), with("none", false), with("nd", false));
+    assert_eq!(dry.completed, none.completed);
+    assert!(nd.completed < none.completed);
+    let (would, done): (Vec<_>, Vec<_>) =
+        dry.actions.iter().partition(|action| action.kind.starts_with("WOULD_"));
+    assert_eq!(
+        done.iter().map(|action| action.kind).collect::<Vec<_>>(),
+        ["ADJUST_BS"],
+        "for the workers that came"
+    );
+    assert!(would.iter().any(|action| action.kind == "WOULD_ADJUST_BS"), "{would:?}");
+    // The same straggler is there for 200 s and a thousand ticks.
+    assert!(
+        would.len() <= 4 && would.iter().all(|action| action.reason.contains("not carried out")),
+        "{would:?}"
+    );
 }

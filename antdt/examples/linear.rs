@@ -10,8 +10,8 @@
 
 use std::process::ExitCode;
 
-use antdt::agent::{Evaluation, Gradient, StepStats, TrainError, Trainer};
-use antdt::core::{OptimizerSpec, ParamLayout, SampleRange, Seed};
+use antdt::agent::{GradientSink, Params, StepStats, TrainError, Trainer};
+use antdt::core::{Combine, Metric, Metrics, ParamLayout, SampleRange, Seed};
 use antdt::node::NodeEnv;
 
 /// What is to be found: y = Σ wᵢ xᵢ, noise aside.
@@ -69,27 +69,27 @@ impl Trainer for Linear {
 
     fn forward_backward(
         &mut self,
-        dense: &[f32],
-        _rows: &[f32],
-        gradient: &mut Gradient,
+        params: Params<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError> {
-        gradient.dense.clear();
-        gradient.dense.resize(WEIGHTS.len(), 0.0);
-        let mut loss_sum = 0.0;
+        let weights = params.dense.host()?;
+        let (mut loss_sum, mut sums) = (0.0, [0.0; WEIGHTS.len()]);
         for (x, y) in &self.batch {
-            let error = dot(x, dense) - y;
+            let error = dot(x, weights) - y;
             loss_sum += f64::from(error * error);
             // Sums over the samples, not means: workers have batches of different sizes.
-            gradient.dense.iter_mut().zip(x).for_each(|(sum, x)| *sum += 2.0 * error * x);
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += 2.0 * error * x);
         }
+        sink.all(&self.layout, &sums, &[])?;
         Ok(StepStats { loss_sum, samples: self.batch.len() as u64 })
     }
 
-    fn evaluate(&mut self, dense: &[f32], _rows: &[f32], into: &mut Evaluation) -> Result<(), TrainError> {
-        // The report knows classifiers: it is shown whether y is positive.
+    fn evaluate(&mut self, params: Params<'_>, metrics: &mut Metrics) -> Result<(), TrainError> {
+        let weights = params.dense.host()?;
         for (x, y) in &self.batch {
-            into.labels.push(f32::from(u8::from(*y > 0.0)));
-            into.probabilities.push(1.0 / (1.0 + (-dot(x, dense)).exp()));
+            let error = f64::from((dot(x, weights) - y).abs());
+            metrics.record(Metric::mean(Metric::LOSS, error * error, 1.0).lower_is_better())?;
+            metrics.record(Metric::new("worst_error", error, 1.0, Combine::Max).lower_is_better())?;
         }
         Ok(())
     }
@@ -98,9 +98,11 @@ impl Trainer for Linear {
 fn main() -> ExitCode {
     let run = || {
         let env = NodeEnv::from_process()?;
-        let layout = ParamLayout { dense_len: WEIGHTS.len(), table: None };
+        let layout = ParamLayout::dense(WEIGHTS.len());
         let trainer = Linear { layout, samples: 1 << 40, batch: Vec::new() };
-        antdt::worker::run(&env, Box::new(trainer), OptimizerSpec::Sgd { learning_rate: 0.05 })
+        // Unless the job says otherwise: --optimizer, --learning-rate.
+        let rule = env.update_rule("sgd", 0.05)?;
+        antdt::worker::run(&env, Box::new(trainer), &rule)
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,

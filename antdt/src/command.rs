@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
 use antdt_agent::Trainer;
-use antdt_burn::{ClickTrainer, ModelKind, WorkloadSpec, optimizer_default};
+use antdt_burn::{LEARNING_RATE_DEFAULT, OPTIMIZER_DEFAULT};
+use antdt_checkpoint::unfinished_export;
 use antdt_controller::runtime::launcher::{self, Bond};
-use antdt_core::{Exit, InvalidValue, OptimizerSpec, ParamLayout, Seed, TableSpec};
+use antdt_core::{Exit, InvalidValue, Seed};
 use antdt_rt::CancellationToken;
 
-use crate::cli::{CliError, Command, DataSynth};
-use crate::job::{DataFormat, DataSource, JobSpec, LogFormat, Workload};
-use crate::master::{self, Programs};
+use crate::cli::{CliError, Command, DataSynth, Show, Status};
+use crate::job::{JobSpec, LogFormat};
+use crate::master::{self, Programs, Seams};
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
-use crate::simulate::{self, Answer};
+use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
-use crate::{server, worker};
+use crate::{checkpoints, diagnosis, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -33,8 +34,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// table columns, initial scale.
 const LAYOUT: &str = "ANTDT_LAYOUT";
 
-/// Reads the command line of this process and carries it out.
-pub fn main() -> ExitCode {
+/// Reads the command line of this process and carries it out; a job that it runs has these parts.
+pub(crate) fn main(seams: Seams) -> ExitCode {
     let args = crate::cli::words(std::env::args_os().skip(1));
     let command = match args.and_then(|args| crate::cli::parse(args, |name| std::env::var(name).ok())) {
         Ok(command) => command,
@@ -51,16 +52,49 @@ pub fn main() -> ExitCode {
                 move || data_synth(&synth),
                 || {
                     let _ = std::fs::remove_file(part);
-                    "nothing was written"
+                    incomplete(Vec::new())
                 },
             );
         }
-        Command::Run(spec) => return run(&spec),
-        Command::WhatIf(asked) => return compute(move || simulate::whatif::run(&asked), torn),
-        Command::Sim(asked) => return compute(move || simulate::scenario::run(&asked), torn),
-        Command::Diff(asked) => return compute(move || simulate::diff(&asked), torn),
-        Command::Status(dir) => remote(dir.as_deref(), false),
-        Command::Stop(dir) => remote(dir.as_deref(), true),
+        Command::ModelList(dir) => {
+            return compute(move || checkpoints::list(&dir), || incomplete(Vec::new()));
+        }
+        Command::ModelExport(asked) => {
+            let part = unfinished_export(&asked.out);
+            return compute(
+                move || checkpoints::export(&asked),
+                || {
+                    let _ = std::fs::remove_file(part);
+                    incomplete(Vec::new())
+                },
+            );
+        }
+        Command::Run(spec) => return run(&spec, seams),
+        Command::WhatIf(asked) => {
+            let json = asked.json.clone().filter(|file| file != Path::new("-"));
+            let files = json.into_iter().chain(asked.html.clone()).collect();
+            return compute(move || simulate::whatif::run(&asked), move || incomplete(files));
+        }
+        Command::Sim(asked) => {
+            let files = asked.trace.clone().into_iter().collect();
+            return compute(move || simulate::scenario::run(&asked), move || incomplete(files));
+        }
+        Command::Diff(asked) => return compute(move || simulate::diff(&asked), || incomplete(Vec::new())),
+        Command::Status(Status { dir, show }) => remote(dir.as_deref(), async |job| {
+            Ok(match show {
+                Show::Progress => remote::render(&job.describe().await?),
+                Show::Diagnosis => diagnosis::render(&job.diagnose().await?),
+                Show::DiagnosisJson => format!("{:#}\n", diagnosis::to_json(&job.diagnose().await?)),
+            })
+        }),
+        Command::Stop(dir) => remote(dir.as_deref(), async |job| {
+            job.stop().await?;
+            Ok(format!("job {} is stopped\n", job.job()))
+        }),
+        Command::Scale { workers, dir } => remote(dir.as_deref(), async |job| {
+            let before = job.scale(workers).await?;
+            Ok(format!("job {} changes from {before} to {workers} workers\n", job.job()))
+        }),
         Command::Worker => return node(run_worker),
         Command::Server => return node(run_server),
         Command::Exec(program) => return exec(&program),
@@ -74,16 +108,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What an interrupted simulation leaves.
-const fn torn() -> &'static str {
-    "files that were being written are not whole"
+/// Says what an interrupted simulation leaves of the files that it was to write.
+fn incomplete(files: Vec<PathBuf>) -> String {
+    let left: Vec<String> = files
+        .into_iter()
+        .filter(|file| file.exists())
+        .map(|file| format!("`{}` may be incomplete, delete it or run the command again", file.display()))
+        .collect();
+    if left.is_empty() { "nothing was written".to_owned() } else { left.join("; ") }
 }
 
-/// Carries out what only computes, until it is over or somebody has enough; `interrupted` then clears away, and says what
-/// is left.
+/// Runs a command without side effects on a job to its end, or until a signal. After a signal `interrupted` cleans up and
+/// says what is left on the disk.
 fn compute(
-    work: impl FnOnce() -> Result<Answer, CliError> + Send + 'static,
-    interrupted: impl FnOnce() -> &'static str,
+    work: impl FnOnce() -> Result<CommandOutput, CliError> + Send + 'static,
+    interrupted: impl FnOnce() -> String,
 ) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -117,9 +156,9 @@ fn compute(
 }
 
 /// Prints what it came to.
-fn answer(answer: Result<Answer, CliError>) -> ExitCode {
+fn answer(answer: Result<CommandOutput, CliError>) -> ExitCode {
     match answer {
-        Ok(Answer { text, good }) => match print(&text) {
+        Ok(CommandOutput { text, good }) => match print(&text) {
             Ok(()) if good => ExitCode::SUCCESS,
             Ok(()) => ExitCode::FAILURE,
             Err(error) => {
@@ -134,8 +173,8 @@ fn answer(answer: Result<Answer, CliError>) -> ExitCode {
     }
 }
 
-/// Says what went wrong, in one line. If nobody can read it (standard error is closed) the exit code still says it.
-fn complain(error: &dyn std::fmt::Display) {
+/// Prints an error in one line. If standard error is closed, the exit code still shows the failure.
+pub(crate) fn complain(error: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "error: {}", error.to_string().replace(['\n', '\r'], " "));
 }
 
@@ -153,27 +192,23 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Asks a running job where it stands, or to end, and says what came of it.
-fn remote(dir: Option<&Path>, stop: bool) -> anyhow::Result<()> {
+/// Asks a running job, and prints what it says.
+fn remote(
+    dir: Option<&Path>,
+    ask: impl AsyncFnOnce(&RemoteJob) -> Result<String, RemoteError>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let text = runtime.block_on(async {
-        let job = RemoteJob::find(dir)?;
-        if stop {
-            job.stop().await?;
-            Ok::<_, RemoteError>(format!("job {} is stopped\n", job.job()))
-        } else {
-            Ok(remote::render(&job.describe().await?))
-        }
-    })?;
+    let text = runtime.block_on(async { ask(&RemoteJob::find(dir)?).await })?;
     print(&text)
 }
 
-fn data_synth(synth: &DataSynth) -> Result<Answer, CliError> {
+fn data_synth(synth: &DataSynth) -> Result<CommandOutput, CliError> {
     let refused = |error: &dyn std::fmt::Display| {
         CliError::new(format!("--out = {}: {error}; name another file", synth.out.display()))
     };
     // The file is replaced in the end, whatever it is: a device must not be.
     if synth.out.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(refused(&"it is no plain file"));
+        return Err(refused(&"it is not a regular file"));
     }
     // Whoever reads the file sees all of it or nothing.
     let part = part_of(synth);
@@ -183,7 +218,7 @@ fn data_synth(synth: &DataSynth) -> Result<Answer, CliError> {
         let _ = std::fs::remove_file(&part);
         return Err(refused(&error));
     }
-    Ok(Answer { text: format!("{} rows in {}\n", synth.rows, synth.out.display()), good: true })
+    Ok(CommandOutput { text: format!("{} rows in {}\n", synth.rows, synth.out.display()), good: true })
 }
 
 /// Where rows are until all are there: beside the file that they become.
@@ -222,39 +257,22 @@ fn init_logging(spec: &JobSpec) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// The model and data of a job with a built-in workload.
-fn workload(spec: &JobSpec) -> Option<WorkloadSpec> {
-    let model = match spec.workload {
-        Workload::DeepFm => ModelKind::DeepFm,
-        Workload::XDeepFm => ModelKind::XDeepFm,
-    };
-    let data = match spec.data.as_ref()? {
-        DataSource::Path(path) => antdt_burn::DataSource::Path(path.clone()),
-        DataSource::Synthetic { rows } => antdt_burn::DataSource::Synthetic { rows: *rows },
-    };
-    let mut workload = WorkloadSpec::new(model, data);
-    workload.eval_fraction = spec.eval_fraction;
-    workload.format = spec.format.map(|format| match format {
-        DataFormat::Criteo => antdt_burn::Format::Criteo,
-        DataFormat::Adult => antdt_burn::Format::Adult,
-    });
-    Some(workload)
-}
-
-fn optimizer(spec: &JobSpec) -> OptimizerSpec {
-    let mut optimizer = optimizer_default();
-    if let Some(rate) = spec.learning_rate {
-        match &mut optimizer {
-            OptimizerSpec::Sgd { learning_rate } | OptimizerSpec::Adagrad { learning_rate, .. } => {
-                *learning_rate = rate;
-            }
-        }
+/// Opens what the job trains; `None` if a program of the user's does and takes its data from elsewhere.
+fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
+    if spec.program.is_some() && spec.data.is_none() {
+        return Ok(None);
     }
-    optimizer
+    let entry = workload::REGISTRY.find(&spec.workload)?;
+    let opened = (entry.open)(spec, &mut |notice| {
+        if !spec.quiet {
+            say(notice);
+        }
+    });
+    opened.map(Some).map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-fn run(spec: &JobSpec) -> ExitCode {
-    match run_job(spec) {
+fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
+    match run_job(spec, seams) {
         Ok(report) => finish(spec, &report),
         Err(error) => {
             // Not with its chain: these errors say their cause themselves.
@@ -264,7 +282,7 @@ fn run(spec: &JobSpec) -> ExitCode {
     }
 }
 
-fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
+fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<Report> {
     init_logging(spec)?;
     if let Some(folder) = &spec.report_dir {
         report::write::prepare(folder)?;
@@ -272,16 +290,8 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     let exe = std::env::current_exe()?;
     let own = |name: &str| (exe.clone(), vec![OsString::from(name)]);
     // Opening the data here checks text before a process is started, and leaves its row index to the workers.
-    let trainer = workload(spec)
-        .map(|workload| {
-            ClickTrainer::open_announced(&workload, Seed(spec.seed), &mut |notice| {
-                if !spec.quiet {
-                    say(notice);
-                }
-            })
-        })
-        .transpose()?;
-    let samples = trainer.as_ref().map(Trainer::train_samples);
+    let trainer = open_trainer(spec)?;
+    let samples = trainer.as_ref().map(|trainer| trainer.train_samples());
     if samples == Some(0) {
         let data = spec.data.as_ref().map(ToString::to_string).unwrap_or_default();
         return Err(InvalidValue::new("--data", data, "at least one training sample").into());
@@ -294,7 +304,8 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     }
     let env = trainer
         .as_ref()
-        .map(|trainer| (LAYOUT.to_owned(), layout_text(trainer.layout())))
+        .map(|trainer| serde_json::to_string(trainer.layout()).map(|text| (LAYOUT.to_owned(), text)))
+        .transpose()?
         .into_iter()
         .collect();
     drop(trainer);
@@ -317,7 +328,7 @@ fn run_job(spec: &JobSpec) -> anyhow::Result<Report> {
     let report = runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let report = master::run(spec, samples, &programs, master::local(), stop).await;
+        let report = master::run(spec, samples, &programs, seams, stop).await;
         signals.abort();
         report
     })?;
@@ -364,10 +375,19 @@ fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
             ExitCode::from(EXIT_INCOMPLETE)
         }
         Outcome::Failed { why } => {
-            let missing = report.missing_text();
-            match missing.as_str() {
-                "" => complain(why),
-                missing => complain(&format_args!("{why}; not committed: {missing}")),
+            let samples = &report.samples;
+            match (samples.remaining, &report.checkpoint) {
+                (0, _) => complain(why),
+                (remaining, None) => {
+                    complain(&format_args!("{why}; {remaining} of {} samples remain", samples.expected));
+                }
+                (_, Some(checkpoint)) => complain(&format_args!(
+                    "{why}; {} of {} samples remain after checkpoint {}: go on with --resume {}",
+                    samples.expected - samples.quarantined - checkpoint.samples,
+                    samples.expected,
+                    checkpoint.id,
+                    checkpoint.folder.display()
+                )),
             }
             ExitCode::FAILURE
         }
@@ -416,58 +436,17 @@ fn exec(program: &[String]) -> ExitCode {
 }
 
 fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
-    let workload = workload(&env.spec).ok_or_else(|| WorkerError::Input("the job has no data".to_owned()))?;
-    let trainer =
-        ClickTrainer::open(&workload, Seed(env.spec.seed)).map_err(|e| WorkerError::Input(e.to_string()))?;
-    worker::run(env, Box::new(trainer), optimizer(&env.spec))
+    let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
+    let entry = workload::REGISTRY.find(&env.spec.workload).map_err(|error| input(&error))?;
+    // The master has said what takes its time.
+    let trainer = (entry.open)(&env.spec, &mut |_| {}).map_err(|error| input(&error))?;
+    worker::run(env, trainer, &env.update_rule(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?)
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
     let text = std::env::var(LAYOUT).unwrap_or_default();
-    let layout = parse_layout(&text).ok_or_else(|| {
-        WorkerError::Environment(InvalidValue::new(LAYOUT, &text, "dense length, rows, columns, scale"))
+    let layout = serde_json::from_str(&text).map_err(|error| {
+        WorkerError::Environment(InvalidValue::new(LAYOUT, &text, format!("a layout in JSON ({error})")))
     })?;
-    server::run(env, &layout, optimizer(&env.spec))
-}
-
-fn layout_text(layout: &ParamLayout) -> String {
-    match layout.table {
-        Some(TableSpec { rows, dim, init_scale }) => {
-            format!("{},{rows},{dim},{init_scale}", layout.dense_len)
-        }
-        None => layout.dense_len.to_string(),
-    }
-}
-
-fn parse_layout(text: &str) -> Option<ParamLayout> {
-    let fields: Vec<&str> = text.split(',').collect();
-    match fields[..] {
-        [dense] => Some(ParamLayout { dense_len: dense.parse().ok()?, table: None }),
-        [dense, rows, dim, scale] => {
-            let table = TableSpec {
-                rows: rows.parse().ok()?,
-                dim: dim.parse().ok()?,
-                init_scale: scale.parse().ok()?,
-            };
-            Some(ParamLayout { dense_len: dense.parse().ok()?, table: Some(table) })
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_layout_reads_back() {
-        let table = TableSpec { rows: 10, dim: 9, init_scale: 0.01 };
-        for layout in
-            [ParamLayout { dense_len: 7, table: Some(table) }, ParamLayout { dense_len: 7, table: None }]
-        {
-            assert_eq!(parse_layout(&layout_text(&layout)), Some(layout));
-        }
-        assert_eq!(parse_layout(""), None);
-        assert_eq!(parse_layout("1,2"), None);
-    }
+    server::run(env, &layout, &env.update_rule(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?)
 }

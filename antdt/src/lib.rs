@@ -3,17 +3,25 @@
 
 pub mod job;
 
+pub mod diagnosis;
 pub mod host;
 pub mod master;
 pub mod net;
 pub mod node;
 pub mod remote;
+pub mod resume;
 pub mod run_dir;
 pub mod server;
 pub mod worker;
 
+pub mod workload;
+
 pub mod report;
 
+#[cfg(feature = "cli")]
+pub mod builder;
+#[cfg(feature = "cli")]
+pub mod checkpoints;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]
@@ -21,7 +29,11 @@ pub mod command;
 #[cfg(feature = "cli")]
 pub mod simulate;
 
+#[cfg(feature = "cli")]
+pub use builder::JobBuilder;
+
 pub use antdt_agent as agent;
+pub use antdt_checkpoint as checkpoint;
 pub use antdt_collective as collective;
 pub use antdt_controller as controller;
 pub use antdt_core as core;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use antdt_agent::Notice;
 use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
-use antdt_core::{Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
+use antdt_core::{Holder, Incarnation, InvalidValue, NodeId, NodeInfo};
 
 use antdt_job::limits::CALL_TIMEOUT;
+use antdt_model::UpdateRule;
 use antdt_proto::Token;
 
 use crate::job::JobSpec;
@@ -101,6 +102,15 @@ impl NodeEnv {
         })
     }
 
+    /// Makes the rule by which gradients change the parameters, as the job says. `optimizer` and `rate` are what the program
+    /// takes where the job does not say it.
+    ///
+    /// # Errors
+    /// If the job has settings for an optimizer that this program does not know, or that it does not take.
+    pub fn update_rule(&self, optimizer: &str, rate: f32) -> Result<UpdateRule, WorkerError> {
+        self.spec.update_rule(optimizer, rate).map_err(|error| WorkerError::Input(error.to_string()))
+    }
+
     /// The variables that say the same to a child process.
     pub fn variables(&self) -> Vec<(String, String)> {
         let spec = serde_json::to_string(&self.spec).expect("settings are plain values");
@@ -176,8 +186,6 @@ impl NodeEnv {
                 batch_size_max: self.spec.global_batch_size.max(1),
             },
             data_address: self.advertised(local)?,
-            awaits_servers: self.holder.node.role == Role::Worker
-                && self.spec.sync.capabilities().needs_servers(),
             call_timeout: CALL_TIMEOUT,
             master_timeout: self.spec.master_grace,
         };

@@ -1,4 +1,5 @@
-//! Asks a running job through its run directory: where it stands, and that it ends.
+//! Asks a running job through its run directory: where it stands, what is slow in it, that it has more or fewer workers, and that it
+//! ends.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,16 @@ pub enum RemoteError {
         /// The address of its master.
         address: String,
         /// The master's words.
+        why: String,
+    },
+    /// The job cannot have that many workers.
+    #[error("job `{job}` does not change to {workers} workers: {why}")]
+    NotScaled {
+        /// The job.
+        job: String,
+        /// The number that was asked for.
+        workers: u32,
+        /// The master's reason.
         why: String,
     },
     /// The job did not end in time.
@@ -124,6 +135,15 @@ impl RemoteJob {
         reply.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
+    /// Asks which nodes are slow, and what was done about them.
+    ///
+    /// # Errors
+    /// If its master does not answer.
+    pub async fn diagnose(&self) -> Result<v1::DiagnoseReply, RemoteError> {
+        let reply = self.client.clone().diagnose(v1::DiagnoseRequest {}).await;
+        reply.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
     /// Ends the job in order, as an interrupt does, and waits until its master is gone.
     ///
     /// # Errors
@@ -142,6 +162,24 @@ impl RemoteJob {
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
+    }
+
+    /// Changes the number of workers, and returns the one before. The master answers at once; workers that are added start, and
+    /// those that are too many leave after their step.
+    ///
+    /// # Errors
+    /// If its master does not answer, or says that it cannot be.
+    pub async fn scale(&self, workers: u32) -> Result<u32, RemoteError> {
+        let reply = self.client.clone().scale(v1::ScaleRequest { workers }).await;
+        let reply = reply.map_err(|status| match status.code() {
+            Code::FailedPrecondition => RemoteError::NotScaled {
+                job: self.master.job.clone(),
+                workers,
+                why: status.message().to_owned(),
+            },
+            _ => self.failed(&status),
+        })?;
+        Ok(reply.into_inner().before)
     }
 
     /// Name of the job.
@@ -178,6 +216,8 @@ pub fn render(reply: &v1::DescribeReply) -> String {
         let _ = write!(text, ", loss {loss:.4}");
     }
     text.push('\n');
+    let dry = if reply.dry_run { ", dry run: its decisions are not carried out" } else { "" };
+    let _ = writeln!(text, "policy {}{dry}", reply.policy);
     for node in &reply.nodes {
         let Some(Ok(holder)) = node.holder.map(Holder::try_from) else { continue };
         let state = match (node.state(), node.code, node.signal) {
@@ -193,6 +233,13 @@ pub fn render(reply: &v1::DescribeReply) -> String {
             Role::Server => String::new(),
         };
         let _ = writeln!(text, "  {}, life {}: {state}{host}", holder.node, holder.incarnation);
+    }
+    if !reply.actions.is_empty() {
+        text += "last actions\n";
+    }
+    for v1::Decision { at_ns, kind, target, reason } in &reply.actions {
+        let at = Duration::from_nanos(*at_ns).as_secs_f64();
+        let _ = writeln!(text, "  {at:.1} s  {kind} {target}: {reason}");
     }
     text
 }
@@ -224,10 +271,20 @@ mod tests {
                 node(v1::Role::Server, v1::LaunchState::Gone, Some(9)),
             ],
             stopping: true,
+            policy: "nd".to_owned(),
+            dry_run: true,
+            actions: vec![v1::Decision {
+                at_ns: 900_000_000,
+                kind: "WOULD_ADJUST_BS".to_owned(),
+                target: "all".to_owned(),
+                reason: "worker-1 is slow".to_owned(),
+            }],
         };
         let expected = "job demo: 1.5 s, 7 steps, 4 of 10 samples committed, stopping\n\
-                        1 of 2 workers take part, 12 samples/s, loss 0.5000\n  \
-                        worker-1, life 2: running on here\n  server-1, life 2: gone, signal 9\n";
+                        1 of 2 workers take part, 12 samples/s, loss 0.5000\n\
+                        policy nd, dry run: its decisions are not carried out\n  \
+                        worker-1, life 2: running on here\n  server-1, life 2: gone, signal 9\n\
+                        last actions\n  0.9 s  WOULD_ADJUST_BS all: worker-1 is slow\n";
         assert_eq!(render(&reply), expected);
     }
 

@@ -32,7 +32,7 @@ pub const TOKEN: &str = "token";
 /// How long a master that is named in a directory has to take a connection before the directory counts as left behind.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// What `master.json` says.
+/// Contents of `master.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterFile {
     /// "host:port" of the master.
@@ -51,7 +51,7 @@ pub struct MasterFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunDirError {
-    /// No job runs there.
+    /// No job runs in the folder.
     #[error("{}: no job runs there; name the --run-dir of a running job, or `run` in its --report-dir", .0.display())]
     NoJob(PathBuf),
     /// Another job runs there.
@@ -69,7 +69,7 @@ pub enum RunDirError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file is not what it should be.

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use antdt::job::{DataSource, JobSpec};
-use antdt::master::{self, Programs};
+use antdt::job::{DataSpec, JobSpec};
+use antdt::master::{self, Programs, Seams};
 use antdt::report::{Outcome, Report};
 use antdt_agent::Trainer;
-use antdt_burn::{ClickTrainer, ModelKind, WorkloadSpec};
+use antdt_burn::{ClickTrainer, WorkloadSpec, model::deepfm};
 use antdt_controller::testing::check_launcher;
 use antdt_core::{Holder, NodeId, Role, Seed};
 use antdt_rt::CancellationToken;
@@ -80,7 +80,7 @@ fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
         workers: 2 * HOSTS,
         servers,
         sync: sync.parse().unwrap(),
-        data: Some(DataSource::Synthetic { rows: SAMPLES }),
+        data: Some(DataSpec::Synthetic { rows: SAMPLES }),
         global_batch_size: 60,
         // Whatever else the machine does is no straggler.
         policy: "none".to_owned(),
@@ -172,10 +172,9 @@ fn a_master() {
     let Ok(text) = std::env::var(ORDER) else { return };
     let order: Order = serde_json::from_str(&text).unwrap();
     let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
-    let workload = WorkloadSpec::new(ModelKind::DeepFm, antdt_burn::DataSource::Synthetic { rows: SAMPLES });
+    let workload = WorkloadSpec::new(deepfm::MODEL, antdt_burn::DataSource::Synthetic { rows: SAMPLES });
     let trainer = ClickTrainer::open(&workload, Seed(order.spec.seed)).unwrap();
-    let (layout, table) = (trainer.layout(), trainer.layout().table.unwrap());
-    let shape = format!("{},{},{},{}", layout.dense_len, table.rows, table.dim, table.init_scale);
+    let shape = serde_json::to_string(trainer.layout()).unwrap();
     let worker = match &order.script {
         Some(script) => ("/bin/sh".into(), ["-c", script].map(Into::into).into()),
         None => (antdt.clone(), vec!["worker".into()]),
@@ -193,6 +192,7 @@ fn a_master() {
     let launcher = Box::new(move |outlets| -> Box<dyn antdt_controller::Launcher> {
         Box::new(NetnsLauncher::new(hosts, outlets, theirs))
     });
+    let seams = Seams { launcher, ..Seams::default() };
     let shared = Arc::new(Mutex::new(BTreeSet::new()));
     let over = Arc::new(AtomicBool::new(false));
     let (seen, watched) = (Arc::clone(&shared), Arc::clone(&over));
@@ -204,7 +204,7 @@ fn a_master() {
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stop = CancellationToken::new();
-    let report = runtime.block_on(master::run(&order.spec, samples, &programs, launcher, stop)).unwrap();
+    let report = runtime.block_on(master::run(&order.spec, samples, &programs, seams, stop)).unwrap();
     over.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
     let shared = std::mem::take(&mut *shared.lock().unwrap());
@@ -266,6 +266,34 @@ fn a_job_of_six_workers_on_three_hosts_is_exact() {
         assert_eq!(shared, neighbours, "{sync:?}");
     }
     drop(network);
+}
+
+#[test]
+fn shared_memory_alone_is_refused_in_one_line_on_several_hosts() {
+    let Some(_network) = network() else { return };
+    for (sync, servers) in [("allreduce", 0), ("ps-asp", 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let order = Order {
+            spec: JobSpec { transport: "shm".to_owned(), ..spec(folder.path(), sync, servers) },
+            hosts: hosts(),
+            out: folder.path().join("answer.json"),
+            script: None,
+        };
+        let output = finish(start(&order));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let answer: Answer = serde_json::from_str(&std::fs::read_to_string(&order.out).unwrap()).unwrap();
+        assert!(
+            matches!(answer.report.outcome, Outcome::Failed { .. }),
+            "{sync}: {:?}",
+            answer.report.outcome
+        );
+        let expected =
+            "is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`";
+        assert!(
+            said.lines().any(|line| line.starts_with("error: ") && line.ends_with(expected)),
+            "{sync}: {said}"
+        );
+    }
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn a_simulation_that_is_interrupted_says_so_in_one_line() {
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{error}");
-        assert_eq!(error, "error: interrupted; files that were being written are not whole\n");
+        let left = format!("`{trace_name}` may be incomplete, delete it or run the command again");
+        assert_eq!(error, format!("error: interrupted; {left}\n"));
         assert!(output.stdout.is_empty());
         // What is there reads as a recording that was cut off.
         let facts = antdt_sim::Recording::read(&trace).unwrap().facts().unwrap();

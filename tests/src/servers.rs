@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use antdt_agent::Batch;
 use antdt_controller::StepCoordinator;
 use antdt_core::{
-    DetRng, Generation, Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout, PlanVersion,
-    Readiness, Seed, StepCommit,
+    DetRng, Generation, Holder, Incarnation, Iteration, NodeId, ParamLayout, PlanVersion, Readiness, Seed,
+    StepCommit,
 };
-use antdt_model::{Partition, PartitionConfig, Push, SparseGradient, Staleness, StepCommit as Token};
+use antdt_model::{CommitToken, Partition, PartitionConfig, Push, SparseGradient, Staleness, UpdateRule};
 use antdt_shard::{DatasetSpec, Epochs, ShardLedger, Shuffle};
 
 use crate::feeder::Feeder;
@@ -22,7 +22,7 @@ pub struct ServerWorld {
     coordinator: StepCoordinator,
     servers: Vec<Partition>,
     workers: BTreeMap<Holder, Feeder>,
-    token: Option<Token>,
+    token: Option<CommitToken>,
     /// What each push was made of.
     pushed: BTreeMap<(u64, Holder), Batch>,
     model: Oracle,
@@ -46,8 +46,8 @@ impl ServerWorld {
         let generation = Generation(1);
         let partition = |server| {
             let mut partition = Partition::new(&PartitionConfig {
-                layout: ParamLayout { dense_len: 4, table: None },
-                optimizer: OptimizerSpec::Sgd { learning_rate: 1.0 },
+                layout: ParamLayout::dense(4),
+                rule: UpdateRule::named("sgd", 1.0).expect("ships"),
                 seed: Seed(seed),
                 server,
                 servers: 2,
@@ -223,8 +223,8 @@ impl ServerWorld {
     }
 }
 
-fn token(commit: &StepCommit) -> Token {
-    Token {
+fn token(commit: &StepCommit) -> CommitToken {
+    CommitToken {
         step: Iteration(commit.step),
         contributors: commit.contributors.keys().copied().collect(),
         samples: commit.samples,

@@ -15,17 +15,21 @@ mod mutants;
 mod sanitize;
 mod shell;
 mod sim;
+mod skipped;
 mod tidy;
 mod verify;
 
 const USAGE: &str = "\
-cargo xtask verify                    fmt, clippy, tests, doc tests, tidy, docs, chaos, mutants, sanitizer;
-                                      writes nothing but build products
+cargo xtask verify [--strict] [--deep]
+                                      fmt, tidy, clippy, tests, doc tests, docs, chaos; writes nothing but build
+                                      products. --strict fails if a test was skipped that this machine could run;
+                                      --deep adds all mutants, the sanitizer and ten times the chaos
 cargo xtask fix                       formats the code and renews what is generated
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
-cargo xtask mutants [--crate NAME] [MUTANT]...
-                                      plants defects in a crate; its tests must catch every one
+cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES
+                                      plants defects in a crate; its tests must catch every one. --within takes those
+                                      in files that changed since all were caught, then as many others as there is time
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
@@ -43,7 +47,7 @@ fn main() -> ExitCode {
         }
     };
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -51,11 +55,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &[String]) -> Result<()> {
+fn run(arguments: &[String]) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["bench", rest @ ..] = words.as_slice() {
+        return bench::run(root, rest);
+    }
     match words.as_slice() {
-        ["verify"] => verify::verify(root),
+        ["verify", flags @ ..] => verify::verify(root, flags),
         ["fix"] => verify::fix(root),
         ["codegen"] => codegen::run(root, false),
         ["codegen", "--check"] => codegen::run(root, true),
@@ -66,11 +73,11 @@ fn run(arguments: &[String]) -> Result<()> {
             println!("{}", sanitize::quietly(root)?);
             Ok(())
         }
-        ["bench", rest @ ..] => bench::run(root, rest),
         [] | ["--help" | "-h" | "help", ..] => {
             println!("{USAGE}");
             Ok(())
         }
         other => bail!("`{}` is not a command of xtask\n{USAGE}", other.join(" ")),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use self::list::{List, Mutant};
-use self::run::{Outcome, Suite};
+use self::run::{Suite, SuiteResult};
 
 mod copy;
 mod list;
+mod pass;
 mod plant;
 mod run;
 #[cfg(test)]
@@ -35,26 +36,62 @@ pub(crate) const LIST: &str = "mutants.toml";
 /// Mutants that are run at a time, unless the machine has more processors. Each is one thread of tests.
 const AT_A_TIME: usize = 2;
 
-/// How many mutants there were, all of them caught.
-#[derive(Debug, Default)]
-pub(crate) struct Caught(usize);
+/// How many mutants were run, all of them caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caught {
+    run: usize,
+    /// Of so many.
+    of: usize,
+    /// Of those in files that changed since all were caught, so many were not run for want of time.
+    changed_left: usize,
+}
 
 impl fmt::Display for Caught {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{0} of {0} caught", self.0)
+        write!(f, "{0} of {0} caught", self.run)?;
+        if self.run < self.of {
+            write!(f, "; {} not run for want of time", self.of - self.run)?;
+        }
+        match self.changed_left {
+            0 => Ok(()),
+            left => write!(f, ", {left} of them in files that changed"),
+        }
     }
 }
 
-/// Carries out the command: `[--crate NAME] [MUTANT]…`. With neither, all mutants of all crates.
+/// Which mutants are run.
+#[derive(Debug, Clone, Copy)]
+enum Choice<'a> {
+    All,
+    /// Those of these names; all of the crate if there is none.
+    Named(&'a [&'a str]),
+    /// As many as this time allows, the build included.
+    Within(Duration),
+}
+
+/// Carries out the command: `[--crate NAME] [MUTANT]…` or `--within MINUTES`. With none, all mutants of all crates.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
-    let (krate, names) = match arguments {
-        ["--crate", krate, names @ ..] => (Some(*krate), names),
-        names => (None, names),
+    let (krate, choice) = match arguments {
+        ["--within", minutes] => {
+            let time = minutes
+                .parse()
+                .ok()
+                .and_then(|minutes: f64| Duration::try_from_secs_f64(minutes * 60.0).ok());
+            let time = time.with_context(|| format!("--within {minutes}: must be minutes, such as 8"))?;
+            (None, Choice::Within(time))
+        }
+        ["--crate", krate, names @ ..] => (Some(*krate), Choice::Named(names)),
+        [] => (None, Choice::All),
+        names => (None, Choice::Named(names)),
     };
-    if let Some(flag) = names.iter().find(|name| name.starts_with('-')) {
-        bail!("`{flag}` is not a flag of mutants; use `cargo xtask mutants [--crate NAME] [MUTANT]...`");
+    if let Choice::Named(names) = choice
+        && let Some(flag) = names.iter().find(|name| name.starts_with('-'))
+    {
+        bail!(
+            "`{flag}` is not a flag of mutants; use `cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES`"
+        );
     }
-    let caught = check(root, krate, names, |line| println!("{line}"))?;
+    let caught = check(root, krate, choice, |line| println!("{line}"))?;
     println!("{:<24} ok {caught}", "mutants");
     Ok(())
 }
@@ -67,7 +104,7 @@ pub(crate) fn quietly(root: &Path) -> Result<Caught> {
         said.push_str(line);
         said.push('\n');
     };
-    check(root, None, &[], say).inspect_err(|_| {
+    check(root, None, Choice::All, say).inspect_err(|_| {
         eprint!("{}", said.lock().expect("nothing panics while it has the lock"));
     })
 }
@@ -89,7 +126,9 @@ pub(crate) fn misplaced<'a>(
     wrong
 }
 
-fn check(root: &Path, krate: Option<&str>, names: &[&str], say: impl Fn(&str) + Sync) -> Result<Caught> {
+fn check(root: &Path, krate: Option<&str>, choice: Choice<'_>, say: impl Fn(&str) + Sync) -> Result<Caught> {
+    let began = Instant::now();
+    let names = if let Choice::Named(names) = choice { names } else { &[] };
     let mut lists = Vec::new();
     for folder in folders(root, krate)? {
         let text = std::fs::read_to_string(root.join(&folder).join(LIST))
@@ -104,20 +143,33 @@ fn check(root: &Path, krate: Option<&str>, names: &[&str], say: impl Fn(&str) + 
     lists.retain(|list| list.mutants.iter().any(is_chosen));
 
     let copy = copy::copy(root, &lists)?;
-    let began = Instant::now();
     let suites = run::build(&copy, &lists)?;
     say(&format!("built in {:.1} s", began.elapsed().as_secs_f64()));
     let sound = sound(&suites, &say)?;
-    let chosen: Vec<_> =
+    let mut chosen: Vec<_> =
         list::mutants(&lists).enumerate().filter(|(_, (_, mutant))| is_chosen(mutant)).collect();
+    let (mut changed, mut end) = (0, None);
+    if let Choice::Within(time) = choice {
+        let since = pass::changed(root)?;
+        let is_changed = |list: &List, mutant: &Mutant| since.has(&mutant.path(list));
+        (chosen, changed) = pass::order(chosen, |(_, (list, mutant))| is_changed(list, mutant), since.turn);
+        end = Some(began + time);
+    }
+    let left = AtomicUsize::new(0);
+    let changed_left = AtomicUsize::new(0);
     let survivors = in_parallel(chosen.len(), |i| {
+        if end.is_some_and(|end| Instant::now() >= end) {
+            left.fetch_add(1, Ordering::Relaxed);
+            changed_left.fetch_add(usize::from(i < changed), Ordering::Relaxed);
+            return Ok(Vec::new());
+        }
         let (at, (list, mutant)) = chosen[i];
         let mut survived = Vec::new();
         for name in &mutant.suites {
             let key = (list.folder.clone(), name.clone());
             let outcome = suites[&key].run(Some(plant::number(at)), run::limit(sound[&key]))?;
             say(&row(mutant, &outcome));
-            if let Outcome::Passed(_) = outcome {
+            if let SuiteResult::Passed(_) = outcome {
                 survived.push(format!("{} ({} of {}): {}", mutant.name, name, list.folder, mutant.why));
             }
         }
@@ -127,7 +179,11 @@ fn check(root: &Path, krate: Option<&str>, names: &[&str], say: impl Fn(&str) + 
     if !survivors.is_empty() {
         bail!("{} of {} mutants survive: {}", survivors.len(), chosen.len(), survivors.join("; "));
     }
-    Ok(Caught(chosen.len()))
+    let left = left.into_inner();
+    if let Choice::All = choice {
+        pass::keep(root)?;
+    }
+    Ok(Caught { run: chosen.len() - left, of: chosen.len(), changed_left: changed_left.into_inner() })
 }
 
 /// Folders of the crates with a list, from the root.
@@ -159,7 +215,7 @@ fn sound(
         let (key, suite) = all[i];
         let (folder, name) = key;
         match suite.run(None, run::SOUND_MAX)? {
-            Outcome::Passed(time) => {
+            SuiteResult::Passed(time) => {
                 let seconds = time.as_secs_f64();
                 say(&format!("{folder}: suite {name} passes in {seconds:.1} s without a mutant"));
                 Ok((key.clone(), time))
@@ -195,10 +251,12 @@ fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
     })
 }
 
-fn row(mutant: &Mutant, outcome: &Outcome) -> String {
+fn row(mutant: &Mutant, outcome: &SuiteResult) -> String {
     let name = &mutant.name;
     match outcome {
-        Outcome::Passed(time) => format!("SURVIVED {name:<44} {:>5.1} s", time.as_secs_f64()),
-        Outcome::Caught { by, time } => format!("caught   {name:<44} {:>5.1} s  {by}", time.as_secs_f64()),
+        SuiteResult::Passed(time) => format!("SURVIVED {name:<44} {:>5.1} s", time.as_secs_f64()),
+        SuiteResult::Caught { by, time } => {
+            format!("caught   {name:<44} {:>5.1} s  {by}", time.as_secs_f64())
+        }
     }
 }

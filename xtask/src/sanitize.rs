@@ -43,7 +43,7 @@ pub(crate) fn quietly(root: &Path) -> Result<String> {
     // Not leaks: the scheduler of loom leaves stacks behind, and looking for them takes rights that containers withhold.
     // And it says that it is there: what is built without it must not pass for clean.
     tests.env("ASAN_OPTIONS", "detect_leaks=0:verbosity=1:log_path=stdout");
-    let said = shell::run_quietly(tests.current_dir(root))?;
+    let said = shell::run_quietly(tests.current_dir(root))?.out;
     passed(&said).map(|passed| format!("{passed} tests under AddressSanitizer"))
 }
 

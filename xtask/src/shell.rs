@@ -33,15 +33,24 @@ pub(crate) fn temp_dir(label: &str) -> Result<TempDir> {
     Ok(TempDir(path))
 }
 
-/// Runs a command without showing what it says, unless it fails. Returns what it wrote to its standard output.
-pub(crate) fn run_quietly(command: &mut Command) -> Result<String> {
+/// What a command wrote.
+pub(crate) struct Said {
+    /// To its standard output.
+    pub(crate) out: String,
+    /// To its standard error.
+    pub(crate) err: String,
+}
+
+/// Runs a command without showing what it says, unless it fails. Returns what it said.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<Said> {
     let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     if !output.status.success() {
         io::stderr().write_all(&output.stdout)?;
         io::stderr().write_all(&output.stderr)?;
         bail!("{}", output.status);
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Said { out: text(&output.stdout), err: text(&output.stderr) })
 }
 
 /// Where cargo puts what it builds.

@@ -11,12 +11,14 @@ use serde_json::Value;
 
 use crate::{mutants, shell, verify};
 
+mod exports;
+
 #[cfg(test)]
 mod tests;
 
 /// Which crates of ours a crate may depend on; dev-dependencies are free. `?` marks one that must be optional, behind
 /// the features `runtime` or `grpc`.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("antdt-core", &[]),
     ("antdt-proto", &["antdt-core"]),
     ("antdt-rt", &["antdt-core"]),
@@ -27,6 +29,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("antdt-collective", SERVICE),
     ("antdt-groups", &["antdt-core"]),
     ("antdt-model", &["antdt-core", "antdt-collective?"]),
+    ("antdt-checkpoint", &["antdt-core", "antdt-model", "antdt-shard"]),
     ("antdt-job", &["antdt-core", "antdt-agent", "antdt-monitor", "antdt-controller", "antdt-collective"]),
     (
         "antdt-sim",
@@ -55,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "antdt-agent",
             "antdt-collective",
             "antdt-model",
+            "antdt-checkpoint",
             "antdt-job",
             "antdt-sim?",
             "antdt-burn?",
@@ -126,6 +130,9 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         placed_mutants,
         no_unsafe,
         modes_named_at_home,
+        rooms,
+        seams,
+        exports::one_meaning,
         no_machine_paths,
     ];
     for rule in rules {
@@ -272,7 +279,7 @@ fn no_ignored_tests(tree: &Tree) -> Vec<String> {
     tree.sources()
         .filter(|(_, text)| text.contains(mark))
         .map(|(path, _)| {
-            format!("{path} ignores a test; make it run, or print \"skipped: ...\" where hardware is missing")
+            format!("{path} ignores a test; make it run, or print \"skipped: ...\" with what is missing")
         })
         .collect()
 }
@@ -342,7 +349,6 @@ fn no_unsafe(tree: &Tree) -> Vec<String> {
     violations
 }
 
-/// Nothing names a place on somebody's machine.
 /// A sync mode is named in its folder and its line of the registry; what others ask for are its capabilities. Tests and
 /// benchmarks choose modes as users do.
 fn modes_named_at_home(tree: &Tree) -> Vec<String> {
@@ -373,11 +379,141 @@ fn modes_named_at_home(tree: &Tree) -> Vec<String> {
     violations
 }
 
+/// What the table of rooms is called, and where it stands.
+const ROOMS: &str = "| What | Room: one file or folder | Registry | Line | Suite |";
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// The extension table says the truth: rooms, registries and suites exist, every line of a registry has its room, every room its line, and
+/// no registry is left out.
+fn rooms(tree: &Tree) -> Vec<String> {
+    let Some(text) = tree.text(ARCHITECTURE) else { return Vec::new() };
+    let mut violations = Vec::new();
+    let rows =
+        text.lines().skip_while(|line| *line != ROOMS).skip(2).take_while(|line| line.starts_with('|'));
+    let mut listed = 0;
+    for row in rows {
+        listed += 1;
+        let cells: Vec<&str> =
+            row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [what, room, registry, line, suite] = cells[..] else {
+            violations.push(format!("{ARCHITECTURE}: a row of the rooms has not five cells: {row}"));
+            continue;
+        };
+        violations.extend(room_of(tree, what, room, registry, line));
+        violations.extend(suite_of(tree, what, suite));
+    }
+    if listed == 0 {
+        violations.push(format!("{ARCHITECTURE} lacks the table of rooms: {ROOMS}"));
+    }
+    for (path, source) in tree.sources() {
+        let declares =
+            ["\npub static REGISTRY: ", "\npub const REGISTRY: "].iter().any(|d| source.contains(d));
+        if declares && path.starts_with("antdt") && !text.contains(&format!("`{path}`")) {
+            violations
+                .push(format!("{path} declares a registry that {ARCHITECTURE} does not name; add its row"));
+        }
+    }
+    violations
+}
+
+/// What the table of traits is called that a job has one implementation of.
+const SEAMS: &str = "| What | Trait | Suite |";
+
+/// That table: every trait is declared where it is said to be, and every suite exists.
+fn seams(tree: &Tree) -> Vec<String> {
+    let Some(text) = tree.text(ARCHITECTURE) else { return Vec::new() };
+    let rows: Vec<&str> = text
+        .lines()
+        .skip_while(|line| *line != SEAMS)
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let mut violations = Vec::new();
+    if rows.is_empty() {
+        violations.push(format!("{ARCHITECTURE} lacks the table of seams: {SEAMS}"));
+    }
+    for row in rows {
+        let words: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let [name, file, suite] = words[..] else {
+            violations.push(format!(
+                "{ARCHITECTURE}: a row of the seams has not a trait, a file and a suite: {row}"
+            ));
+            continue;
+        };
+        if !tree.text(file).is_some_and(|text| text.contains(&format!("pub trait {name}"))) {
+            violations.push(format!("{ARCHITECTURE}: {file} declares no trait {name}"));
+        }
+        violations.extend(suite_of(tree, name, suite));
+    }
+    violations
+}
+
+/// Whether the suite that a row names exists.
+fn suite_of(tree: &Tree, what: &str, suite: &str) -> Option<String> {
+    let suite = suite.rsplit("::").next().unwrap_or_default();
+    let declared = [format!("fn {suite}("), format!("fn {suite}<"), format!("macro_rules! {suite} ")];
+    let exists = tree.sources().any(|(_, source)| declared.iter().any(|d| source.contains(d)));
+    (!exists).then(|| format!("{ARCHITECTURE}: the suite {suite} of {what} does not exist"))
+}
+
+/// One row: the lines of `registry` and the files of `room` belong together.
+fn room_of(tree: &Tree, what: &str, room: &str, registry: &str, line: &str) -> Vec<String> {
+    let Some(source) = tree.text(registry) else {
+        return vec![format!("{ARCHITECTURE}: the registry {registry} of {what} does not exist")];
+    };
+    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let begin = code.find("const SHIPPED: ").or_else(|| code.find("pub const REGISTRY: "));
+    let Some(block) = begin.and_then(|at| code[at..].split("];").next()) else {
+        return vec![format!("{registry} has no table that ends in `];`")];
+    };
+    let mark = line.trim_start_matches("NAME::");
+    if !block.contains(mark) {
+        return vec![format!("{ARCHITECTURE}: the table of {registry} has no line like {line}")];
+    }
+    // A line names the module, or the type that is declared in it.
+    let words = |text: &str| {
+        let word =
+            |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))
+            .filter_map(|path| path.split_once("::").map(|(first, _)| first.to_owned()))
+            .filter(|first| word(first))
+            .collect::<Vec<String>>()
+    };
+    let inside: Vec<&(String, String)> = tree.sources().filter(|(path, _)| path.starts_with(room)).collect();
+    let file_of = |word: &str| {
+        inside.iter().any(|(path, text)| {
+            let place = &path[room.len()..];
+            place == format!("{word}.rs")
+                || place == format!("{word}/mod.rs")
+                || text.contains(&format!("pub struct {word}"))
+        })
+    };
+    let named = words(block);
+    let foreign = ["Entry", "Box", "Arc", "Ok", "Vec", "Format"];
+    let mut violations: Vec<String> = named
+        .iter()
+        .filter(|word| !foreign.contains(&word.as_str()) && !file_of(word))
+        .map(|word| format!("{registry} names {word}, which has no file in {room}"))
+        .collect();
+    let declares =
+        ["pub const NAME: &'static str", ": Entry = Entry {", ": Model = Model {", "impl Columns for "];
+    for (path, text) in inside.iter().filter(|(path, _)| path != registry && !path.contains("/tests")) {
+        let is_room = text.lines().any(|line| declares.iter().any(|d| line.contains(d)));
+        let place = path[room.len()..].split(['/', '.']).next().unwrap_or_default();
+        let known = named.iter().any(|word| word == place || text.contains(&format!("pub struct {word}")));
+        if is_room && !known {
+            violations.push(format!("{path} is a room of {what} without a line in {registry}"));
+        }
+    }
+    violations
+}
+
 /// Whether a text names a mode as a word of its own.
 fn names_mode(text: &str, name: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == name)
 }
 
+/// No file names a path of the machine that it was written on.
 fn no_machine_paths(tree: &Tree) -> Vec<String> {
     // Written in pieces, so that this file does not break its own rule.
     const PLACES: [&str; 4] =

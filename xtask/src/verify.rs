@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{codegen, mutants, sanitize, shell, sim, tidy};
+use crate::{codegen, mutants, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
-pub(crate) const PURE: [&str; 10] = [
+pub(crate) const PURE: [&str; 11] = [
     "antdt-core",
     "antdt-shard",
     "antdt-monitor",
@@ -19,15 +19,28 @@ pub(crate) const PURE: [&str; 10] = [
     "antdt-collective",
     "antdt-groups",
     "antdt-model",
+    "antdt-checkpoint",
     "antdt-job",
     "antdt-sim",
 ];
 
 /// Everything is checked with the command line built in, and what is optional and needs no hardware.
-const FEATURES: [&str; 2] = ["--features", "antdt/cli,antdt-shard/object-store"];
+const FEATURES: [&str; 2] =
+    ["--features", "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote"];
 
-/// Runs every check; stops at the first that fails. Writes nothing but build products.
-pub(crate) fn verify(root: &Path) -> Result<()> {
+/// The clients of object stores; each brings TLS.
+const REMOTE: [(&str, &str); 2] = [
+    ("antdt-data", "remote-aws,remote-gcp,remote-azure,remote-http"),
+    ("antdt-checkpoint", "object-store-aws,object-store-gcp,object-store-azure"),
+];
+
+/// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also the commit at which
+/// all mutants were caught.
+pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
+    if let Some(flag) = flags.iter().find(|flag| !["--strict", "--deep"].contains(flag)) {
+        bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep]`");
+    }
+    let (strict, deep) = (flags.contains(&"--strict"), flags.contains(&"--deep"));
     let began = Instant::now();
     cargo(root, "fmt", &["fmt", "--all", "--check"], &[])?;
     step("generated code", "cargo xtask codegen", || codegen::run(root, true))?;
@@ -39,12 +52,25 @@ pub(crate) fn verify(root: &Path) -> Result<()> {
         let pure = ["clippy", "-p", name, "--no-default-features", "--", "-D", "warnings"];
         cargo(root, &format!("pure {name}"), &pure, &[])?;
     }
+    // What reads URLs is tested over a store in memory; that the stores themselves build is checked here.
+    for (name, stores) in REMOTE {
+        let remote = ["check", "-p", name, "--features", stores];
+        cargo(root, &format!("{name} stores"), &remote, &[])?;
+    }
     // Built in a step of its own, so that the next one shows what the tests themselves take.
     let nextest =
         Command::new("cargo").args(["nextest", "--version"]).output().is_ok_and(|o| o.status.success());
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--lib", "--bins", "--tests"] };
+    // A test that was skipped says so in what it prints.
+    let shown: &[&str] = if nextest { &["--success-output", "final"] } else { &["--", "--show-output"] };
     cargo(root, "build tests", &[runner, &["--workspace", "--no-run"], &FEATURES].concat(), &[])?;
-    cargo(root, "tests", &[runner, &["--workspace"], &FEATURES].concat(), &[])?;
+    let tests = [runner, &["--workspace"], &FEATURES, shown].concat();
+    let mut skipped = Vec::new();
+    step_says("tests", &format!("cargo {}", tests.join(" ")), || {
+        let said = shell::run_quietly(Command::new("cargo").args(&tests).current_dir(root))?;
+        skipped = skipped::find(&(said.out + &said.err));
+        Ok(skipped::list(&skipped))
+    })?;
     cargo(root, "doc tests", &[&["test", "--doc", "--workspace"], &FEATURES[..]].concat(), &[])?;
     // With the examples come the features of what only tests need. Without these, most of what others wrote, which clippy
     // has checked with them, would be checked again.
@@ -52,9 +78,17 @@ pub(crate) fn verify(root: &Path) -> Result<()> {
         [&["doc", "--workspace", "--no-deps", "--lib", "--bins", "--examples"], &FEATURES[..]].concat();
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
-    step_says("chaos", chaos, || Ok(format!("  {}", sim::quietly(root, &FEATURES)?)))?;
-    step_says("sanitizer", "cargo xtask sanitize", || Ok(format!("  {}", sanitize::quietly(root)?)))?;
-    step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
+    step_says("chaos", chaos, || Ok(format!("  {}", sim::quietly(root, &FEATURES, deep)?)))?;
+    if deep {
+        step_says("sanitizer", "cargo xtask sanitize", || Ok(format!("  {}", sanitize::quietly(root)?)))?;
+        step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
+    }
+    let could = skipped.iter().filter(|skipped| skipped.could_run).count();
+    if strict && could > 0 {
+        bail!(
+            "tests were skipped for {could} reasons that could be seen to on this machine; they are listed above"
+        );
+    }
     println!("verified in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
 }

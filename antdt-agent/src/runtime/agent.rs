@@ -6,16 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use antdt_core::{
-    Holder, Joined, MembershipVersion, NodeInfo, Plan, Readiness, Retry, Seed, Standing, StepCommit,
+    CheckpointId, Holder, Joined, MembershipVersion, Metrics, NodeInfo, Plan, Readiness, Retry, RollbackId,
+    Seed, Stall, Standing, StepCommit, Work,
 };
+use antdt_proto::convert::metric;
 use antdt_proto::v1;
 use antdt_proto::v1::control_client::ControlClient;
 use antdt_proto::{Bearer, JobChannel, Token};
 use antdt_rt::{CancellationToken, JobClock, backoff};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
+
+/// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
+const SIGTERM_CODE: i32 = 128 + 15;
 
 /// How an agent reaches its master, and what it says of its node.
 #[derive(Debug, Clone)]
@@ -28,10 +35,8 @@ pub struct AgentConfig {
     pub token: Token,
     /// The node.
     pub info: NodeInfo,
-    /// Where peers reach this node's data plane; empty if it has none.
+    /// Address of this node's data plane; empty if it has none.
     pub data_address: String,
-    /// Whether the node can do nothing before it knows the addresses of the servers.
-    pub awaits_servers: bool,
     /// Limit of one call that the master answers at once.
     pub call_timeout: Duration,
     /// How long the master may be away before this process gives up.
@@ -45,7 +50,7 @@ pub enum AgentError {
     /// The master could not be reached for too long.
     #[error("the master at {master} cannot be reached: {why}")]
     MasterLost {
-        /// Its address.
+        /// Address of the master.
         master: String,
         /// The last failure.
         why: String,
@@ -69,27 +74,107 @@ pub enum AgentError {
     Refused {
         /// The call.
         call: &'static str,
-        /// Its words.
+        /// Text of the refusal.
         why: String,
     },
     /// This process could not be set up.
     #[error("the agent cannot start: {why}")]
     Start {
-        /// Why not.
+        /// Reason, in words.
         why: String,
     },
+}
+
+/// What a worker says of the copies of the model that it took, or that servers took for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copies {
+    /// Steps of the optimizer behind them.
+    pub steps: u64,
+    /// Samples behind them.
+    pub samples: u64,
+    /// Shape of the model, as JSON.
+    pub layout: String,
+    /// The optimizer with its settings.
+    pub optimizer: String,
+}
+
+/// A part of a checkpoint that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenPart {
+    /// Name of the file.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its checksum.
+    pub crc32c: u32,
+}
+
+fn written_request(
+    holder: Holder,
+    checkpoint: CheckpointId,
+    part: Result<WrittenPart, String>,
+) -> v1::WrittenRequest {
+    let (holder, checkpoint) = (Some(holder.into()), checkpoint.0);
+    match part {
+        Ok(WrittenPart { name, bytes, crc32c }) => {
+            v1::WrittenRequest { holder, checkpoint, part: name, bytes, crc32c, failed: String::new() }
+        }
+        Err(failed) => v1::WrittenRequest { holder, checkpoint, failed, ..Default::default() },
+    }
 }
 
 struct Shared {
     session: Mutex<AgentSession>,
     holder: Holder,
     clock: JobClock,
+    /// The next heartbeat is due at once.
+    nudge: Notify,
 }
 
 impl Shared {
     fn session(&self) -> MutexGuard<'_, AgentSession> {
         // The session is valid after every method; a panic elsewhere cannot leave it half changed.
         self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Through which the training thread says what it is at. Cheap to clone.
+#[derive(Clone)]
+pub struct Pulse(Arc<Shared>);
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pulse").field(&self.0.holder).finish()
+    }
+}
+
+impl Pulse {
+    /// The thread begins this work, and is at it until the guard is dropped.
+    pub fn begin(&self, work: Work) -> AtWork<'_> {
+        let at_work = AtWork { pulse: self, work };
+        at_work.gets_on();
+        at_work
+    }
+}
+
+/// The training thread is at work, and waits for nobody.
+#[derive(Debug)]
+pub struct AtWork<'a> {
+    pulse: &'a Pulse,
+    work: Work,
+}
+
+impl AtWork<'_> {
+    /// The thread got on: it does not hang.
+    pub fn gets_on(&self) {
+        let shared = &self.pulse.0;
+        shared.session().activity.works(shared.clock.now(), self.work);
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.pulse.0.session().activity.waits();
     }
 }
 
@@ -142,8 +227,12 @@ impl Agent {
         let channel = Bearer::new(&config.token).over(channel);
         let clock = JobClock::start();
         let session = AgentSession::new(clock.now(), config.master_timeout);
-        let session = if config.awaits_servers { session.awaiting_servers() } else { session };
-        let shared = Arc::new(Shared { session: Mutex::new(session), holder: config.info.holder, clock });
+        let shared = Arc::new(Shared {
+            session: Mutex::new(session),
+            holder: config.info.holder,
+            clock,
+            nudge: Notify::new(),
+        });
         let agent = Self {
             client: ControlClient::new(channel.clone()),
             channel,
@@ -168,11 +257,7 @@ impl Agent {
             let request = request.clone();
             async move { client.register(request).await }
         })?;
-        let first = BeatReply {
-            plan: reply.plan.map(Plan::from),
-            servers: reply.servers.into(),
-            ..BeatReply::default()
-        };
+        let first = BeatReply { plan: reply.plan.map(Plan::from), ..BeatReply::default() };
         agent.session().beat_answered(agent.shared.clock.now(), first);
         let every = Duration::from_nanos(reply.heartbeat_ns).max(Duration::from_millis(10));
         agent.runtime.spawn(heartbeats(
@@ -201,6 +286,34 @@ impl Agent {
         self.shared.session()
     }
 
+    /// Through which the training thread says what it is at.
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Arc::clone(&self.shared))
+    }
+
+    /// From now on SIGTERM does not end this process at once: the master is told that the platform wants it to leave, and has
+    /// it hand its work over first. The process ends on it once the job is over, and with a second one.
+    pub fn heed_sigterm(&self) {
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn(async move {
+            let mut told = match signal(SignalKind::terminate()) {
+                Ok(told) => told,
+                Err(error) => {
+                    tracing::warn!(%error, "SIGTERM cannot be caught; it ends this process at once");
+                    return;
+                }
+            };
+            told.recv().await;
+            shared.session().preempted = true;
+            shared.nudge.notify_one();
+            tokio::select! {
+                _ = told.recv() => {}
+                () = over(&shared) => {}
+            }
+            std::process::exit(SIGTERM_CODE);
+        });
+    }
+
     /// The connection to the master, for other clients of it.
     pub fn channel(&self) -> JobChannel {
         self.channel.clone()
@@ -224,29 +337,125 @@ impl Agent {
         Joined::try_from(reply).map_err(|e| AgentError::Refused { call: "join", why: e.to_string() })
     }
 
-    /// Says that the push of `step` is on all servers, and waits until the step is committed.
+    /// Says that the push of `step` is on all servers, and waits until the step is committed. `None` if a rollback of the job has
+    /// undone it: the worker joins again.
     ///
     /// # Errors
     /// If the session ends first.
-    pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<StepCommit, AgentError> {
+    pub fn ready(&self, step: u64, readiness: &Readiness) -> Result<Option<StepCommit>, AgentError> {
         let request = v1::ReadyRequest::new(self.holder(), step, readiness);
         let reply = self.call("ready", Duration::MAX, |mut client| {
             let request = request.clone();
             async move {
                 let reply = client.ready(request).await?;
                 // The answer to an earlier call that was given up on its way is not this one's.
-                let mine = reply.get_ref().step == step;
+                let mine = reply.get_ref().asked == step;
                 if mine { Ok(reply) } else { Err(tonic::Status::aborted("the commit of another step")) }
             }
         })?;
-        StepCommit::try_from(reply).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
+        if reply.undone {
+            return Ok(None);
+        }
+        let commit = StepCommit::try_from(reply);
+        commit.map(Some).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
     }
 
-    /// Leaves the job in order. Returns whether this node should evaluate the model.
+    /// Stands still for a checkpoint. Returns whether this worker takes the copies; if not, it goes on.
+    ///
+    /// # Errors
+    /// If the session ends first.
+    pub fn rest(&self, checkpoint: CheckpointId) -> Result<bool, AgentError> {
+        let request = v1::RestRequest { holder: Some(self.holder().into()), checkpoint: checkpoint.0 };
+        let reply = self.call("rest", Duration::MAX, |mut client| async move {
+            let reply = client.rest(request).await?;
+            // The answer to an earlier call that was given up on its way is not this one's.
+            let mine = reply.get_ref().checkpoint == checkpoint.0;
+            if mine { Ok(reply) } else { Err(tonic::Status::aborted("the word for another checkpoint")) }
+        })?;
+        Ok(reply.keep)
+    }
+
+    /// Says that copies of the model exist, or why not; the master cuts the ledger before it answers. Returns whether it could.
+    ///
+    /// # Errors
+    /// If the session ends first.
+    pub fn cut(&self, checkpoint: CheckpointId, copies: &Result<Copies, String>) -> Result<bool, AgentError> {
+        let (holder, checkpoint) = (Some(self.holder().into()), checkpoint.0);
+        let request = match copies {
+            Ok(Copies { steps, samples, layout, optimizer }) => v1::CutRequest {
+                holder,
+                checkpoint,
+                steps: *steps,
+                samples: *samples,
+                layout: layout.clone(),
+                optimizer: optimizer.clone(),
+                failed: String::new(),
+            },
+            Err(why) => v1::CutRequest { holder, checkpoint, failed: why.clone(), ..Default::default() },
+        };
+        let reply = self.call("cut", Duration::MAX, |mut client| {
+            let request = request.clone();
+            async move { client.cut(request).await }
+        })?;
+        Ok(reply.taken)
+    }
+
+    /// Writes a part of a checkpoint beside the training and tells the master what came of it.
+    pub fn write_beside(
+        &self,
+        checkpoint: CheckpointId,
+        write: impl FnOnce() -> Result<WrittenPart, String> + Send + 'static,
+    ) {
+        let (client, holder, limit) = (self.client.clone(), self.holder(), self.config.call_timeout);
+        let written = self.runtime.spawn_blocking(write);
+        self.runtime.spawn(async move {
+            let request = written_request(holder, checkpoint, written.await.unwrap_or_else(|e| Err(e.to_string())));
+            let mut delays = backoff(
+                Duration::from_millis(20),
+                Duration::from_secs(1),
+                limit,
+                Seed(u64::from(holder.node.index)),
+            );
+            // A master that hears nothing gives the checkpoint up.
+            while let Err(status) = client.clone().written(request.clone()).await {
+                match (retry_of(status.code()), delays.next()) {
+                    (Retry::Now | Retry::Later, Some(delay)) => tokio::time::sleep(delay).await,
+                    _ => {
+                        tracing::warn!(%holder, %checkpoint, %status, "the master could not be told of a part");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Tells the master what came of a part of a checkpoint.
     ///
     /// # Errors
     /// If the master cannot be told.
-    pub fn leave(&self, end_of_data: bool, can_evaluate: bool) -> Result<bool, AgentError> {
+    pub fn written(
+        &self,
+        checkpoint: CheckpointId,
+        part: Result<WrittenPart, String>,
+    ) -> Result<(), AgentError> {
+        let request = written_request(self.holder(), checkpoint, part);
+        self.call("written", self.config.call_timeout, |mut client| {
+            let request = request.clone();
+            async move { client.written(request).await }
+        })?;
+        Ok(())
+    }
+
+    /// Leaves the job in order. Returns whether this node should evaluate the model, and which checkpoint it should take
+    /// before.
+    ///
+    /// # Errors
+    /// If the master cannot be told.
+    pub fn leave(
+        &self,
+        end_of_data: bool,
+        can_evaluate: bool,
+    ) -> Result<(bool, Option<CheckpointId>), AgentError> {
         self.flush();
         let holder = Some(self.holder().into());
         let request = v1::LeaveRequest { holder, end_of_data, can_evaluate };
@@ -256,17 +465,19 @@ impl Agent {
                 self.config.call_timeout,
                 |mut client| async move { client.leave(request).await },
             )?;
-        Ok(reply.evaluate)
+        Ok((reply.evaluate, (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint))))
     }
 
-    /// Says what the evaluation found; `None` where there was nothing to find.
+    /// Says what the evaluation found on `samples` samples.
     ///
     /// # Errors
     /// If the master cannot be told.
-    pub fn evaluated(&self, samples: u64, loss: Option<f64>, auc: Option<f64>) -> Result<(), AgentError> {
-        let request = v1::EvaluatedRequest { holder: Some(self.holder().into()), samples, loss, auc };
-        self.call("evaluated", self.config.call_timeout, |mut client| async move {
-            client.evaluated(request).await
+    pub fn evaluated(&self, samples: u64, metrics: &Metrics) -> Result<(), AgentError> {
+        let metrics = metric::from_core(metrics);
+        let request = v1::EvaluatedRequest { holder: Some(self.holder().into()), samples, metrics };
+        self.call("evaluated", self.config.call_timeout, |mut client| {
+            let request = request.clone();
+            async move { client.evaluated(request).await }
         })?;
         Ok(())
     }
@@ -274,8 +485,13 @@ impl Agent {
     /// Sends what was reported since the last heartbeat. A failure is not one of the caller's concerns.
     fn flush(&self) {
         let beat = self.session().beat();
-        let sent =
-            self.runtime.block_on(send(self.client.clone(), self.holder(), &beat, self.config.call_timeout));
+        let sent = self.runtime.block_on(send(
+            self.client.clone(),
+            self.holder(),
+            &beat,
+            Unusual::default(),
+            self.config.call_timeout,
+        ));
         match sent {
             Ok(reply) => self.session().beat_answered(self.shared.clock.now(), reply),
             Err(_) => self.session().beat_failed(self.shared.clock.now(), beat),
@@ -376,10 +592,18 @@ const fn retry_of(code: Code) -> Retry {
     }
 }
 
+/// What a heartbeat says now and then.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unusual {
+    stall: Option<Stall>,
+    preempted: bool,
+}
+
 async fn send(
     mut client: ControlClient<JobChannel>,
     holder: Holder,
     beat: &Beat,
+    unusual: Unusual,
     limit: Duration,
 ) -> Result<BeatReply, tonic::Status> {
     let request = v1::HeartbeatRequest {
@@ -388,6 +612,8 @@ async fn send(
         plan_ready: beat.plan_ready.0,
         plan_applied: beat.plan_applied.0.0,
         plan_applied_at: beat.plan_applied.1,
+        stall: unusual.stall.map(Into::into),
+        preempted: unusual.preempted,
     };
     let reply = tokio::time::timeout(limit, client.heartbeat(request))
         .await
@@ -399,11 +625,19 @@ async fn send(
         drain: reply.drain,
         reform: reply.reform,
         fenced: reply.fenced,
-        servers: reply.servers.into(),
         lost,
         finished: reply.finished,
         broken_group: (reply.broken_group != 0).then_some(MembershipVersion(reply.broken_group)),
+        checkpoint: (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint)),
+        rollback: RollbackId(reply.rollback),
     })
+}
+
+/// Waits until the process has nothing to do any more.
+async fn over(shared: &Shared) {
+    while matches!(shared.session().state(), SessionState::Running | SessionState::Draining) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn heartbeats(
@@ -419,11 +653,16 @@ async fn heartbeats(
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep_until(due) => {}
+            () = shared.nudge.notified() => {}
         }
         // From the moment when it was sent, so that a late one is not made up for.
-        due = tokio::time::Instant::now() + shared.session().pause(every);
-        let beat = shared.session().beat();
-        let outcome = send(client.clone(), shared.holder, &beat, limit).await;
+        due = tokio::time::Instant::now() + every;
+        let (beat, unusual) = {
+            let mut session = shared.session();
+            let stall = session.activity.stall(shared.clock.now());
+            (session.beat(), Unusual { stall, preempted: session.preempted })
+        };
+        let outcome = send(client.clone(), shared.holder, &beat, unusual, limit).await;
         let now = shared.clock.now();
         let mut broken = None;
         let state = {

@@ -9,4 +9,4 @@
 pub mod agent;
 
 #[cfg(feature = "grpc")]
-pub use agent::{Agent, AgentConfig, AgentError};
+pub use agent::{Agent, AgentConfig, AgentError, AtWork, Copies, Pulse, WrittenPart};

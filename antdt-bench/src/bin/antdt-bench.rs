@@ -1,40 +1,42 @@
-//! Runs one benchmark, prints its table, writes it, and fails if a target was missed.
+//! Runs one benchmark, stores and prints its rows, and says by its exit code what became of them.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use antdt_bench::arguments::{Arguments, list};
-use antdt_bench::{Entry, Settings, collective, entry};
+use antdt_bench::arguments::{Arguments, Name, list};
+use antdt_bench::entry::State;
+use antdt_bench::{Entry, Environment, Rows, Settings, collective, entry};
 use anyhow::{Context, Result};
 
 /// As in the `antdt` command.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Nothing failed, but something could not be measured or compared.
+const INCOMPLETE: u8 = 3;
+
 fn main() -> ExitCode {
     let arguments = Arguments::checked(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    match run(arguments) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(arguments).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
-/// Whether every target was met.
-fn run(arguments: Arguments) -> Result<bool> {
+fn run(arguments: Arguments) -> Result<ExitCode> {
     if let Some(control) = arguments.control {
         collective::rank(control, arguments.rank)?;
-        return Ok(true);
+        return Ok(ExitCode::SUCCESS);
     }
     if arguments.list {
         print!("{}", list());
-        return Ok(true);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.name == Name::Collective && !arguments.peer.is_empty() {
+        collective::enter_network()?;
     }
     let name = arguments.name.to_string();
     let report_dir = arguments.report_dir.unwrap_or_else(|| Path::new("target/bench").join(&name));
@@ -44,43 +46,81 @@ fn run(arguments: Arguments) -> Result<bool> {
         antdt: arguments.antdt,
         antdt_bench: std::env::current_exe().context("cannot find this program")?,
         peers: arguments.peer,
+        peer_limit: Duration::from_secs(arguments.peer_limit),
         only: arguments.only,
         quick: arguments.quick,
         report_dir: report_dir.clone(),
     };
-    let entries = arguments.name.bench()(&settings)?;
-    let table = entry::table(&entries);
+    let environment = Environment::here(&name, arguments.quick);
+    println!("{environment}");
+    let mut rows = Rows::create(&report_dir.join("rows.jsonl"), &environment)?;
+    let measured = arguments.name.bench()(&settings, &mut rows);
+    // What was measured is shown, whatever became of the rest.
+    let table = entry::table(rows.entries());
     println!("\n{table}");
-    write_report(&report_dir.join("bench.md"), &name, arguments.quick, &table)?;
+    measured?;
+    let entries = rows.finish()?;
+    write_report(&report_dir.join("bench.md"), &environment, &table)?;
     let json = format!("{}\n", serde_json::to_string_pretty(&entries)?);
     for file in arguments.json.iter().chain([&report_dir.join("bench.json")]) {
         fs::write(file, &json).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let missed: Vec<&Entry> = entries.iter().filter(|entry| !entry.ok).collect();
     println!(
         "{} of {} targets met in {:.0} s; reports in {}",
-        entries.iter().filter(|entry| entry.ok && entry.target.is_some()).count(),
+        entries.iter().filter(|entry| entry.state == State::Ok && entry.target.is_some()).count(),
         entries.iter().filter(|entry| entry.target.is_some()).count(),
         began.elapsed().as_secs_f64(),
         report_dir.display()
     );
-    for entry in &missed {
-        let target = entry.target.as_deref().unwrap_or_default();
-        eprintln!("missed: {} = {:.3} {}, target {target}", entry.name, entry.value, entry.unit);
+    Ok(ExitCode::from(judged(&entries, arguments.allow_missing)))
+}
+
+/// Says what is wrong with the rows; the exit code.
+fn judged(entries: &[Entry], allow_missing: bool) -> u8 {
+    for entry in entries.iter().filter(|entry| entry.state != State::Ok) {
+        let said = [
+            entry.value.map(|value| format!("{value:.3} {}", entry.unit)),
+            entry.target.as_ref().map(|target| format!("target {target}")),
+            entry.peer.clone(),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        eprintln!("{}: {}: {}", entry.state, entry.name, said.join(", "));
     }
-    Ok(missed.is_empty())
+    if entries.iter().any(|entry| entry.state == State::Failed) {
+        return 1;
+    }
+    let excused = |state| allow_missing && state == State::NotCompared;
+    let incomplete = |entry: &Entry| entry.state.is_incomplete() && !excused(entry.state);
+    if entries.iter().any(incomplete) { INCOMPLETE } else { 0 }
 }
 
 /// The table with what is needed to judge it.
-fn write_report(file: &Path, name: &str, quick: bool, table: &str) -> Result<()> {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let mode = if quick { "quick" } else { "full" };
+fn write_report(file: &Path, environment: &Environment, table: &str) -> Result<()> {
+    let Environment { benchmark, mode, .. } = environment;
     let text = format!(
-        "# Benchmark `{name}`, {mode}\n\nantdt {}, {} {}, {cores} cores. Every run's own report lies in the folder of \
-         its name.\n\n```\n{table}```\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
+        "# Benchmark `{benchmark}`, {mode}\n\n{environment} Every run's own report lies in the folder of its name.\n\n\
+         ```\n{table}```\n",
     );
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_a_missed_target_from_a_missing_comparison() {
+        let met = || Entry::shown("met", 1.0, "s").at_most(2.0);
+        let missed = Entry::shown("missed", 3.0, "s").at_most(2.0);
+        let missing = || Entry::without("gloo", State::NotCompared, "install python3-torch");
+        let stalled = Entry::without("Open MPI", State::Stalled, "no answer");
+        let overloaded = missed.clone().unless_overloaded(Some(0.9), 0.5);
+        let unresolved = Entry::shown("cost", 2.0, "%").interval_at_most([1.0, 7.0], 5.0);
+        assert_eq!(judged(&[met(), unresolved], false), 0);
+        assert_eq!(judged(&[met(), missing()], false), 3);
+        assert_eq!(judged(&[met(), missing()], true), 0);
+        assert_eq!(judged(&[missing(), stalled], true), 3);
+        assert_eq!(judged(&[met(), overloaded], false), 3);
+        assert_eq!(judged(&[missing(), missed], false), 1);
+    }
 }

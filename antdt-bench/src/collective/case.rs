@@ -4,8 +4,10 @@ use std::fmt;
 
 use super::order::{Buffer, Medium};
 use super::series::{Column, Series};
+use super::terms::Terms;
 use crate::Entry;
 use crate::arguments::Peer;
+use crate::entry::State;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -19,6 +21,11 @@ pub(super) const SIZES: [usize; 11] =
 const SHORT: usize = 4 * KIB;
 /// Where time on the cores is compared.
 const CPU_AT: usize = 64 * MIB;
+
+/// Peers as users have them.
+const GLOO: Column = Column::Gloo(Terms::Installed);
+const OPENMPI_TCP: Column = Column::Openmpi(Medium::Tcp, Terms::Installed);
+const OPENMPI_SHM: Column = Column::Openmpi(Medium::Shm, Terms::Installed);
 
 /// Over what ours reduces, and whose buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,12 +67,22 @@ impl Path {
         format!("{self}, {world} ranks")
     }
 
-    /// Who reduces the same, and what the machine allows.
+    /// Peers that reduce the same bytes, and the bounds of the machine.
     pub(super) fn columns(self, world: u32, bytes: usize) -> Vec<Column> {
-        let mut columns = vec![Column::Ours(self), Column::Gloo, Column::Openmpi(self.medium)];
+        let mut columns = vec![Column::Ours(self)];
+        columns.extend([Column::Gloo(Terms::Installed), Column::Openmpi(self.medium, Terms::Installed)]);
+        // Latency is that of a socket with nothing in its way, whatever its control.
+        if self.medium == Medium::Tcp && bytes > SHORT {
+            columns.extend([Column::Gloo(Terms::Ours), Column::Openmpi(self.medium, Terms::Ours)]);
+        }
         match self.medium {
             Medium::Tcp if world == 2 && bytes > SHORT => columns.extend([Column::Duplex, self.bare()]),
-            Medium::Shm if bytes >= 16 * MIB => columns.extend([Column::Floor, Column::Copies]),
+            Medium::Shm if bytes >= 16 * MIB => {
+                columns.push(Column::Floor);
+                if self.buffer == Buffer::Heap {
+                    columns.push(Column::Copies);
+                }
+            }
             _ => {}
         }
         if self.medium == Medium::Tcp && bytes == CPU_AT {
@@ -151,48 +168,42 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
     match (path.medium, path.buffer) {
         // The targets are for buffers from anywhere, as the peers' are.
         (Medium::Tcp, Buffer::Own) => {}
-        (Medium::Tcp, Buffer::Heap) if bytes <= SHORT => compare(Column::Openmpi(Medium::Tcp), 1.0),
+        (Medium::Tcp, Buffer::Heap) if bytes <= SHORT => compare(OPENMPI_TCP, 1.0),
         (Medium::Tcp, Buffer::Heap) => {
-            compare(Column::Gloo, 1.2);
-            compare(Column::Openmpi(Medium::Tcp), 1.2);
+            for terms in [Terms::Installed, Terms::Ours] {
+                compare(Column::Gloo(terms), 1.2);
+                compare(Column::Openmpi(Medium::Tcp, terms), 1.2);
+            }
             compare(Column::Duplex, 0.85);
         }
         (Medium::Shm, _) if bytes <= SHORT => {
-            compare(Column::Openmpi(Medium::Shm), 0.5);
-            compare(Column::Gloo, 10.0);
+            compare(OPENMPI_SHM, 0.5);
+            compare(GLOO, 10.0);
         }
-        (Medium::Shm, _) if bytes < 16 * MIB => compare(Column::Openmpi(Medium::Shm), 1.2),
+        (Medium::Shm, _) if bytes < 16 * MIB => compare(OPENMPI_SHM, 1.2),
         (Medium::Shm, Buffer::Own) => {
-            compare(Column::Openmpi(Medium::Shm), 3.0);
-            compare(Column::Gloo, 5.0);
+            compare(OPENMPI_SHM, 3.0);
+            compare(GLOO, 5.0);
             compare(Column::Floor, 1.0 / 1.5);
         }
-        (Medium::Shm, Buffer::Heap) => compare(Column::Openmpi(Medium::Shm), 1.5),
+        (Medium::Shm, Buffer::Heap) => compare(OPENMPI_SHM, 1.5),
     }
-    if path.medium == Medium::Shm {
-        let copies = of(Column::Copies).map(Series::median);
-        let floor = of(Column::Floor).map(Series::median);
-        let (least, name) = match path.buffer {
-            // What it would be if ranks wrote into each other's memory.
-            Buffer::Own => (copies, "copies of the buffers alone"),
-            // A heap buffer is copied out for the others to read, and that copy, or one of the result, is the way back.
-            Buffer::Heap => (
-                floor.zip(copies).map(|(floor, copies)| floor + copies),
-                "memory floor and copies of the buffers",
-            ),
-        };
-        if let Some(least) = least {
-            let most = of(Column::Openmpi(Medium::Shm)).map(|peer| peer.median() / least);
-            let most =
-                most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
-            entries.push(
-                Entry::shown(format!("{title}: {name} / ours"), least / ours.median(), "x")
-                    .beside(format!("{} {unit}{most}", digits(least * units))),
-            );
-        }
+    // Of a caller's own buffer, the copies come on top.
+    let passes =
+        of(Column::Floor).zip(of(Column::Copies)).map(|(floor, copies)| floor.median() + copies.median());
+    if let Some(least) = passes.filter(|_| path.buffer == Buffer::Heap && path.medium == Medium::Shm) {
+        let most = of(OPENMPI_SHM).map(|peer| peer.median() / least);
+        let most =
+            most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
+        let name = format!("{title}: {} and {} / ours", Column::Floor, Column::Copies);
+        entries.push(
+            Entry::shown(name, least / ours.median(), "x")
+                .beside(format!("{} {unit}{most}", digits(least * units))),
+        );
     }
     if let Some(bare) = of(path.bare()).filter(|_| path.medium == Medium::Tcp) {
-        let most = of(Column::Openmpi(path.medium)).map(|peer| peer.median() / bare.median());
+        let most =
+            of(Column::Openmpi(path.medium, Terms::Installed)).map(|peer| peer.median() / bare.median());
         let most =
             most.map_or(String::new(), |most| format!(", {} times faster than Open MPI", digits(most)));
         let ratio = bare.median() / ours.median();
@@ -206,7 +217,7 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
         let cpu = ours.cpu_median() / gib;
         entries.push(Entry::shown(format!("{title}: time on the cores a GiB"), cpu, "s"));
         if let Some(least) = of(Column::Frugal).filter(|_| path.medium == Medium::Tcp) {
-            let share = of(Column::Gloo).map(|gloo| least.cpu_median() / gloo.cpu_median());
+            let share = of(GLOO).map(|gloo| least.cpu_median() / gloo.cpu_median());
             let share = share.map_or(String::new(), |share| format!(", {} of gloo's", digits(share)));
             let per_gib = digits(least.cpu_median() / gib);
             entries.push(
@@ -218,7 +229,7 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
                 .beside(format!("{per_gib} s a GiB{share}")),
             );
         }
-        if let Some(gloo) = of(Column::Gloo) {
+        if let Some(gloo) = of(GLOO) {
             let theirs = gloo.cpu_median() / gib;
             entries.push(
                 Entry::shown(format!("{title}: time on the cores, ours / {}", Peer::Gloo), cpu / theirs, "x")
@@ -228,6 +239,15 @@ pub(super) fn entries(path: Path, world: u32, bytes: usize, series: &[Series], s
         }
     }
     entries
+}
+
+/// Rows of the peers of one path and one size that stalled or died, each with what is known of it.
+pub(super) fn stalled(path: Path, world: u32, bytes: usize, lost: &[(Column, String)]) -> Vec<Entry> {
+    let columns = path.columns(world, bytes);
+    let lost = lost.iter().filter(|(column, _)| columns.contains(column));
+    let title = format!("{}, {}", path.title(world), size(bytes));
+    lost.map(|(column, why)| Entry::without(format!("{title}: {column} / ours"), State::Stalled, why))
+        .collect()
 }
 
 /// Three digits that count.
@@ -254,18 +274,32 @@ mod tests {
     fn a_peer_that_takes_longer_is_a_ratio_above_one() {
         let all = [
             series(Column::Ours(TCP), 0.040, 0.05),
-            series(Column::Gloo, 0.050, 0.10),
-            series(Column::Openmpi(Medium::Tcp), 0.044, 0.08),
+            series(GLOO, 0.050, 0.10),
+            series(OPENMPI_TCP, 0.044, 0.08),
+            series(Column::Gloo(Terms::Ours), 0.048, 0.10),
             series(Column::Duplex, 0.030, 0.0),
         ];
         let rows = entries(TCP, 2, 64 * MIB, &all, 1.0);
         let row = |end: &str| rows.iter().find(|row| row.name.ends_with(end)).unwrap();
         assert_eq!(rows[0].name, "tcp, 2 ranks, 64 MiB (1 rounds)");
-        assert!((rows[0].value - 40.0).abs() < 1e-9);
-        assert!(row("gloo / ours").ok && (row("gloo / ours").value - 1.25).abs() < 1e-9);
-        assert!(!row("Open MPI / ours").ok, "1.1 is not 1.2");
-        assert!(!row("ceiling / ours").ok, "three quarters of what loopback carries");
-        assert!(row("ours / gloo").ok && (row("ours / gloo").value - 0.5).abs() < 1e-9);
+        let value = |end: &str| row(end).value.unwrap();
+        assert!((rows[0].value.unwrap() - 40.0).abs() < 1e-9);
+        assert!(row("gloo / ours").state == State::Ok && (value("gloo / ours") - 1.25).abs() < 1e-9);
+        assert!((value("gloo under reno / ours") - 1.2).abs() < 1e-9);
+        assert_eq!(row("Open MPI / ours").state, State::Failed, "1.1 is not 1.2");
+        assert_eq!(row("ceiling / ours").state, State::Failed, "three quarters of what loopback carries");
+        assert!(row("ours / gloo").state == State::Ok && (value("ours / gloo") - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_peer_that_stalled_has_a_row_where_it_belongs_and_no_other() {
+        let lost = [(OPENMPI_TCP, "no answer within 60s".to_owned())];
+        let rows = stalled(TCP, 4, 256 * MIB, &lost);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].name, "tcp, 4 ranks, 256 MiB: Open MPI / ours");
+        assert_eq!((rows[0].state, rows[0].value), (State::Stalled, None));
+        let shm = Path { medium: Medium::Shm, buffer: Buffer::Heap };
+        assert!(stalled(shm, 4, 256 * MIB, &lost).is_empty());
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! The processes of one system that reduce together, and how they are told what to do.
 //!
 //! Each has a connection to here and sleeps in a read of it while others are measured. It ends when the connection
-//! does, so that none outlives this process, however this one ends.
+//! does, so that none outlives this process, however this one ends. A process that does not is killed with its process group,
+//! so that what it has started ends too.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use serde::de::DeserializeOwned;
 
 use super::order::{self, Done, Hello, Medium};
 
 /// What may pass until all ranks of a system have reported.
 const START: Duration = Duration::from_secs(60);
-/// What an order may take: twice the longest, and as long as the ranks themselves wait for each other.
-const ORDER: Duration = Duration::from_secs(60);
 /// What may pass until processes without orders have ended by themselves.
 const END: Duration = Duration::from_secs(5);
 
@@ -30,6 +30,8 @@ pub struct Crew {
     name: String,
     children: Vec<Child>,
     ranks: Vec<Rank>,
+    /// What an order may take.
+    limit: Duration,
     log: PathBuf,
 }
 
@@ -61,13 +63,16 @@ impl Crew {
     /// # Errors
     /// If one doesn't start or they don't find each other.
     pub fn ours(program: &Path, medium: Medium, world: u32, folder: &Path) -> Result<Self> {
+        /// Twice the longest, and as long as the ranks themselves wait for each other.
+        const LIMIT: Duration = Duration::from_secs(60);
         let control = Control::new()?;
         let commands = (0..world).map(|rank| {
             let mut command = Command::new(program);
             command.args(["--control", &control.address.to_string(), "--rank", &rank.to_string()]);
             command
         });
-        let mut crew = Self::start(format!("antdt {medium} {world}"), commands, &control, world, folder)?;
+        let mut crew =
+            Self::start(format!("antdt {medium} {world}"), commands, &control, (world, LIMIT), folder)?;
         let addresses: Vec<&str> =
             crew.ranks.iter().filter_map(|rank| rank.hello.address.as_deref()).collect();
         let meet = format!("meet {medium} {}", addresses.join(" "));
@@ -75,19 +80,20 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Starts processes and waits until `world` ranks have reported. What they print goes to a file in `folder`.
+    /// Starts processes, each with a process group of its own, and waits until `world` ranks have reported. An order may take
+    /// them `limit`. What they print goes to a file in `folder`.
     pub(super) fn start(
         name: String,
         commands: impl IntoIterator<Item = Command>,
         control: &Control,
-        world: u32,
+        (world, limit): (u32, Duration),
         folder: &Path,
     ) -> Result<Self> {
         let log = folder.join(format!("{}.log", name.replace(' ', "-")));
         let out = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let mut crew = Self { name, children: Vec::new(), ranks: Vec::new(), log };
+        let mut crew = Self { name, children: Vec::new(), ranks: Vec::new(), limit, log };
         for mut command in commands {
-            command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
+            command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?).process_group(0);
             let child =
                 command.spawn().with_context(|| format!("{}: cannot start {command:?}", crew.name))?;
             crew.children.push(child);
@@ -123,22 +129,20 @@ impl Crew {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(START))?;
-        stream.set_write_timeout(Some(ORDER))?;
+        stream.set_write_timeout(Some(self.limit))?;
         let mut connection = BufReader::new(stream);
         let mut line = String::new();
         connection.read_line(&mut line).with_context(|| format!("{}: a rank says nothing", self.name))?;
         let hello = order::parse(&line)
             .with_context(|| format!("{}: a rank has not started{}", self.name, self.said()))?;
-        connection.get_ref().set_read_timeout(Some(ORDER))?;
+        connection.get_ref().set_read_timeout(Some(self.limit))?;
         self.ranks.push(Rank { hello, connection });
         Ok(())
     }
 
-    fn all_alive(&mut self) -> Result<()> {
-        for child in &mut self.children {
-            if let Some(status) = child.try_wait()? {
-                bail!("{}: a process ended at its start, {status}{}", self.name, self.said());
-            }
+    fn all_alive(&self) -> Result<()> {
+        if self.children.iter().any(has_ended) {
+            bail!("{}: a process ended at its start{}", self.name, self.said());
         }
         Ok(())
     }
@@ -177,7 +181,7 @@ impl Crew {
             Ok(0) => bail!("the process has ended{}", self.said()),
             Ok(_) => order::parse(&line),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                bail!("no answer within {} s{}", ORDER.as_secs(), self.said())
+                bail!("no answer within {:?}{}", self.limit, self.said())
             }
             Err(e) => Err(e).context("its connection broke"),
         }
@@ -209,6 +213,12 @@ impl Crew {
     }
 }
 
+/// Whether a process has ended. Its number stays taken until it is waited for, and that of its process group with it.
+fn has_ended(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(None))
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
         for rank in &self.ranks {
@@ -218,20 +228,21 @@ impl Drop for Crew {
         let began = Instant::now();
         let mut running = true;
         while running && began.elapsed() < END {
-            running = self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(None)));
+            running = !self.children.iter().all(has_ended);
             if running {
                 thread::sleep(Duration::from_millis(2));
             }
         }
         if running {
-            // Ranks first: what started them, if it was not us, then ends by itself.
+            // Ranks first, some of which have process groups of their own: what started them then ends by itself.
             for pid in self.ranks.iter().filter_map(|rank| Pid::from_raw(rank.hello.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
-            for child in &mut self.children {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
+        }
+        for child in &mut self.children {
+            // Also what a process that has ended left behind.
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+            let _ = child.wait();
         }
     }
 }

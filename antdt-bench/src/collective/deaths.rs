@@ -1,4 +1,4 @@
-//! How soon everybody knows that somebody is gone.
+//! Time from the death of a rank until every other rank knows of it.
 
 use std::thread;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use rustix::time::ClockId;
 
+use super::OTHERS_MAX;
 use super::crew::Crew;
 use super::order::{Done, Failed};
-use crate::Entry;
-use crate::meter::{clock_time, quantile};
+use crate::meter::{Others, clock_time, quantile};
+use crate::{Entry, Rows};
 
 /// Bytes that are being reduced when it happens.
 const BYTES: usize = 4 << 20;
@@ -24,8 +25,9 @@ pub(super) fn deaths(
     title: &str,
     deaths: u32,
     slack: f64,
-    entries: &mut Vec<Entry>,
+    rows: &mut Rows,
 ) -> Result<()> {
+    let watched = Others::watch();
     let (mut took, mut misnamed) = (Vec::new(), 0_u32);
     for death in 0..deaths {
         let mut crew = start()?;
@@ -44,12 +46,13 @@ pub(super) fn deaths(
     let survivors = took.len();
     let mut ms = |share: f64| quantile(&mut took, share).as_secs_f64() * 1e3;
     let (half, most) = (ms(0.5), ms(1.0));
-    entries.push(
+    rows.push(
         Entry::shown(format!("{title}: death to error, p99 of {survivors} survivors"), ms(0.99), "ms")
             .at_most(TARGET_MS * slack)
-            .beside(format!("median {half:.1} ms, longest {most:.1} ms")),
+            .beside(format!("median {half:.1} ms, longest {most:.1} ms"))
+            .unless_overloaded(watched.share(), OTHERS_MAX),
     );
-    entries.push(
+    rows.push(
         Entry::shown(format!("{title}: survivors that blame another"), f64::from(misnamed), "ranks")
             .at_most(0.0),
     );

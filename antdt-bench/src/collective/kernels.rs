@@ -5,9 +5,10 @@ use std::hint::black_box;
 use antdt_collective::{Element, ReduceOp, kernel};
 use half::{bf16, f16};
 
+use super::OTHERS_MAX;
 use super::bounds::{at_once, cores};
-use crate::Entry;
-use crate::meter::median;
+use crate::meter::{Others, median};
+use crate::{Entry, Rows};
 
 /// Bytes of an operand: far beyond the last cache, on every core at once.
 const BYTES: usize = 64 << 20;
@@ -58,7 +59,7 @@ impl Operands {
 }
 
 /// Every type's kernel against the plain loop, in turns; all cores at work.
-pub(super) fn kernels(rounds: usize, slack: f64, entries: &mut Vec<Entry>) {
+pub(super) fn kernels(rounds: usize, slack: f64, rows: &mut Rows) {
     type Work = fn(&mut Operands) -> f64;
     let types: [(&str, Work); 7] = [
         ("f32", Operands::kernel::<f32>),
@@ -69,6 +70,7 @@ pub(super) fn kernels(rounds: usize, slack: f64, entries: &mut Vec<Entry>) {
         ("i64", Operands::kernel::<i64>),
         ("u8", Operands::kernel::<u8>),
     ];
+    let watched = Others::watch();
     let mut operands = Operands::new();
     let mut times = vec![Vec::new(); types.len() + 1];
     for round in 0..rounds {
@@ -79,21 +81,23 @@ pub(super) fn kernels(rounds: usize, slack: f64, entries: &mut Vec<Entry>) {
         }
     }
     let copies = median((0..rounds).map(|_| operands.copy()));
+    let others = watched.share();
     let rate = |time: f64| BYTES as f64 / time / 1e9;
     let medians: Vec<f64> = times.into_iter().map(median).collect();
     let plain = medians[types.len()];
     let cores = operands.0.len();
     let title = |what: &str| format!("memory, {cores} cores at once: {what}");
-    entries.push(Entry::shown(title("memcpy, a core"), rate(copies), "GB/s"));
-    entries.push(
+    rows.push(Entry::shown(title("memcpy, a core"), rate(copies), "GB/s"));
+    rows.push(
         Entry::shown(title("a[i] += b[i] of f32, a core"), rate(plain), "GB/s")
             .beside(format!("{:.1} GB/s moved by a core", MOVED * rate(plain))),
     );
     for ((name, _), time) in types.iter().zip(medians) {
-        entries.push(
+        rows.push(
             Entry::shown(format!("kernel: sum of {name}, {} MiB", BYTES >> 20), 100.0 * plain / time, "%")
                 .at_least(SHARE / slack)
-                .beside(format!("{:.1} GB/s of one operand, plain loop {:.1}", rate(time), rate(plain))),
+                .beside(format!("{:.1} GB/s of one operand, plain loop {:.1}", rate(time), rate(plain)))
+                .unless_overloaded(others, OTHERS_MAX),
         );
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::crew::Crew;
 use super::order::{Buffer, Medium, Prepared};
-use crate::Entry;
+use crate::{Entry, Rows};
 
 /// Bytes of the buffer.
 const BYTES: u64 = 64 << 20;
@@ -18,7 +18,7 @@ pub(super) fn added(
     start: impl Fn(Medium, u32) -> Result<Crew>,
     title: &str,
     (medium, buffer, world): (Medium, Buffer, u32),
-    entries: &mut Vec<Entry>,
+    rows: &mut Rows,
 ) -> Result<()> {
     let mut crew = start(medium, world)?;
     let shared_before = shared_memory()?;
@@ -28,7 +28,7 @@ pub(super) fn added(
     let shared = shared_memory()?.saturating_sub(shared_before) as f64 / f64::from(world) - own as f64;
     let private = ranks.iter().map(private).max().unwrap_or(0);
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    entries.push(
+    rows.push(
         Entry::shown(format!("{title}: memory added by a first call"), mib(private as f64 + shared), "MiB")
             .at_most(mib((BYTES + EXTRA) as f64))
             .beside(format!("{:.1} MiB of it shared", mib(shared))),

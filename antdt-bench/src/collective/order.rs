@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What carries the bytes.
+/// Medium that carries the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Medium {
     /// Sockets over loopback.
@@ -28,7 +28,7 @@ impl fmt::Display for Medium {
     }
 }
 
-/// Who made the buffer that is reduced in place.
+/// Owner of the buffer that is reduced in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Buffer {
     /// The caller, on its heap.
@@ -49,9 +49,9 @@ impl fmt::Display for Buffer {
 /// The first line of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Which one it is.
+    /// Rank of the process.
     pub rank: u32,
-    /// Its process.
+    /// Process id.
     pub pid: i32,
     /// Where its peers reach it; ours only.
     pub address: Option<String>,
@@ -90,7 +90,7 @@ pub struct Failed {
     pub at_ns: u64,
     /// The rank that it blames.
     pub culprit: Option<u32>,
-    /// What it said.
+    /// Text that the process printed.
     pub text: String,
 }
 

@@ -12,8 +12,8 @@ use antdt_collective::{
 use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
 use anyhow::{Context, Result, anyhow};
 
-use crate::Entry;
 use crate::meter::median;
+use crate::{Entry, Rows};
 
 /// 48 MiB of gradients, whose reduction takes about half as long as the backward pass.
 const LAYERS: usize = 24;
@@ -42,16 +42,16 @@ struct Step {
 }
 
 /// A line for each place where the backward pass can run.
-pub(super) fn overlap(steps: usize, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn overlap(steps: usize, rows: &mut Rows) -> Result<()> {
     for (place, backward) in [("elsewhere", Backward::Elsewhere), ("on the same cores", Backward::Here)] {
         let Step { backward, reduction, both } = measure(steps, backward)?;
         let hidden = (backward + reduction - both) / reduction;
         let title = format!("{OVERLAP}: hidden behind a backward pass {place}");
         let [backward, reduction, both] = [backward, reduction, both].map(|seconds| seconds * 1e3);
-        entries
-            .push(Entry::shown(title, 100.0 * hidden, "%").beside(format!(
-                "backward {backward:.1} ms, reduction {reduction:.1} ms, both {both:.1} ms"
-            )));
+        rows.push(
+            Entry::shown(title, 100.0 * hidden, "%")
+                .beside(format!("backward {backward:.1} ms, reduction {reduction:.1} ms, both {both:.1} ms")),
+        );
     }
     Ok(())
 }

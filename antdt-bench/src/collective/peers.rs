@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,6 +18,16 @@ const GLOO: &str = include_str!("gloo.py");
 const OPENMPI: &str = include_str!("openmpi.c");
 /// What finding out whether a peer is there may take. PyTorch needs seconds to be imported.
 const LOOK: Duration = Duration::from_secs(60);
+/// Not another layer that chooses its own transports, and ranks that share a core hand it over.
+const OPENMPI_FLAGS: [&str; 7] =
+    ["--oversubscribe", "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "1"];
+
+const fn openmpi_btl(medium: Medium) -> &'static [&'static str] {
+    match medium {
+        Medium::Tcp => &["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"],
+        Medium::Shm => &["--mca", "btl", "self,vader"],
+    }
+}
 
 /// A peer that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,11 +38,15 @@ pub enum Installed {
         python: PathBuf,
         /// The script.
         script: PathBuf,
+        /// Of PyTorch and Python.
+        version: String,
     },
     /// The program of a rank.
     Openmpi {
         /// Built by `mpicc`.
         program: PathBuf,
+        /// As `mpirun` says it.
+        version: String,
     },
 }
 
@@ -44,27 +59,28 @@ impl Installed {
         match peer {
             Peer::Gloo => {
                 let script = written(folder, "gloo.py", GLOO)?;
-                let python = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
-                    let asks = "import torch.distributed as d; raise SystemExit(not d.is_available())";
-                    succeeds(Command::new(python).args(["-c", asks])).is_ok()
+                let found = ["python3", "/usr/bin/python3"].into_iter().find_map(|python| {
+                    let asks = "import platform, torch, torch.distributed as d; d.is_available() or exit(1); \
+                                print('PyTorch', torch.__version__, 'in Python', platform.python_version())";
+                    Some((python.into(), says(Command::new(python).args(["-c", asks])).ok()?))
                 });
-                let python =
-                    python.context("no python3 imports torch.distributed; install python3-torch")?.into();
-                Ok(Self::Gloo { python, script })
+                let (python, version) =
+                    found.context("no python3 imports torch.distributed; install python3-torch")?;
+                Ok(Self::Gloo { python, script, version })
             }
             Peer::Openmpi => {
                 let source = written(folder, "openmpi.c", OPENMPI)?;
                 let program = folder.join("openmpi-rank");
-                succeeds(Command::new("mpirun").arg("--version")).context("install openmpi-bin")?;
+                let version = says(Command::new("mpirun").arg("--version")).context("install openmpi-bin")?;
                 let arguments = ["-O2".as_ref(), "-o".as_ref(), program.as_os_str(), source.as_os_str()];
-                let built = succeeds(Command::new("mpicc").args::<_, &OsStr>(arguments));
+                let built = says(Command::new("mpicc").args::<_, &OsStr>(arguments));
                 built.context("install libopenmpi-dev and a C compiler")?;
-                Ok(Self::Openmpi { program: fs::canonicalize(&program)? })
+                Ok(Self::Openmpi { program: fs::canonicalize(&program)?, version })
             }
         }
     }
 
-    /// Which peer it is.
+    /// Returns the peer.
     pub const fn peer(&self) -> Peer {
         match self {
             Self::Gloo { .. } => Peer::Gloo,
@@ -72,15 +88,25 @@ impl Installed {
         }
     }
 
-    /// Starts its ranks. `medium` is for those that can choose.
+    /// Its version, and how it is run over a medium.
+    pub fn about(&self, medium: Medium) -> String {
+        match self {
+            Self::Gloo { version, .. } => format!("{version}, one thread a rank, GLOO_SOCKET_IFNAME=lo"),
+            Self::Openmpi { version, .. } => {
+                format!("{version}, {} {}", OPENMPI_FLAGS.join(" "), openmpi_btl(medium).join(" "))
+            }
+        }
+    }
+
+    /// Starts its ranks, which may take `limit` for an order. `medium` is for those that can choose.
     ///
     /// # Errors
     /// If they don't start.
-    pub fn start(&self, medium: Medium, world: u32, folder: &Path) -> Result<Crew> {
+    pub fn start(&self, medium: Medium, (world, limit): (u32, Duration), folder: &Path) -> Result<Crew> {
         let control = Control::new()?;
         let (host, port) = (control.address.ip().to_string(), control.address.port().to_string());
         match self {
-            Self::Gloo { python, script } => {
+            Self::Gloo { python, script, .. } => {
                 // They find each other by a file that must not exist before.
                 let store = tempfile::Builder::new().prefix("gloo-").tempdir()?;
                 let commands = (0..world).map(|rank| {
@@ -89,22 +115,17 @@ impl Installed {
                     command.arg(store.path().join("store"));
                     command
                 });
-                Crew::start(format!("gloo {world}"), commands, &control, world, folder)
+                Crew::start(format!("gloo {world}"), commands, &control, (world, limit), folder)
             }
-            Self::Openmpi { program } => {
+            Self::Openmpi { program, .. } => {
                 let mut command = Command::new("mpirun");
-                command.args(["-np", &world.to_string(), "--oversubscribe"]);
+                command.args(["-np", &world.to_string()]);
                 if rustix::process::geteuid().is_root() {
                     command.arg("--allow-run-as-root");
                 }
-                // Not another layer that chooses its own transports.
-                command.args(["--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "1"]);
-                command.args(match medium {
-                    Medium::Tcp => &["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"][..],
-                    Medium::Shm => &["--mca", "btl", "self,vader"],
-                });
+                command.args(OPENMPI_FLAGS).args(openmpi_btl(medium));
                 command.arg(program).args([&host, &port]);
-                Crew::start(format!("Open MPI {medium} {world}"), [command], &control, world, folder)
+                Crew::start(format!("Open MPI {medium} {world}"), [command], &control, (world, limit), folder)
             }
         }
     }
@@ -116,12 +137,18 @@ fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn succeeds(command: &mut Command) -> Result<()> {
+/// The first line that a program prints, if it succeeds.
+fn says(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let status = run::wait(child.with_context(|| format!("cannot start {name}"))?, LOOK)?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = child.with_context(|| format!("cannot start {name}"))?;
+    let out = child.stdout.take();
+    let status = run::wait(child, LOOK)?;
     if !status.success() {
         bail!("{name}: {status}");
     }
-    Ok(())
+    let mut text = String::new();
+    // It has ended, and what it printed is shorter than a pipe.
+    out.map_or(Ok(0), |out| out.take(4096).read_to_string(&mut text))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use antdt_collective::{
-    AbortHandle, Buffer, CollectiveError, Communicator, CommunicatorConfig, Group, JobToken, Listener,
-    Member, MixedTransport, ReduceOp, ScheduledCommunicator, TcpTransport, Transport,
+    AbortHandle, CollectiveError, Communicator, CommunicatorBuffer, CommunicatorConfig, Group, JobToken,
+    Listener, Member, MixedTransport, ReduceOp, ScheduledCommunicator, TcpTransport, Transport,
 };
 use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
 use anyhow::{Context, Result, bail, ensure};
@@ -22,7 +22,7 @@ const HEALTHY: usize = 3;
 /// Values differ from element to element and from rank to rank; their sums are exact.
 const PERIOD: usize = 251;
 
-/// Reports to `control` and does what it is told, until there is nobody left to tell it.
+/// Reports to `control` and carries out its orders, until it closes the connection.
 ///
 /// # Errors
 /// If it can't reach `control` or its peers.
@@ -55,7 +55,7 @@ pub fn run(control: SocketAddr, rank: u32) -> Result<()> {
 }
 
 /// Keeps this rank on a core of its own where there are enough, as `mpirun` does: ranks that all wake at one order would
-/// often be put on the core of whoever woke them.
+/// often be put on the core of the process that woke them.
 fn bind(rank: u32, world: u32) -> Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None).context("cannot ask for the cores")?;
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
@@ -141,7 +141,7 @@ struct Plan {
 struct Reducer<T> {
     communicator: ScheduledCommunicator<T>,
     heap: Vec<f32>,
-    own: Option<Buffer<f32>>,
+    own: Option<CommunicatorBuffer<f32>>,
 }
 
 impl<T: Transport> Reducer<T> {

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use super::case::Path;
 use super::order::Medium;
+use super::terms::Terms;
 use crate::arguments::Peer;
 use crate::meter::{median, quantile};
 
-/// Who takes turns at reducing.
+/// Systems that take turns at reducing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Column {
     /// Ours.
     Ours(Path),
     /// gloo has only TCP; inside a host it is what PyTorch users get.
-    Gloo,
+    Gloo(Terms),
     /// Open MPI over the same medium.
-    Openmpi(Medium),
+    Openmpi(Medium, Terms),
     /// What two ranks must send each other over loopback, and nothing else.
     Duplex,
     /// The same, and the sums.
@@ -25,9 +26,9 @@ pub(super) enum Column {
     Kept,
     /// The same, in the way that takes the cores the least time.
     Frugal,
-    /// The least passes over memory of ranks that read each other's: one that reduces, one that copies.
+    /// The pass over memory that ours make, where ranks share it: one that reduces, to all ranks at once.
     Floor,
-    /// Every rank's bytes copied once.
+    /// The copies that ours make besides of a buffer that is the caller's.
     Copies,
 }
 
@@ -35,14 +36,14 @@ impl fmt::Display for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours(path) => write!(f, "ours over {path}"),
-            Self::Gloo => Peer::Gloo.fmt(f),
-            Self::Openmpi(_) => Peer::Openmpi.fmt(f),
+            Self::Gloo(terms) => write!(f, "{}{terms}", Peer::Gloo),
+            Self::Openmpi(_, terms) => write!(f, "{}{terms}", Peer::Openmpi),
             Self::Duplex => f.write_str("duplex ceiling"),
             Self::Bare => f.write_str("bare all-reduce"),
             Self::Kept => f.write_str("bare all-reduce with a way back"),
             Self::Frugal => f.write_str("least time on the cores"),
             Self::Floor => f.write_str("memory floor"),
-            Self::Copies => f.write_str("copies of the buffers"),
+            Self::Copies => f.write_str("copies of a caller's buffers"),
         }
     }
 }

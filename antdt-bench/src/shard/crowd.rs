@@ -14,7 +14,7 @@ use super::host::Host;
 use super::meter::{in_this_process, quantile};
 use super::puller::Puller;
 use super::{NAME, Scale, spec};
-use crate::Entry;
+use crate::{Entry, Rows};
 
 const HOLDERS: u32 = 10_000;
 /// Connections that they share: ten thousand would measure the system's, and a job has a few for each machine.
@@ -25,7 +25,7 @@ const TRAINING_S: f64 = 2.0;
 const WARM_UP_S: f64 = 3.0;
 
 /// Their calls per second and how long those took.
-pub(super) fn crowd(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn crowd(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<()> {
     let host = Host::new()?;
     // 10,000 holders: 10⁹ shards are far from the end of an epoch for each of them.
     let spec = spec(1_000_000_000);
@@ -37,7 +37,7 @@ pub(super) fn crowd(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) -> R
     let rate = times.len() as f64 / scale.crowd.as_secs_f64();
     let [p50, p99, worst] = [0.5, 0.99, 1.0].map(|share| quantile(&mut times, share).as_secs_f64() * 1e3);
     let cores = took.cpu.as_secs_f64() / took.wall.as_secs_f64();
-    entries.push(
+    rows.push(
         Entry::shown("10,000 holders at their natural rate, p99", p99, "ms")
             .at_most(scale.ceiling(20.0))
             .beside(format!("p50 {p50:.3} ms, longest {worst:.1} ms; {rate:.0} calls/s, {cores:.2} cores")),

@@ -34,7 +34,7 @@ impl Host {
         self.serve_watched(spec, store, ())
     }
 
-    /// The same, and somebody sees all that the ledger is told and does.
+    /// The same, with a watcher that sees every event, answer and effect of the ledger.
     pub(super) fn serve_watched<S: LedgerStore>(
         &self,
         spec: DatasetSpec,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::meter::{least, median, on_this_thread, peak_growth};
 use super::{SHARD_LEN, Scale, spec};
-use crate::Entry;
+use crate::{Entry, Rows};
 
 const HOLDERS: u32 = 16;
 /// From a job of minutes to one of years.
@@ -65,18 +65,18 @@ impl Running {
 }
 
 /// What an epoch of 10⁸ shards takes to open. Before anything else in the process, for the sake of the memory.
-pub(super) fn opening(entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn opening(rows: &mut Rows) -> Result<()> {
     let ((running, took), bytes) = peak_growth(|| on_this_thread(|| Running::new(LARGEST)))?;
     running?.run(u64::from(HOLDERS))?;
-    entries.push(Entry::shown("epoch of 10^8 shards, opened", ms(took.cpu), "ms").at_most(10.0));
-    entries.push(
+    rows.push(Entry::shown("epoch of 10^8 shards, opened", ms(took.cpu), "ms").at_most(10.0));
+    rows.push(
         Entry::shown("epoch of 10^8 shards, memory at its peak", bytes as f64 / MIB, "MiB").at_most(64.0),
     );
     Ok(())
 }
 
 /// Transitions per second, and how they depend on the size of the data set.
-pub(super) fn transitions(scale: &Scale, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn transitions(scale: &Scale, rows: &mut Rows) -> Result<()> {
     let mut ledgers = Vec::new();
     for shards in SIZES {
         ledgers.push((shards, Running::new(shards)?, Vec::new()));
@@ -96,16 +96,16 @@ pub(super) fn transitions(scale: &Scale, entries: &mut Vec<Entry>) -> Result<()>
         let name = format!("ledger of {shards} shards, one core: fetches and acks");
         // A call is two transitions: a shard that is done, and one that is leased.
         let entry = Entry::shown(name, 2e-6 / cost, "M/s").beside(format!("{:.0} ns a call", cost * 1e9));
-        entries.push(if *shards == LARGEST { entry.at_least(scale.floor(5.0)) } else { entry });
+        rows.push(if *shards == LARGEST { entry.at_least(scale.floor(5.0)) } else { entry });
     }
     let most = costs.iter().map(|(_, cost)| *cost).fold(0.0, f64::max);
     let ratio = most / least(costs.iter().map(|(_, cost)| *cost));
-    entries.push(Entry::shown("ledger, dearest over cheapest size", ratio, "x").at_most(1.5));
+    rows.push(Entry::shown("ledger, dearest over cheapest size", ratio, "x").at_most(1.5));
     Ok(())
 }
 
 /// What a snapshot of a ledger full of holes costs the task that owns it, and what it costs others.
-pub(super) fn snapshots(scale: &Scale, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn snapshots(scale: &Scale, rows: &mut Rows) -> Result<()> {
     let spec = DatasetSpec { epochs: Epochs::Infinite, ..spec(LARGEST) };
     let mut recovery = Recovery::new(spec.clone())?;
     for record in [
@@ -139,13 +139,13 @@ pub(super) fn snapshots(scale: &Scale, entries: &mut Vec<Entry>) -> Result<()> {
     }
     let pause = median(pauses.iter().map(|took| ms(took.cpu)));
     let wall = median(pauses.iter().map(|took| ms(took.wall)));
-    entries.push(
+    rows.push(
         Entry::shown(format!("snapshot, {holes}: pause"), pause, "ms")
             .at_most(50.0)
             .beside(format!("{wall:.3} ms on the wall")),
     );
     let worst = calls.into_iter().max().unwrap_or_default();
-    entries.push(Entry::shown("snapshot: dearest call right after it", ms(worst), "ms"));
+    rows.push(Entry::shown("snapshot: dearest call right after it", ms(worst), "ms"));
     let snapshot = kept.context("a benchmark has rounds")?;
     let (bytes, took) = on_this_thread(|| snapshot.to_bytes());
     let size = format!(
@@ -153,12 +153,12 @@ pub(super) fn snapshots(scale: &Scale, entries: &mut Vec<Entry>) -> Result<()> {
         bytes.len() as f64 / MIB,
         bytes.len() as f64 / scale.holes as f64
     );
-    entries.push(Entry::shown("snapshot: its bytes, off the pause", ms(took.cpu), "ms").beside(size));
+    rows.push(Entry::shown("snapshot: its bytes, off the pause", ms(took.cpu), "ms").beside(size));
     let (read, took) = on_this_thread(|| LedgerSnapshot::from_bytes(&bytes, &spec));
     if read? != snapshot {
         bail!("a snapshot is not what its bytes say");
     }
-    entries.push(Entry::shown("snapshot: read again", ms(took.cpu), "ms"));
+    rows.push(Entry::shown("snapshot: read again", ms(took.cpu), "ms"));
     Ok(())
 }
 

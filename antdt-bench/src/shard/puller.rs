@@ -68,7 +68,7 @@ impl Round {
     }
 }
 
-/// Lets everybody pull as fast as it can for `length`.
+/// Lets every puller pull at full speed for `length`.
 pub(super) fn round<S>(runtime: &Runtime, pullers: &mut Vec<Puller<S>>, length: Duration) -> Result<Round>
 where
     S: ShardSource + 'static,

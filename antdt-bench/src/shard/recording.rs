@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use antdt_core::trace::Header;
+use antdt_core::trace::TraceHeader;
 use antdt_rt::{Packing, TraceWriter};
 use antdt_shard::NullStore;
 use antdt_shard::runtime::{ClientOptions, ShardClient};
@@ -14,11 +14,11 @@ use super::host::Host;
 use super::puller::Round;
 use super::service::{CLIENTS, SHARDS, Team};
 use super::{NAME, Scale, spec};
-use crate::Entry;
+use crate::{Entry, Rows};
 
 /// Rounds without, with, and with a compressed trace take turns. As many calls as the cores can do: a real job asks a
 /// thousandth of that, and records as little.
-pub(super) fn recording(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn recording(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<()> {
     let host = Host::new()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let team = |address: &str| {
@@ -30,8 +30,11 @@ pub(super) fn recording(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) 
     };
     let record = |name: &str| -> Result<_> {
         let path = folder.join(name);
-        let trace =
-            TraceWriter::start(File::create(&path)?, Packing::of(&path), &Header::new("bench", NAME))?;
+        let trace = TraceWriter::start(
+            Box::new(File::create(&path)?),
+            Packing::of(&path),
+            &TraceHeader::new("bench", NAME),
+        )?;
         let (address, _) = host.serve_watched(spec(SHARDS), NullStore, trace.recorder("ledger"))?;
         Ok((team(&address)?, trace))
     };
@@ -66,7 +69,7 @@ pub(super) fn recording(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) 
             1e6 * off.median(Round::cost),
         );
         let cost = percent(ratios.get(ratios.len() / 2));
-        entries.push(Entry::shown(format!("{name}, cost on the cores"), cost, "%").beside(beside));
+        rows.push(Entry::shown(format!("{name}, cost on the cores"), cost, "%").beside(beside));
     }
     drop((off, plain, packed));
     host.end();

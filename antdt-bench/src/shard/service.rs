@@ -14,7 +14,7 @@ use super::host::Host;
 use super::meter::median;
 use super::puller::{Puller, Round, round};
 use super::{DLROVER, NAME, Scale, spec};
-use crate::Entry;
+use crate::{Entry, Rows};
 
 pub(super) const CLIENTS: u32 = 16;
 const BATCH: u32 = 16;
@@ -56,7 +56,7 @@ impl<S: antdt_core::port::ShardSource + 'static> Team<S> {
 }
 
 /// All of it, in rounds that take turns.
-pub(super) fn service(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) -> Result<()> {
+pub(super) fn service(scale: &Scale, folder: &Path, rows: &mut Rows) -> Result<()> {
     let host = Host::new()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let file = |name: &str, sync| {
@@ -90,14 +90,14 @@ pub(super) fn service(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) ->
 
     let calls = "gRPC, 16 clients, journal on: acks and fetches";
     let bound = format!("{:.0} % of the echo; {DLROVER} 1,860/s", 100.0 * on.rate() / echo.rate());
-    entries.push(Entry::shown(calls, on.rate(), "calls/s").at_least(scale.floor(20_000.0)).beside(bound));
+    rows.push(Entry::shown(calls, on.rate(), "calls/s").at_least(scale.floor(20_000.0)).beside(bound));
     let [p50, p99] =
         [|r: &Round| r.p50, |r: &Round| r.p99].map(|time| on.median(|r| time(r).as_secs_f64() * 1e3));
     let peer = format!("p50 {p50:.3} ms; {DLROVER} p99 21 to 41 ms");
-    entries.push(Entry::shown(format!("{calls}, p99"), p99, "ms").at_most(scale.ceiling(10.0)).beside(peer));
+    rows.push(Entry::shown(format!("{calls}, p99"), p99, "ms").at_most(scale.ceiling(10.0)).beside(peer));
     let batched = f64::from(BATCH) * on_batched.rate();
     let peer = format!("{:.0} % of the echo", 100.0 * on_batched.rate() / echo_batched.rate());
-    entries.push(
+    rows.push(
         Entry::shown("gRPC, 16 clients, journal on, batched by 16", batched, "shards/s")
             .at_least(scale.floor(200_000.0))
             .beside(peer),
@@ -108,7 +108,7 @@ pub(super) fn service(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) ->
         1e6 * on.median(Round::cost),
         1e6 * off.median(Round::cost)
     );
-    entries.push(
+    rows.push(
         Entry::shown("journal, cost on the cores", 100.0 * (ratio(Round::cost) - 1.0), "%")
             .at_most(30.0)
             .beside(cores),
@@ -116,24 +116,22 @@ pub(super) fn service(scale: &Scale, folder: &Path, entries: &mut Vec<Entry>) ->
     let rates = Entry::shown("journal, cost in calls/s", 100.0 * (1.0 - ratio(Round::rate)), "%")
         .beside(format!("{:.0} calls/s without", off.rate()));
     // In short rounds on a busy machine this says more about the machine.
-    entries.push(if scale.slack > 1.0 { rates } else { rates.at_most(30.0) });
-    entries.push(Entry::shown("gRPC, journal durable before each answer", each.rate(), "calls/s"));
-    entries.push(Entry::shown("in this process, journal on", local.rate(), "calls/s"));
-    entries.push(Entry::shown("bound: gRPC echo of the same messages", echo.rate(), "calls/s").beside(
-        format!(
-            "{:.1} us on the cores, the service {:.1}",
-            1e6 * echo.median(Round::cost),
-            1e6 * on.median(Round::cost)
-        ),
-    ));
+    rows.push(if scale.slack > 1.0 { rates } else { rates.at_most(30.0) });
+    rows.push(Entry::shown("gRPC, journal durable before each answer", each.rate(), "calls/s"));
+    rows.push(Entry::shown("in this process, journal on", local.rate(), "calls/s"));
+    rows.push(Entry::shown("bound: gRPC echo of the same messages", echo.rate(), "calls/s").beside(format!(
+        "{:.1} us on the cores, the service {:.1}",
+        1e6 * echo.median(Round::cost),
+        1e6 * on.median(Round::cost)
+    )));
     let shards = f64::from(BATCH) * echo_batched.rate();
-    entries.push(Entry::shown("bound: gRPC echo, batched by 16", shards, "shards/s").beside(format!(
+    rows.push(Entry::shown("bound: gRPC echo, batched by 16", shards, "shards/s").beside(format!(
         "{:.1} us on the cores a call, the service {:.1}",
         1e6 * echo_batched.median(Round::cost),
         1e6 * on_batched.median(Round::cost)
     )));
     let cores = on.median(|round| round.took.cpu.as_secs_f64() / round.took.wall.as_secs_f64());
-    entries.push(Entry::shown("cores that the machine gave to these rounds", cores, "cores"));
+    rows.push(Entry::shown("cores that the machine gave to these rounds", cores, "cores"));
     drop((off, on, each, on_batched, echo, echo_batched, local));
     host.end();
     Ok(())

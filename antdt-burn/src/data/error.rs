@@ -10,13 +10,13 @@ use super::Format;
 /// Why a data set, or the workload on it, could not be opened. Every message names the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum DatasetError {
     /// There is no such file or folder.
     #[error(
         "{path}: no such file or folder; --data takes a file, a folder of files, a URL, or synthetic:ROWS"
     )]
     NotFound {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The operating system refused, or the file is damaged (a broken .gz ends here too).
@@ -35,8 +35,8 @@ pub enum OpenError {
     },
     /// The first row is of no known form.
     #[error(
-        "{path} line {line}: {columns} columns, which is no known format (criteo: 40 separated by tabs or commas; \
-         adult: 15 separated by spaces or commas); convert the file, or name its format with --format"
+        "{path} line {line}: {columns} columns, which is no known format ({}); convert the file, or name its format with --format",
+        Format::known()
     )]
     UnknownFormat {
         /// The file.
@@ -48,16 +48,17 @@ pub enum OpenError {
     },
     /// A Parquet file has too few or too many columns.
     #[error(
-        "{path}: {found} columns, but {} (criteo has 40, adult 15); leave out the others",
-        format.map_or_else(|| "no known format has so many".into(), |format| format!("{format} needs {}", format.columns()))
+        "{path}: {found} columns, but {} ({}); leave out the others",
+        due.map_or_else(|| "no known format has so many".into(), |(format, columns)| format!("{format} needs {columns}")),
+        Format::known()
     )]
     Columns {
         /// The file.
         path: PathBuf,
         /// Columns found.
         found: usize,
-        /// The format it was to be read as.
-        format: Option<Format>,
+        /// The format it was to be read as, and the columns that it needs.
+        due: Option<(&'static str, usize)>,
     },
     /// The data set cannot be opened: a row is of the wrong shape, its index or its copy cannot be kept, a store does not
     /// answer.
@@ -68,7 +69,7 @@ pub enum OpenError {
     Invalid(#[from] InvalidValue),
 }
 
-impl From<antdt_data::OpenError> for OpenError {
+impl From<antdt_data::OpenError> for DatasetError {
     fn from(error: antdt_data::OpenError) -> Self {
         match error {
             antdt_data::OpenError::Empty { path } => Self::Empty { path },

@@ -1,22 +1,20 @@
 //! Labelled rows: what a data set is, where it comes from, and why it could not be opened.
 
-mod adult;
-mod criteo;
 mod error;
 mod field;
-mod format;
+pub mod format;
 mod source;
 mod stored;
 pub mod synthetic;
 
 use std::fmt;
 
-pub use error::OpenError;
+pub use error::DatasetError;
 pub use format::Format;
 pub use source::DataSource;
 pub use stored::{Opening, StoredRows};
 
-use crate::features::Bucket;
+use crate::features::Bucketing;
 
 /// A numeric value that the row does not have.
 pub const MISSING: i32 = i32::MIN;
@@ -28,7 +26,7 @@ pub const NO_CATEGORY: u32 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
     /// How each numeric column is cut into buckets, in the order of the columns.
-    pub numeric: &'static [Bucket],
+    pub numeric: &'static [Bucketing],
     /// Number of categorical columns.
     pub categorical: usize,
 }
@@ -66,7 +64,7 @@ impl RowBatch {
 pub struct RowError {
     /// The number asked for.
     pub row: u64,
-    /// What is wrong.
+    /// Description of the fault.
     pub why: String,
 }
 

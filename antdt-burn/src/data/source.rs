@@ -9,7 +9,7 @@ use std::str::FromStr;
 use antdt_core::InvalidValue;
 use antdt_data::{Source, remote};
 
-use super::OpenError;
+use super::DatasetError;
 
 /// Where rows come from: the value of `--data`.
 ///
@@ -57,7 +57,7 @@ impl fmt::Display for DataSource {
 }
 
 /// The files of a source, opened: those of a path, or the objects of a URL.
-pub(super) fn sources(path: &Path) -> Result<Vec<Source>, OpenError> {
+pub(super) fn sources(path: &Path) -> Result<Vec<Source>, DatasetError> {
     if let Some(url) = remote::url_of(path) {
         return Ok(remote::open_url(url, &|name| !is_documentation(name))?);
     }
@@ -72,10 +72,10 @@ pub(super) fn sources(path: &Path) -> Result<Vec<Source>, OpenError> {
 ///
 /// Data sets travel with their documentation. Hidden files and names that say "documentation" are left out: README,
 /// LICENSE, COPYING and Index with any ending, and the endings `.md` and `.names`, all also with `.gz`.
-fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+fn files(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => OpenError::NotFound { path: path.into() },
-        _ => OpenError::Read { path: path.into(), source },
+        io::ErrorKind::NotFound => DatasetError::NotFound { path: path.into() },
+        _ => DatasetError::Read { path: path.into(), source },
     };
     if !fs::metadata(path).map_err(failed)?.is_dir() {
         return Ok(vec![path.into()]);
@@ -89,7 +89,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
         }
     }
     if files.is_empty() {
-        return Err(OpenError::Empty { path: path.into() });
+        return Err(DatasetError::Empty { path: path.into() });
     }
     files.sort();
     Ok(files)

@@ -3,10 +3,9 @@
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use antdt_data::{Cache, Container, Delimited, Dialect, IndexPlace, Notice, Parquet, Reader, Splitter};
+use antdt_data::{Cache, Container, Delimited, Dialect, IndexPlace, Parquet, Reader, Splitter, UnpackNotice};
 
-use super::field::Field;
-use super::{Dataset, Format, OpenError, RowBatch, RowError, Schema, source};
+use super::{Dataset, DatasetError, Format, RowBatch, RowError, Schema, source};
 
 /// Bytes of a text file in which its first row is looked for.
 const BEGIN_LEN_BYTES: u64 = 64 << 10;
@@ -30,7 +29,7 @@ enum Rows {
     Parquet(Reader<Parquet>),
 }
 
-/// How files are opened.
+/// Settings for opening files.
 #[derive(Debug)]
 pub struct Opening<'a> {
     /// Where indexes, and copies of files that cannot be read by range, are kept.
@@ -47,19 +46,19 @@ impl StoredRows {
     /// have to be copied first.
     ///
     /// # Errors
-    /// If a file cannot be read or a row has the wrong shape; see [`OpenError`].
+    /// If a file cannot be read or a row has the wrong shape; see [`DatasetError`].
     pub fn open(
         path: &Path,
         format: Option<Format>,
         opening: &Opening<'_>,
-        announce: &mut dyn FnMut(&Notice),
-    ) -> Result<Self, OpenError> {
+        announce: &mut dyn FnMut(&UnpackNotice),
+    ) -> Result<Self, DatasetError> {
         let mut sources = Vec::new();
         for found in source::sources(path)? {
             sources.push(found.seekable(opening.cache, announce)?);
         }
         let Some(first) = sources.first() else {
-            return Err(OpenError::Empty { path: path.into() });
+            return Err(DatasetError::Empty { path: path.into() });
         };
         let first_path = first.path().to_owned();
         if first.container()? == Container::Parquet {
@@ -68,7 +67,10 @@ impl StoredRows {
             let format = match format {
                 Some(format) if format.columns() == found => format,
                 None if let Some(format) = Format::of_columns(found) => format,
-                format => return Err(OpenError::Columns { path: first_path, found, format }),
+                format => {
+                    let due = format.map(|format| (format.name(), format.columns()));
+                    return Err(DatasetError::Columns { path: first_path, found, due });
+                }
             };
             let rows = Rows::Parquet(Reader::new(data, PARQUET_BLOCK, opening.budget_bytes));
             return Ok(Self { format, rows });
@@ -106,7 +108,7 @@ impl Dataset for StoredRows {
                 parsed(row, format.parse_text(*dialect, text, batch));
             }),
             Rows::Parquet(reader) => reader.read(rows, |row, values| {
-                parsed(row, format.parse(values.values().map(Field::of_value), batch));
+                parsed(row, format.parse_values(&values, batch));
             }),
         };
         done.map_err(|error| RowError { row: error.sample(), why: error.to_string() })?;

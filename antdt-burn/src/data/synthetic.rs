@@ -5,11 +5,11 @@
 
 use std::io::{self, Write};
 
-use antdt_agent::Evaluation;
 use antdt_core::{DetRng, SampleRange, Seed};
 
-use super::criteo::{CATEGORIES, INTEGERS, SCHEMA};
+use super::format::criteo::{CATEGORIES, INTEGERS, SCHEMA};
 use super::{Dataset, MISSING, NO_CATEGORY, RowBatch, RowError, Schema};
+use crate::scores::Scores;
 
 /// Standard deviation of the planted weight of one category.
 const CATEGORY_SCALE: f64 = 0.30;
@@ -87,7 +87,7 @@ impl Clicks {
         let mut batch = RowBatch::default();
         #[allow(clippy::cast_possible_truncation, reason = "a probability needs no more than f32")]
         let probabilities = (rows.start..rows.end).map(|row| self.generate(row, &mut batch) as f32).collect();
-        Evaluation { labels: batch.labels, probabilities }.auc()
+        Scores { labels: batch.labels, probabilities }.auc()
     }
 
     /// Appends one row and returns its planted probability.

@@ -36,11 +36,16 @@ fn read_all(data: &mut dyn Dataset) -> RowBatch {
     batch
 }
 
-fn open_file(path: &Path) -> Result<StoredRows, OpenError> {
+/// The format of that name.
+fn format(name: &str) -> Format {
+    name.parse().unwrap()
+}
+
+fn open_file(path: &Path) -> Result<StoredRows, DatasetError> {
     open_as(path, None)
 }
 
-fn open_as(path: &Path, format: Option<Format>) -> Result<StoredRows, OpenError> {
+fn open_as(path: &Path, format: Option<Format>) -> Result<StoredRows, DatasetError> {
     // Beside the file, in a folder that is no file of the data set.
     let cache = Cache::at(path.parent().unwrap().join(".cache"));
     StoredRows::open(path, format, &Opening { cache: &cache, budget_bytes: 1 << 20 }, &mut |_| {})
@@ -70,7 +75,7 @@ fn adult_rows_are_the_same_in_both_spellings() {
         format!("|1x3 Cross validator\n{}\n\n", rows.trim_end().replace(' ', ", ").replace("50K", "50K."));
     let commas = write(folder.path(), "commas", &text);
     let batch = read_all(&mut open_file(&spaces).unwrap());
-    assert_eq!(batch, read_all(&mut open_as(&commas, Some(Format::Adult)).unwrap()));
+    assert_eq!(batch, read_all(&mut open_as(&commas, Some(format("adult"))).unwrap()));
     assert_eq!(batch, read_all(&mut open_file(&commas).unwrap()));
     assert_eq!(batch.labels, [0.0, 1.0]);
     assert_eq!(batch.numeric[..6], [39, 77516, 13, 2174, 0, 40]);
@@ -133,18 +138,18 @@ fn what_cannot_be_read_is_named_with_its_place_and_the_remedy() {
 #[test]
 fn missing_and_empty_and_damaged_sources_are_different_errors() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(matches!(open_file(&folder.path().join("none")), Err(OpenError::NotFound { .. })));
-    assert!(matches!(open_file(folder.path()), Err(OpenError::Empty { .. })));
+    assert!(matches!(open_file(&folder.path().join("none")), Err(DatasetError::NotFound { .. })));
+    assert!(matches!(open_file(folder.path()), Err(DatasetError::Empty { .. })));
     let path = write(folder.path(), "zero", "");
-    assert!(matches!(open_file(&path), Err(OpenError::Empty { .. })));
+    assert!(matches!(open_file(&path), Err(DatasetError::Empty { .. })));
     let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
     gz.write_all(criteo_row("1").repeat(100).as_bytes()).unwrap();
     let bytes = gz.finish().unwrap();
     let cut = folder.path().join("cut.gz");
     fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
-    assert!(matches!(open_file(&cut), Err(OpenError::Read { .. })));
+    assert!(matches!(open_file(&cut), Err(DatasetError::Read { .. })));
     let long = write(folder.path(), "long", &"x".repeat(1 << 20));
-    let error = open_as(&long, Some(Format::Criteo)).unwrap_err();
+    let error = open_as(&long, Some(format("criteo"))).unwrap_err();
     assert!(error.to_string().contains("long line 1: longer than"), "{error}");
 }
 
@@ -222,7 +227,7 @@ fn the_same_rows_come_from_tabs_commas_and_parquet() {
     ];
     for file in files {
         let mut data = open_file(&file).unwrap();
-        assert_eq!((data.rows(), data.schema()), (100, Format::Criteo.schema()), "{}", file.display());
+        assert_eq!((data.rows(), data.schema()), (100, format("criteo").schema()), "{}", file.display());
         assert_eq!(read_all(&mut data), expected, "{}", file.display());
         let (mut some, mut same) = (RowBatch::default(), RowBatch::default());
         data.read(&[77, 3, 40], &mut some).unwrap();
@@ -241,7 +246,7 @@ fn a_bad_row_of_a_parquet_file_is_found_when_it_is_read_and_names_its_column() {
     data.read(&[0, 59, 61, 99], &mut batch).unwrap();
     let error = data.read(&[59, 60], &mut RowBatch::default()).unwrap_err();
     assert_eq!(error.to_string(), "row 60: column 1: '7' is not a label, 0 or 1");
-    let error = open_as(&folder.path().join("a.parquet"), Some(Format::Adult)).unwrap_err().to_string();
+    let error = open_as(&folder.path().join("a.parquet"), Some(format("adult"))).unwrap_err().to_string();
     assert!(error.contains("40 columns, but adult needs 15"), "{error}");
 }
 
@@ -277,7 +282,7 @@ fn generated_rows_written_and_read_back_are_the_same_rows() {
     let path = folder.path().join("clicks.tsv");
     fs::write(&path, text).unwrap();
     let mut data = open_file(&path).unwrap();
-    assert_eq!(data.schema(), Format::Criteo.schema());
+    assert_eq!(data.schema(), format("criteo").schema());
     let read = read_all(&mut data);
     assert_eq!(read, read_all(&mut synthetic::Clicks::new(Seed(9), 300)));
     assert!(read.numeric.contains(&MISSING) && read.categories.contains(&NO_CATEGORY));
@@ -287,7 +292,7 @@ proptest! {
     #[test]
     fn any_bytes_are_rows_or_an_error(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
-        format in proptest::option::of(prop_oneof![Just(Format::Criteo), Just(Format::Adult)]),
+        format in proptest::option::of(proptest::sample::select(format::REGISTRY)),
         tabs in any::<bool>(),
     ) {
         let folder = tempfile::tempdir().unwrap();

@@ -2,9 +2,29 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use super::{ClickModel, ModelShape, Perceptron, split_rows};
+use super::{ClickModel, Model, ModelShape, Perceptron, split_rows};
+use crate::engine::{self, Family};
+
+/// Its line of the registry.
+pub const MODEL: Model = Model {
+    name: "deepfm",
+    about: "factorisation machine beside a multi-layer perceptron, over shared embeddings",
+    check: |_| Ok(()),
+    build: engine::build::<DeepFms>,
+};
+
+/// [`DeepFm`] on any back end.
+struct DeepFms;
+
+impl Family for DeepFms {
+    type On<B: AutodiffBackend> = DeepFm<B>;
+
+    fn build<B: AutodiffBackend>(shape: &ModelShape, device: &B::Device) -> DeepFm<B> {
+        DeepFm::new(shape, device)
+    }
+}
 
 /// DeepFM: a factorisation machine and a perceptron over the same embeddings, added up.
 ///

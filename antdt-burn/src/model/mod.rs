@@ -1,9 +1,11 @@
 //! Click-through models. Each takes the embedded fields of a batch and gives one logit per sample.
 //!
 //! A row of the table holds a field's embedding and, as its last value, its first-order weight.
+//!
+//! To add a model: write a file with its [`Model`], and add it to the [`REGISTRY`].
 
-mod deepfm;
-mod xdeepfm;
+pub mod deepfm;
+pub mod xdeepfm;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,36 +17,52 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 
-pub use deepfm::DeepFm;
-pub use xdeepfm::XDeepFm;
+use crate::device::Device;
+use crate::engine::Engine;
 
-/// Which model: the value of `--workload`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ModelKind {
-    /// [`DeepFm`].
-    DeepFm,
-    /// [`XDeepFm`].
-    XDeepFm,
+/// The models that a job can name.
+pub const REGISTRY: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL];
+
+/// A model that is known by name: the value of `--workload`.
+#[derive(Clone, Copy)]
+pub struct Model {
+    /// Name by which users choose it.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// Refuses sizes that it cannot have.
+    pub(crate) check: fn(&ModelShape) -> Result<(), InvalidValue>,
+    /// Builds it, on a device.
+    pub(crate) build: fn(&ModelShape, Device) -> Box<dyn Engine>,
 }
 
-impl FromStr for ModelKind {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "deepfm" => Ok(Self::DeepFm),
-            "xdeepfm" => Ok(Self::XDeepFm),
-            _ => Err(InvalidValue::new("workload", text, "deepfm or xdeepfm")),
-        }
+impl PartialEq for Model {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 
-impl fmt::Display for ModelKind {
+impl Eq for Model {}
+
+impl FromStr for Model {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let names: Vec<&str> = REGISTRY.iter().map(|model| model.name).collect();
+        let found = REGISTRY.iter().copied().find(|model| model.name == text);
+        found.ok_or_else(|| InvalidValue::new("workload", text, names.join(" or ")))
+    }
+}
+
+impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DeepFm => "deepfm",
-            Self::XDeepFm => "xdeepfm",
-        })
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({self})")
     }
 }
 
@@ -57,7 +75,7 @@ pub struct ModelShape {
     pub embedding: usize,
     /// Units of each hidden layer of the perceptron.
     pub hidden: Vec<usize>,
-    /// Feature maps of each layer of the compressed interaction network; only [`XDeepFm`] has one.
+    /// Feature maps of each layer of the compressed interaction network; only xDeepFM has one.
     pub cin: Vec<usize>,
 }
 

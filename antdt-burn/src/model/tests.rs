@@ -2,6 +2,8 @@ use antdt_core::Seed;
 use burn::backend::Flex;
 use burn::tensor::TensorData;
 
+use super::deepfm::DeepFm;
+use super::xdeepfm::XDeepFm;
 use super::*;
 use crate::flat::{self, FlatLayout};
 
@@ -122,8 +124,8 @@ fn xdeepfm_is_its_formula() {
 
 #[test]
 fn models_are_named_as_on_the_command_line() {
-    for model in [ModelKind::DeepFm, ModelKind::XDeepFm] {
+    for model in [deepfm::MODEL, xdeepfm::MODEL] {
         assert_eq!(model.to_string().parse(), Ok(model));
     }
-    assert!("resnet".parse::<ModelKind>().unwrap_err().to_string().contains("deepfm or xdeepfm"));
+    assert!("resnet".parse::<Model>().unwrap_err().to_string().contains("deepfm or xdeepfm"));
 }

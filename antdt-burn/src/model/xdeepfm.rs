@@ -1,12 +1,39 @@
 //! xDeepFM: a compressed interaction network and a multi-layer perceptron, over shared embeddings.
 
+use antdt_core::InvalidValue;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::activation::relu;
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 
-use super::{ClickModel, ModelShape, Perceptron, linear, split_rows};
+use super::{ClickModel, Model, ModelShape, Perceptron, linear, split_rows};
+use crate::engine::{self, Family};
+
+/// Its line of the registry.
+pub const MODEL: Model = Model {
+    name: "xdeepfm",
+    about: "DeepFM's parts with a compressed interaction network",
+    check: |shape| {
+        if shape.cin.is_empty() || shape.cin.contains(&0) {
+            let expected = "one or more layers of at least 1";
+            return Err(InvalidValue::new("cin", format!("{:?}", shape.cin), expected));
+        }
+        Ok(())
+    },
+    build: engine::build::<XDeepFms>,
+};
+
+/// [`XDeepFm`] on any back end.
+struct XDeepFms;
+
+impl Family for XDeepFms {
+    type On<B: AutodiffBackend> = XDeepFm<B>;
+
+    fn build<B: AutodiffBackend>(shape: &ModelShape, device: &B::Device) -> XDeepFm<B> {
+        XDeepFm::new(shape, device)
+    }
+}
 
 /// xDeepFM: first-order weights, a compressed interaction network (CIN) and a perceptron over the same embeddings,
 /// added up.

@@ -1,9 +1,12 @@
+use antdt_agent::Gradient;
+use antdt_core::Metric;
+
 use super::*;
 use crate::data::DataSource;
-use crate::model::ModelKind;
+use crate::model::{Model, deepfm, xdeepfm};
 use crate::split::EvalRows;
 
-fn small(model: ModelKind) -> ClickTrainer {
+fn small(model: Model) -> ClickTrainer {
     let spec = WorkloadSpec {
         eval_fraction: 0.25,
         rows_per_field: 5,
@@ -17,7 +20,7 @@ fn small(model: ModelKind) -> ClickTrainer {
 
 /// Values for `touched` rows, each a function of its row alone, large enough that every product matters.
 fn rows_of(trainer: &ClickTrainer, touched: &[u64]) -> Vec<f32> {
-    let dim = trainer.layout().table.unwrap().dim;
+    let dim = trainer.layout().tables()[0].dim;
     touched
         .iter()
         .flat_map(|row| {
@@ -31,23 +34,24 @@ fn gradient_of(trainer: &mut ClickTrainer, samples: &[u64]) -> (Vec<u64>, Gradie
     let dense = trainer.initial_dense(Seed(2));
     let touched = trainer.load(samples).unwrap().to_vec();
     let rows = rows_of(trainer, &touched);
-    let mut gradient = Gradient::default();
-    let stats = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap();
+    let mut gradient = Gradient::new(trainer.layout());
+    let stats = gradient.compute(trainer, &dense, &rows).unwrap();
     (touched, gradient, stats)
 }
 
-const MODELS: [ModelKind; 2] = [ModelKind::DeepFm, ModelKind::XDeepFm];
+const MODELS: &[Model] = crate::model::REGISTRY;
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    for model in MODELS {
+    for model in MODELS.iter().copied() {
         let mut trainer = small(model);
         let samples: Vec<u64> = (0..6).collect();
         let mut dense = trainer.initial_dense(Seed(2));
         let touched = trainer.load(&samples).unwrap().to_vec();
         let mut rows = rows_of(&trainer, &touched);
-        let (mut gradient, mut scratch) = (Gradient::default(), Gradient::default());
-        let here = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap().loss_sum;
+        let mut gradient = Gradient::new(trainer.layout());
+        let mut scratch = gradient.clone();
+        let here = gradient.compute(&mut trainer, &dense, &rows).unwrap().loss_sum;
         assert_eq!((gradient.dense.len(), gradient.rows.len()), (dense.len(), rows.len()));
 
         let mut check = |dense: &mut Vec<f32>, rows: &mut Vec<f32>, in_rows: bool, at: usize, found: f32| {
@@ -56,7 +60,7 @@ fn gradients_agree_with_finite_differences() {
                 let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
                 let before = *value;
                 *value += delta;
-                let loss = trainer.forward_backward(dense, rows, &mut scratch).unwrap().loss_sum;
+                let loss = scratch.compute(&mut trainer, dense, rows).unwrap().loss_sum;
                 let value = if in_rows { &mut rows[at] } else { &mut dense[at] };
                 *value = before;
                 loss
@@ -88,11 +92,11 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn two_halves_of_a_batch_add_up_to_the_whole() {
-    for model in MODELS {
+    for model in MODELS.iter().copied() {
         let mut trainer = small(model);
         let samples: Vec<u64> = (0..20).collect();
         let (rows, whole, stats) = gradient_of(&mut trainer, &samples);
-        let dim = trainer.layout().table.unwrap().dim;
+        let dim = trainer.layout().tables()[0].dim;
         let mut dense = vec![0.0; whole.dense.len()];
         let mut sums = vec![0.0; whole.rows.len()];
         let (mut loss, mut count) = (0.0, 0);
@@ -116,23 +120,24 @@ fn two_halves_of_a_batch_add_up_to_the_whole() {
 
 #[test]
 fn no_samples_give_a_gradient_of_zeros() {
-    for model in MODELS {
+    for model in MODELS.iter().copied() {
         let mut trainer = small(model);
         let (touched, gradient, stats) = gradient_of(&mut trainer, &[]);
         assert!(touched.is_empty() && gradient.rows.is_empty());
-        assert_eq!(gradient.dense, vec![0.0; trainer.layout().dense_len]);
+        assert_eq!(gradient.dense, vec![0.0; trainer.layout().dense_len()]);
         assert_eq!(stats, StepStats::default());
-        let mut evaluation = Evaluation::default();
+        let mut metrics = Metrics::default();
         let dense = trainer.initial_dense(Seed(2));
         assert!(trainer.load_eval(SampleRange { start: 3, end: 3 }).unwrap().is_empty());
-        trainer.evaluate(&dense, &[], &mut evaluation).unwrap();
-        assert_eq!(evaluation, Evaluation::default());
+        trainer.evaluate(Params::host(&dense, &[]), &mut metrics).unwrap();
+        trainer.end_evaluation(&mut metrics).unwrap();
+        assert_eq!(metrics, Metrics::default());
     }
 }
 
 #[test]
 fn rows_come_ascending_and_once_and_repeated_samples_count_twice() {
-    let mut trainer = small(ModelKind::DeepFm);
+    let mut trainer = small(deepfm::MODEL);
     let (once, single, _) = gradient_of(&mut trainer, &[4]);
     let (twice, double, stats) = gradient_of(&mut trainer, &[4, 4]);
     assert!(once.is_sorted_by(|a, b| a < b), "{once:?}");
@@ -144,26 +149,27 @@ fn rows_come_ascending_and_once_and_repeated_samples_count_twice() {
 
 #[test]
 fn the_same_seed_gives_the_same_start_and_the_same_bits() {
-    let (mut a, mut b) = (small(ModelKind::XDeepFm), small(ModelKind::XDeepFm));
+    let (mut a, mut b) = (small(xdeepfm::MODEL), small(xdeepfm::MODEL));
     assert_eq!(a.initial_dense(Seed(1)), b.initial_dense(Seed(1)));
     assert_ne!(a.initial_dense(Seed(1)), a.initial_dense(Seed(2)));
-    assert_eq!(a.initial_dense(Seed(1)).len(), a.layout().dense_len);
+    assert_eq!(a.initial_dense(Seed(1)).len(), a.layout().dense_len());
     let samples: Vec<u64> = (0..40).collect();
     assert_eq!(gradient_of(&mut a, &samples), gradient_of(&mut b, &samples));
 }
 
 #[test]
 fn evaluated_rows_lie_beyond_the_training_rows() {
-    let mut trainer = small(ModelKind::DeepFm);
+    let mut trainer = small(deepfm::MODEL);
     let counts = trainer.counts();
     assert_eq!((counts.train, counts.eval, counts.eval_rows), (64, 16, EvalRows::Generated));
     let dense = trainer.initial_dense(Seed(2));
     let touched = trainer.load_eval(SampleRange { start: 0, end: 16 }).unwrap().to_vec();
     let rows = rows_of(&trainer, &touched);
-    let mut evaluation = Evaluation::default();
-    trainer.evaluate(&dense, &rows, &mut evaluation).unwrap();
-    assert_eq!((evaluation.labels.len(), evaluation.probabilities.len()), (16, 16));
-    assert!(evaluation.probabilities.iter().all(|p| (0.0..=1.0).contains(p)));
+    let mut metrics = Metrics::default();
+    trainer.evaluate(Params::host(&dense, &rows), &mut metrics).unwrap();
+    let scores = trainer.scores();
+    assert_eq!((scores.labels.len(), scores.probabilities.len()), (16, 16));
+    assert!(scores.probabilities.iter().all(|p| (0.0..=1.0).contains(p)));
     let error = trainer.load_eval(SampleRange { start: 10, end: 17 }).unwrap_err();
     assert_eq!(error.to_string(), "sample 16: there are only samples 0..16");
     let error = trainer.load(&[0, 64]).unwrap_err();
@@ -172,36 +178,42 @@ fn evaluated_rows_lie_beyond_the_training_rows() {
 
 #[test]
 fn evaluation_and_training_see_the_same_model() {
-    let mut trainer = small(ModelKind::XDeepFm);
+    let mut trainer = small(xdeepfm::MODEL);
     let samples: Vec<u64> = (0..8).collect();
     let (_, _, stats) = gradient_of(&mut trainer, &samples);
     let dense = trainer.initial_dense(Seed(2));
     let touched = trainer.load(&samples).unwrap().to_vec();
     let rows = rows_of(&trainer, &touched);
-    let mut evaluation = Evaluation::default();
-    trainer.evaluate(&dense, &rows, &mut evaluation).unwrap();
-    assert!((evaluation.log_loss().unwrap() * 8.0 - stats.loss_sum).abs() < 1e-5);
+    let mut metrics = Metrics::default();
+    trainer.evaluate(Params::host(&dense, &rows), &mut metrics).unwrap();
+    trainer.end_evaluation(&mut metrics).unwrap();
+    assert!((metrics.get(Metric::LOSS).unwrap() * 8.0 - stats.loss_sum).abs() < 1e-5);
+    // A new evaluation knows nothing of the one before.
+    trainer.begin_evaluation();
+    let mut empty = Metrics::default();
+    trainer.end_evaluation(&mut empty).unwrap();
+    assert_eq!(empty, Metrics::default());
 }
 
 #[test]
 fn a_loss_that_is_no_number_is_divergence_and_wrong_lengths_are_refused() {
-    let mut trainer = small(ModelKind::DeepFm);
+    let mut trainer = small(deepfm::MODEL);
     let mut dense = trainer.initial_dense(Seed(2));
     let touched = trainer.load(&[0, 1]).unwrap().to_vec();
     let rows = rows_of(&trainer, &touched);
-    let mut gradient = Gradient::default();
-    let error = trainer.forward_backward(&dense[1..], &rows, &mut gradient).unwrap_err();
+    let mut gradient = Gradient::new(trainer.layout());
+    let error = gradient.compute(&mut trainer, &dense[1..], &rows).unwrap_err();
     assert!(matches!(error, TrainError::Model(_)), "{error}");
-    let error = trainer.forward_backward(&dense, &rows[1..], &mut gradient).unwrap_err();
+    let error = gradient.compute(&mut trainer, &dense, &rows[1..]).unwrap_err();
     assert!(matches!(error, TrainError::Model(_)), "{error}");
     dense[0] = f32::NAN;
-    let error = trainer.forward_backward(&dense, &rows, &mut gradient).unwrap_err();
+    let error = gradient.compute(&mut trainer, &dense, &rows).unwrap_err();
     assert!(matches!(error, TrainError::Diverged { samples: 2, .. }), "{error}");
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused_by_name() {
-    let good = WorkloadSpec::new(ModelKind::XDeepFm, DataSource::Synthetic { rows: 8 });
+    let good = WorkloadSpec::new(xdeepfm::MODEL, DataSource::Synthetic { rows: 8 });
     let cases = [
         ("eval_fraction", WorkloadSpec { eval_fraction: 1.0, ..good.clone() }),
         ("eval_fraction", WorkloadSpec { eval_fraction: f64::NAN, ..good.clone() }),
@@ -228,7 +240,7 @@ fn a_row_that_cannot_be_read_is_a_data_fault_of_its_sample() {
     std::fs::write(&path, &text).unwrap();
     let spec = WorkloadSpec {
         cache: Some(antdt_data::Cache::at(folder.path().join("cache"))),
-        ..WorkloadSpec::new(ModelKind::DeepFm, DataSource::Path(path.clone()))
+        ..WorkloadSpec::new(deepfm::MODEL, DataSource::Path(path.clone()))
     };
     let mut trainer = ClickTrainer::open(&spec, Seed(11)).unwrap();
     let counts = trainer.counts();

@@ -13,10 +13,10 @@
 
 use crate::schedule::Span;
 
-/// Bytes of a bucket, unless somebody chose. As PyTorch's (recalled).
+/// Default size of a bucket in bytes. As PyTorch's (recalled).
 pub const BUCKET_BYTES: usize = 25 << 20;
 
-/// Bytes of the first bucket, unless somebody chose. As PyTorch's (recalled).
+/// Default size of the first bucket in bytes. As PyTorch's (recalled).
 pub const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
 /// Layers whose gradients travel together.
@@ -85,7 +85,7 @@ pub enum BucketError {
     /// No such layer.
     #[error("layer {layer} does not exist, the plan has {layers}")]
     Unknown {
-        /// What came.
+        /// Received value.
         layer: usize,
         /// Layers of the plan.
         layers: usize,

@@ -1,4 +1,4 @@
-//! Gradients in fewer bytes, and the memory of what was lost that makes it harmless. Off unless somebody asks for it.
+//! Compression of gradients, with error feedback: the error of a step is added to the next one. Off by default.
 //!
 //! Each rank adds to its gradient what earlier steps did not send, sends that in a shorter form, and keeps what the
 //! form could not hold ([`ErrorFeedback`]). Nothing is lost for good: what was sent over all steps, and what all ranks
@@ -18,6 +18,11 @@
 //! SignSGD", 2019, for the memory; Lin et al., "Deep gradient compression", 2017, for the share. All recalled, none read
 //! again. That the rank which sums keeps its rounding too: our design.
 
+use std::fmt;
+use std::str::FromStr;
+
+use antdt_core::InvalidValue;
+
 pub mod bf16;
 pub mod feedback;
 pub mod top_k;
@@ -25,13 +30,38 @@ pub mod top_k;
 pub use feedback::ErrorFeedback;
 pub use top_k::TopK;
 
-/// A shorter form of a gradient. The same on all members.
+/// A shorter form of a gradient. The same on all members. As text: `bf16`, or `topk=0.01` with the share of the values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
     /// Each value rounded to its upper 16 bits.
     Bf16,
     /// The largest values only.
     TopK(TopK),
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bf16 => f.write_str("bf16"),
+            Self::TopK(top_k) => write!(f, "topk={}", top_k.share()),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        if text == "bf16" {
+            return Ok(Self::Bf16);
+        }
+        let share = text.strip_prefix("topk=").and_then(|share| share.parse().ok());
+        share.and_then(|share| TopK::new(share).ok()).map(Self::TopK).ok_or_else(|| {
+            let expected =
+                "bf16, or topk= and a share of the values above 0 and at most 1, such as topk=0.01";
+            InvalidValue::new("compress", text, expected)
+        })
+    }
 }
 
 /// Bytes that are no shorter form of a gradient of the length that is due.
@@ -41,15 +71,15 @@ pub enum PayloadError {
     /// Too few or too many bytes.
     #[error("{got} bytes came, {expected} were due")]
     Length {
-        /// What came.
+        /// Received value.
         got: usize,
-        /// What was due.
+        /// Expected value.
         expected: usize,
     },
     /// Not a whole number of entries.
     #[error("{got} bytes came, which are no whole number of entries of {entry} bytes")]
     Entries {
-        /// What came.
+        /// Received value.
         got: usize,
         /// Bytes of each entry.
         entry: usize,

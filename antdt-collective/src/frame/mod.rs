@@ -14,7 +14,7 @@ use antdt_core::{MembershipVersion, Rank};
 use crate::element::ElementType;
 use crate::op::ReduceOp;
 
-/// What a collective does.
+/// Kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum OperationKind {
@@ -26,7 +26,7 @@ pub enum OperationKind {
     AllGather = 2,
     /// Every rank ends with the root's bytes.
     Broadcast = 3,
-    /// Nobody leaves before everybody came.
+    /// No rank leaves before every rank has come.
     Barrier = 4,
     /// Every rank ends with its own block of the reduction of all.
     ReduceScatter = 5,
@@ -61,9 +61,9 @@ impl OperationKind {
 /// What a rank believes the collective to be. All ranks of a call must believe the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What it does.
+    /// Kind of the collective.
     pub kind: OperationKind,
-    /// On which elements.
+    /// Type of the elements.
     pub element: ElementType,
     /// With which reduction; [`ReduceOp::Sum`] where nothing is reduced.
     pub op: ReduceOp,
@@ -141,7 +141,7 @@ impl fmt::Display for Tag {
 
 /// What to do with a message that came while another was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum Timeliness {
     /// It is the expected one.
     Expected,
     /// It belongs to a call or a group that is over: drop it.
@@ -156,24 +156,24 @@ pub enum Arrival {
 
 impl Tag {
     /// Compares a message's tag with the expected one.
-    pub fn judge(&self, theirs: &Self) -> Arrival {
+    pub fn judge(&self, theirs: &Self) -> Timeliness {
         match theirs.membership.cmp(&self.membership) {
-            Ordering::Less => return Arrival::Old,
-            Ordering::Greater => return Arrival::NewerMembership,
+            Ordering::Less => return Timeliness::Old,
+            Ordering::Greater => return Timeliness::NewerMembership,
             Ordering::Equal => {}
         }
         match theirs.sequence.cmp(&self.sequence) {
-            Ordering::Less => return Arrival::Old,
-            Ordering::Greater => return Arrival::Early,
+            Ordering::Less => return Timeliness::Old,
+            Ordering::Greater => return Timeliness::Early,
             Ordering::Equal => {}
         }
         if theirs.operation != self.operation {
-            return Arrival::Different;
+            return Timeliness::Different;
         }
         match theirs.round.cmp(&self.round) {
-            Ordering::Less => Arrival::Old,
-            Ordering::Equal => Arrival::Expected,
-            Ordering::Greater => Arrival::Early,
+            Ordering::Less => Timeliness::Old,
+            Ordering::Equal => Timeliness::Expected,
+            Ordering::Greater => Timeliness::Early,
         }
     }
 }
@@ -186,7 +186,7 @@ pub enum FrameKind {
     Data = 1,
     /// The sender has given up; the payload says why.
     Abort = 2,
-    /// First frame of a connection in a membership: who is there; the payload says it.
+    /// First frame of a connection in a membership: the payload names the sender.
     Hello = 3,
     /// The sender has come and takes the round's message of the receiver, of which more is to come. No payload.
     Taking = 4,
@@ -195,9 +195,9 @@ pub enum FrameKind {
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the payload is.
+    /// Kind of the payload.
     pub kind: FrameKind,
-    /// Where it belongs.
+    /// Tag of the call that it belongs to.
     pub tag: Tag,
     /// Which segment of the round's message, from 0.
     pub segment: u32,
@@ -232,9 +232,9 @@ pub enum FrameError {
     /// A field has a value that no sender of ours writes.
     #[error("{field} is {value}, which means nothing")]
     Field {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// Longer than is accepted.

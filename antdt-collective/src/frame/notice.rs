@@ -17,15 +17,15 @@ const SUSPECTED: u8 = 2;
 
 /// What a member that gives up says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// The error of whoever hears it.
+pub struct AbortNotice {
+    /// Error of the member that receives the notice.
     pub error: CollectiveError,
-    /// Whether the culprit is only the one that the sender was waiting for. It may itself be waiting for somebody, and
+    /// Whether the culprit is only the one that the sender was waiting for. It may itself be waiting for another member, and
     /// then says so in a notice of its own.
     pub suspects: bool,
 }
 
-/// The error of a member, as it learns it from `by`, who failed with `error`. A mismatch is one for all; everything
+/// The error of a member, as it learns it from `by`, which failed with `error`. A mismatch is one for all; everything
 /// else is an abort on account of the culprit.
 pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
     match error {
@@ -39,7 +39,7 @@ pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
     }
 }
 
-/// The payload of an abort frame from `me`, who fails with `error`.
+/// The payload of an abort frame from `me`, which fails with `error`.
 pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let aborted = if suspects { SUSPECTED } else { ABORTED };
@@ -69,7 +69,7 @@ pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
 }
 
 /// What a payload of `sender` says; `None` if it makes no sense.
-pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<Notice> {
+pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<AbortNotice> {
     let bytes = &mut bytes;
     let kind = take(bytes, 1)?[0];
     let (by, about) = (take_holder(bytes)?, take_holder(bytes)?);
@@ -81,7 +81,7 @@ pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<Notice> {
         MISMATCH => CollectiveError::Mismatch { peer: about?, theirs: text, ours: take_text(bytes)? },
         _ => return None,
     };
-    bytes.is_empty().then_some(Notice { error, suspects: kind == SUSPECTED })
+    bytes.is_empty().then_some(AbortNotice { error, suspects: kind == SUSPECTED })
 }
 
 fn put_holder(bytes: &mut Vec<u8>, holder: Option<Holder>) {
@@ -147,7 +147,7 @@ mod tests {
         let error = CollectiveError::Corrupt { peer: holder(3), what: "ä".repeat(2000) };
         let bytes = encode(holder(1), &error, false);
         assert!(bytes.len() <= NOTICE_MAX);
-        let Some(Notice { error: CollectiveError::Aborted { by, culprit, reason }, suspects: false }) =
+        let Some(AbortNotice { error: CollectiveError::Aborted { by, culprit, reason }, suspects: false }) =
             decode(holder(1), &bytes)
         else {
             panic!()
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_mismatch_stays_one_and_a_passed_on_abort_keeps_its_origin() {
         let mismatch = CollectiveError::Mismatch { peer: holder(0), theirs: "a".into(), ours: "b".into() };
-        let firm = |error: &CollectiveError| Some(Notice { error: error.clone(), suspects: false });
+        let firm = |error: &CollectiveError| Some(AbortNotice { error: error.clone(), suspects: false });
         assert_eq!(decode(holder(1), &encode(holder(1), &mismatch, false)), firm(&mismatch));
         let abort = CollectiveError::Aborted { by: Some(holder(5)), culprit: None, reason: "stop".into() };
         assert_eq!(decode(holder(1), &encode(holder(1), &abort, false)), firm(&abort));

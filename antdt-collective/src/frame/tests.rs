@@ -47,15 +47,15 @@ fn a_well_checksummed_header_with_senseless_fields_is_refused() {
 #[test]
 fn messages_of_dead_rounds_are_old_and_later_ones_early() {
     let expected = tag(5, 10, 3);
-    assert_eq!(expected.judge(&expected), Arrival::Expected);
+    assert_eq!(expected.judge(&expected), Timeliness::Expected);
     for old in [tag(4, 99, 9), tag(5, 9, 9), tag(5, 10, 2)] {
-        assert_eq!(expected.judge(&old), Arrival::Old);
+        assert_eq!(expected.judge(&old), Timeliness::Old);
     }
     for early in [tag(5, 10, 4), tag(5, 11, 0)] {
-        assert_eq!(expected.judge(&early), Arrival::Early);
+        assert_eq!(expected.judge(&early), Timeliness::Early);
     }
-    assert_eq!(expected.judge(&tag(6, 0, 0)), Arrival::NewerMembership);
+    assert_eq!(expected.judge(&tag(6, 0, 0)), Timeliness::NewerMembership);
     let mut different = expected;
     different.operation.len = 8;
-    assert_eq!(expected.judge(&different), Arrival::Different);
+    assert_eq!(expected.judge(&different), Timeliness::Different);
 }

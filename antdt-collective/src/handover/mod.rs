@@ -6,11 +6,11 @@
 //! - [`Producer`] and [`Consumer`]: a ring of bytes from one to another. What lies between the two counters belongs to
 //!   the consumer, the rest to the producer.
 //! - [`Offer`]: bytes that stay where they are until the other side has read them, and written, where it may. The side that
-//!   offers may take the offer back; whoever comes first decides, so that bytes which were changed too early are never
+//!   offers may take the offer back; the first of the two decides, so that bytes which were changed too early are never
 //!   counted as read.
 //! - [`Slot`]: a place that is filled again and again for all to read, in turn with a second one.
-//! - [`Bell`]: sleeping until somebody has moved a counter, without losing a wake-up and without a system call while
-//!   nobody sleeps.
+//! - [`Bell`]: sleeping until another member has moved a counter, without losing a wake-up and without a system call while
+//!   no member sleeps.
 //!
 //! Source: our design, of well-known parts: Lamport's ring for one producer and one consumer, and Dekker's pair of
 //! flags for the bell.
@@ -217,7 +217,7 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Offer<A> {
 }
 
 /// A place that its owner fills for all others to read, over and over. The owner fills it for the `n`-th time only when
-/// everybody has read the one before: with two slots in turn, that is when everybody has filled its own `n-1`-th.
+/// every member has read the one before: with two slots in turn, that is when every member has filled its own `n-1`-th.
 #[derive(Debug)]
 pub struct Slot<A> {
     filled: A,

@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn eight_and_sixteen_at_a_time_give_the_same_bits() {
         if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") && has_avx512()) {
-            println!("skipped: this processor has no AVX-512");
+            println!("skipped, not here: this processor has no AVX-512");
             return;
         }
         let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn half_lines_and_whole_ones_past_the_caches_give_the_same_bits() {
         if !(is_x86_feature_detected!("avx2") && has_avx512()) {
-            println!("skipped: this processor has no AVX-512");
+            println!("skipped, not here: this processor has no AVX-512");
             return;
         }
         let (left, right): (Vec<i32>, Vec<i32>) = (0..1000).map(|i| (7 * i - 900, i ^ 0x155)).unzip();

@@ -12,7 +12,7 @@ use crate::error::CollectiveError;
 
 /// Which operation on a descriptor a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
+pub enum Interest {
     /// A read, or an accept, does not block.
     Read,
     /// A write does not block.
@@ -73,15 +73,10 @@ impl AbortHandle {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn wait_for(
-        &self,
-        descriptor: &impl AsFd,
-        readiness: Readiness,
-        deadline: Instant,
-    ) -> io::Result<()> {
+    pub fn wait_for(&self, descriptor: &impl AsFd, readiness: Interest, deadline: Instant) -> io::Result<()> {
         let events = match readiness {
-            Readiness::Read => PollFlags::IN,
-            Readiness::Write => PollFlags::OUT,
+            Interest::Read => PollFlags::IN,
+            Interest::Write => PollFlags::OUT,
         };
         wait(
             &mut [

@@ -10,6 +10,7 @@ pub mod region;
 pub mod transport;
 
 pub mod communicator;
+pub mod process_group;
 
 pub mod compressed;
 pub mod reducer;
@@ -20,11 +21,14 @@ pub mod testing;
 mod wait;
 
 pub use abort::AbortHandle;
-pub use communicator::{Buffer, Communicator, CommunicatorConfig, History, JoinError, ScheduledCommunicator};
+pub use communicator::{
+    Communicator, CommunicatorBuffer, CommunicatorConfig, Halves, History, JoinError, ScheduledCommunicator,
+};
 pub use compressed::Compressor;
+pub use process_group::{Backend, ProcessGroup, TransportBackend};
 pub use reducer::{Handle, Reducer, ReducerError};
 pub use region::Region;
 pub use transport::{
-    Exchange, Fold, Incoming, Listener, Loan, MemTransport, Merge, MixedTransport, Outgoing, Piece, Sink,
-    TcpTransport, Transport,
+    Channel, ChannelError, Exchange, Fabric, Fold, Incoming, Listener, Loan, MemTransport, Merge,
+    MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transport,
 };

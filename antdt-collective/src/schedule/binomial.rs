@@ -1,4 +1,4 @@
-//! Broadcast down a binomial tree: in each round, all who have the buffer send it to one more.
+//! Broadcast down a binomial tree: in each round, every rank that has the buffer sends it to one more.
 //!
 //! Cost `⌈log2 n⌉(α + S/B)`: the fewest rounds, and `log2 n` times the time of a [`chain`](super::chain) when the
 //! buffer is long. Right for short messages to many ranks. Rejected: a flat tree, where the root sends `n-1` times.
@@ -12,7 +12,7 @@ use super::{Algorithm, Schedule, Span, Step, push};
 /// Every rank ends with the root's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BinomialBroadcast {
-    /// Who has the buffer.
+    /// Rank that has the buffer.
     pub root: Rank,
 }
 

@@ -13,7 +13,7 @@ use super::{Algorithm, Schedule, Span, Step, push};
 /// Every rank ends with the root's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainBroadcast {
-    /// Who has the buffer.
+    /// Rank that has the buffer.
     pub root: Rank,
     /// Elements sent at a time; at least 1. Shorter ones fill the chain sooner and pay for more rounds.
     pub segment: usize,

@@ -7,7 +7,7 @@ use super::{Schedule, Step};
 /// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its bytes out
 /// and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded into the same span
 /// before: it is in the cache then. It begins once its own round before is over, and those of the
-/// ranks it receives from. What it knows nothing of: who shares a link with whom, and how badly a receiver takes many
+/// ranks it receives from. It does not model which ranks share a link, and how badly a receiver takes many
 /// long messages at once.
 ///
 /// Source: Hockney's α-β model with γ for the arithmetic, and the overhead per message of LogP (both recalled).
@@ -33,7 +33,7 @@ impl CostModel {
     pub const LOOPBACK: Self =
         Self { alpha: 20e-6, overhead: 12e-6, bandwidth: 2.2e9, gamma: 5e-11, burst: 64 << 10 };
 
-    /// Memory that processes of one host with 2 cores share. Among four of them, messages from everybody to everybody took
+    /// Memory that processes of one host with 2 cores share. Among four of them, messages from all to all took
     /// as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, since what is folded second and
     /// third is copied first.
     pub const SHARED: Self =

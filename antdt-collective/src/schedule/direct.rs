@@ -1,4 +1,4 @@
-//! Everybody talks to everybody: few rounds, for messages whose time is latency, and for ranks that share memory.
+//! Every rank sends to every rank: few rounds, for messages whose time is latency, and for ranks that share memory.
 //!
 //! Rank `r` collects chunk `r` from all others, folds it in order of rank after its own, and sends the total to all.
 //! Cost `2α + 2(n-1)/n·S/B + (n-1)/n·Sγ` while the network takes `n-1` messages at once; many senders into one receiver

@@ -1,7 +1,7 @@
-//! Dissemination barrier: nobody leaves before everybody came, in `⌈log2 n⌉` rounds.
+//! Dissemination barrier: no rank leaves before all have come, in `⌈log2 n⌉` rounds.
 //!
 //! In round `k` rank `r` tells rank `r + 2^k` that it has come, and so have all it has heard of. Cost `⌈log2 n⌉α` for
-//! every `n`, with one message each way per round. Rejected: one round in which everybody tells everybody, `α` and
+//! every `n`, with one message each way per round. Rejected: one round in which every rank sends to every rank, `α` and
 //! `n-1` messages per rank, better only while those are few ([`direct`](super::direct)); a tree up and down, twice
 //! the rounds.
 //!

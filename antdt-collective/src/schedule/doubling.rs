@@ -1,6 +1,6 @@
 //! Recursive doubling: the whole buffer to one partner per round, for messages whose time is nothing but latency.
 //!
-//! Partners at distance `1, 2, 4, …` swap their totals and both add. After `log2 n` rounds everybody has everything.
+//! Partners at distance `1, 2, 4, …` swap their totals and both add. After `log2 n` rounds every rank has the total.
 //! If `n` is not a power of two, the ranks that are too many fold into a partner first and get the result last, as in
 //! [`halving`](super::halving).
 //!

@@ -78,7 +78,7 @@ impl Core {
         Self { size, folded: world.saturating_sub(size) }
     }
 
-    /// Rounds in which everybody has talked, directly or not, to everybody else: `log2 size`.
+    /// Rounds after which every rank has exchanged data, directly or not, with every other rank: `log2 size`.
     pub(super) const fn rounds(self) -> u32 {
         self.size.ilog2()
     }

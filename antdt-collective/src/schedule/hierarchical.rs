@@ -38,7 +38,7 @@ pub struct Hierarchical {
 }
 
 impl Hierarchical {
-    /// Its number in frames.
+    /// Code of the algorithm in frames.
     pub const CODE: u8 = 16;
 }
 

@@ -16,7 +16,7 @@ pub enum ScheduleError {
     /// A message has only one end, or its ends differ in length.
     #[error("round {round}: {from} sends {sent:?} elements to {to}, which receives {received:?}")]
     Unmatched {
-        /// Where.
+        /// Index of the round.
         round: usize,
         /// The sender.
         from: Rank,
@@ -30,9 +30,9 @@ pub enum ScheduleError {
     /// Two messages of a round go to, or come from, the same peer.
     #[error("round {round}: rank {me} has two messages with rank {peer} in one direction")]
     Twice {
-        /// Where.
+        /// Index of the round.
         round: usize,
-        /// Whose schedule.
+        /// Rank whose schedule is at fault.
         me: Rank,
         /// The peer.
         peer: Rank,
@@ -40,9 +40,9 @@ pub enum ScheduleError {
     /// A received span overlaps another span of the round in a way that [`Schedule`] does not allow.
     #[error("round {round}: rank {me} receives into {span:?} while it uses {other:?}")]
     Overlap {
-        /// Where.
+        /// Index of the round.
         round: usize,
-        /// Whose schedule.
+        /// Rank whose schedule is at fault.
         me: Rank,
         /// The received span.
         span: Span,
@@ -52,9 +52,9 @@ pub enum ScheduleError {
     /// A span ends beyond the buffer, is empty, or a peer does not exist or is the rank itself.
     #[error("round {round}: rank {me} has the impossible step {step:?}")]
     Impossible {
-        /// Where.
+        /// Index of the round.
         round: usize,
-        /// Whose schedule.
+        /// Rank whose schedule is at fault.
         me: Rank,
         /// The step.
         step: Step,

@@ -1,4 +1,4 @@
-//! Collectives as data: who sends which elements to whom, in which round.
+//! Collectives as data: which rank sends which elements to which rank, in which round.
 //!
 //! An [`Algorithm`] writes one [`Schedule`] per rank; [`interpret()`] runs all ranks' schedules in memory and proves that
 //! each receive has its send in the same round; the runtime executes a schedule over any transport. Rounds are a
@@ -81,37 +81,37 @@ impl Span {
 pub enum Step {
     /// Send the span.
     Send {
-        /// To whom.
+        /// Receiving rank.
         to: Rank,
-        /// What.
+        /// Elements to move.
         span: Span,
     },
     /// Overwrite the span with what comes.
     RecvCopy {
-        /// From whom.
+        /// Sending rank.
         from: Rank,
-        /// What.
+        /// Elements to move.
         span: Span,
     },
     /// Fold what comes into the span: `span = span op what comes`.
     RecvReduce {
-        /// From whom.
+        /// Sending rank.
         from: Rank,
-        /// What.
+        /// Elements to move.
         span: Span,
     },
     /// The same with the operands the other way round: `span = what comes op span`. Two ranks that swap their totals
     /// and combine them in one order end with the same bits, even where the order shows: two zeros, two NaNs.
     RecvReduceLeft {
-        /// From whom.
+        /// Sending rank.
         from: Rank,
-        /// What.
+        /// Elements to move.
         span: Span,
     },
 }
 
 impl Step {
-    /// What it moves.
+    /// Returns the span that the step moves.
     pub const fn span(self) -> Span {
         let (Self::Send { span, .. }
         | Self::RecvCopy { span, .. }
@@ -155,7 +155,7 @@ impl Schedule {
 ///
 /// Implementers: the property tests of this crate show what must hold; [`interpret()`] checks it.
 pub trait Algorithm {
-    /// As written in logs.
+    /// Returns the name used in logs.
     fn name(&self) -> &'static str;
 
     /// Its number in frames, so that ranks that chose differently notice.
@@ -165,7 +165,7 @@ pub trait Algorithm {
     fn schedule(&self, me: Rank, world: u32, len: usize) -> Schedule;
 
     /// Whether a long buffer is better cut into slices, each reduced by a schedule of its own. All ranks' schedules of one
-    /// length then have as many rounds. Not by default: who passes on segments without waiting for the end of a round
+    /// length then have as many rounds. Not by default: a rank that passes on segments without waiting for the end of a round
     /// gains nothing.
     fn slices(&self) -> bool {
         false

@@ -16,7 +16,7 @@ use super::{Algorithm, Schedule, Span, Step, push, spans_of};
 /// of another rank has its block only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gather {
-    /// Who gets them.
+    /// Rank that receives the blocks.
     pub root: Rank,
     /// Length of each rank's block, in elements.
     pub blocks: Vec<usize>,
@@ -49,7 +49,7 @@ impl Algorithm for Gather {
 /// rank has its block only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scatter {
-    /// Who has them.
+    /// Rank that has the blocks.
     pub root: Rank,
     /// Length of each rank's block, in elements.
     pub blocks: Vec<usize>,

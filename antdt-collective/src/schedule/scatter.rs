@@ -1,6 +1,6 @@
 //! Reduce-scatter: the buffers are reduced, and each rank ends with the total of its own block only.
 //!
-//! The first half of an all-reduce, for those who need no more: an owner of a part of the parameters, or a
+//! The first half of an all-reduce, for callers that need no more: an owner of a part of the parameters, or a
 //! hierarchical reduction. Rank `r` ends with block `r`; what lies outside it is left as it happens to be.
 //!
 //! [`RingScatter`] costs `(n-1)(α + S/(nB)) + (n-1)/n·Sγ`, the fewest bytes, with one neighbour on each side.

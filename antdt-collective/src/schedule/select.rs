@@ -1,4 +1,4 @@
-//! Which algorithm: the cheapest by closed formulas, unless somebody chose.
+//! Choice of the algorithm: the cheapest by closed formulas, unless the caller names one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use super::{
 /// mismatch.
 ///
 /// [`Hierarchical`](super::Hierarchical) is none of the choices: it is made from the hosts of the ranks, which the transport
-/// knows and whoever names an algorithm does not. [`Auto`](Self::Auto) takes it where it is of use: for long buffers, in
+/// knows and a caller that names an algorithm does not. [`Auto`](Self::Auto) takes it where it is of use: for long buffers, in
 /// groups whose members share some hosts but not all one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
@@ -44,7 +44,7 @@ pub enum Choice {
 const DOUBLE_TREE: DoubleTree = DoubleTree { segments: TREE_SEGMENTS };
 
 impl Choice {
-    /// Every choice.
+    /// All choices.
     pub const ALL: [Self; 8] = [
         Self::RingOrDirect,
         Self::Auto,
@@ -109,7 +109,7 @@ impl fmt::Display for Choice {
     "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling, double-tree or gather"
 )]
 pub struct ChoiceError {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
 }
 

@@ -2,38 +2,40 @@
 //!
 //! A policy is a pure function of its own state and the view; it cannot break an invariant, because the
 //! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand it to
-//! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line,
-//! [register] it.
-//!
-//! [register]: register()
+//! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line, add
+//! it to the [`REGISTRY`].
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
-use antdt_core::{ActionOutcome, ClusterView, Holder, JobTime, NodeActionKind, NodeId, NodeView, Reason};
+use antdt_core::{
+    ActionOutcome, ClusterView, Forecast, Holder, JobTime, NodeActionKind, NodeId, NodeView, PaceEstimate,
+    Reason,
+};
 
-use crate::apportion::{ApportionError, apportion_evenly};
+use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
 
+pub mod from_fn;
+pub mod lb_bsp;
 pub mod non_dedicated;
 pub mod none;
 pub mod registry;
 
+pub use from_fn::FromFn;
+pub use lb_bsp::{LbBsp, LbBspConfig};
 pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
 pub use none::Unmanaged;
-pub use registry::{
-    Entry, PolicyError, Setting, Settings, UnknownPolicy, build, by_name, entries, names, register,
-};
+pub use registry::{Entry, REGISTRY};
 
 /// Something a policy wants done to one life of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProposedAction {
     /// Which life of which node.
     pub target: Holder,
-    /// What.
+    /// Kind of the action.
     pub kind: NodeActionKind,
-    /// Why.
+    /// Reason for the decision.
     pub reason: Reason,
 }
 
@@ -47,6 +49,9 @@ pub struct Decision {
     /// [averages models](antdt_core::LocalSteps::Several). `None` leaves it as it is. Without batch sizes, those in force
     /// stay.
     pub local_steps: Option<u32>,
+    /// What the new batch sizes are expected to do to the step time. It is compared with what follows, and the policy is
+    /// told; `None` if the policy expects nothing in particular.
+    pub forecast: Option<Forecast>,
     /// Node actions. They change the membership, so batch sizes decided in the same tick are dropped.
     pub node_actions: Vec<ProposedAction>,
     /// Why the batch sizes change, or why nothing is done.
@@ -62,26 +67,25 @@ impl Decision {
 }
 
 /// A worker that a new plan is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seat {
-    /// Which worker.
+    /// The worker.
     pub id: NodeId,
     /// Smallest batch it accepts.
     pub batch_size_min: u32,
     /// Largest batch it accepts.
     pub batch_size_max: u32,
-    /// Time per sample, if it is known.
-    pub sample_time: Option<Duration>,
+    /// What is known of its speed.
+    pub estimate: Option<PaceEstimate>,
 }
 
 impl From<&NodeView> for Seat {
-    /// Takes the short window's time per sample, or else the long one's.
     fn from(view: &NodeView) -> Self {
         Self {
             id: view.id,
             batch_size_min: view.batch_size_min,
             batch_size_max: view.batch_size_max,
-            sample_time: view.sample_time_short.or(view.sample_time_long),
+            estimate: view.estimate,
         }
     }
 }
@@ -95,7 +99,7 @@ pub trait Policy: fmt::Debug + Send {
     /// What to do now. Called once per control tick, while no plan is on its way and the membership is settled.
     ///
     /// Must be total (every view gets a decision), deterministic and indifferent to the order of nodes in the view.
-    /// `budget` says who may be restarted.
+    /// `budget` says which nodes may be restarted.
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision;
 
     /// How to share `total` samples among the workers of a new membership. Evenly, unless a policy knows better.
@@ -103,10 +107,10 @@ pub trait Policy: fmt::Debug + Send {
     /// # Errors
     /// If the bounds do not allow it.
     fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
-        apportion_evenly(total, seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)))
+        split_by(None, total, seats)
     }
 
-    /// What became of a plan or an action.
+    /// Reports the outcome of a plan or an action to the policy.
     fn on_outcome(&mut self, _now: JobTime, _outcome: &ActionOutcome) {}
 
     /// Its settings as texts by name, from which the [registry] makes it again; empty if it has none.
@@ -122,4 +126,25 @@ impl Clone for Box<dyn Policy> {
     fn clone(&self) -> Self {
         self.clone_box()
     }
+}
+
+/// Splits by these speeds, or evenly where they are not known.
+pub(crate) fn split_by(
+    shares: Option<&[Share]>,
+    total: u32,
+    seats: &[Seat],
+) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    match shares {
+        Some(shares) => apportion(total, 1, shares).map(|solution| solution.batch_sizes),
+        None => apportion_evenly(
+            total,
+            seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)),
+        ),
+    }
+}
+
+/// A ratio in whole percent, for a reason.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
+pub(crate) fn percent(ratio: f64) -> u32 {
+    (ratio * 100.0).round() as u32
 }

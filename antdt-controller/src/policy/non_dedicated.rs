@@ -10,32 +10,32 @@
 //! # When a restart pays
 //!
 //! With `D` the time until the node is back, `v_s` and `v_n` its speed now and after, `V` the speed of all others
-//! and `R` the pause of everyone per change of the membership, a restart makes the job shorter only if this long is
+//! and `R` the pause of all workers per change of the membership, a restart makes the job shorter only if this long is
 //! left of it:
 //!
 //! | mode | break-even |
 //! |---|---|
 //! | asynchronous | `D · v_n / (v_n - v_s)` |
 //! | synchronous, the others go on meanwhile | `(v_n · D + 2 R · V) / (v_n - v_s)` |
-//! | synchronous, everyone waits | `D · (V + v_n) / (v_n - v_s)` |
+//! | synchronous, all workers wait | `D · (V + v_n) / (v_n - v_s)` |
 //!
 //! The comparison is with a job that is already balanced as well as it can be. A safety factor is put on top.
 //!
 //! # When to look again
 //!
-//! There is no minimum interval in seconds. A node's time per sample is known again after a plan only when half
-//! of its short window was computed under that plan, so plans are at least that far apart: about 10 steps, whether
-//! a step takes 80 ms or 30 s.
+//! There is no minimum interval in seconds. A plan is made as soon as the [speeds to count on](crate::speed) show one that
+//! is worth it: a tentative one after two or three slow batches. Once all speeds are known from `SURE_BATCHES` batches,
+//! a plan that gains 1 % mends it. Between two plans there are at least `SETTLED_STEPS` steps, whether a step takes 80 ms or 30 s.
 //!
 //! Batch sizes may change by any factor in one plan. A limit of, say, 2 would cost a 4x slow worker a second round
-//! of 10 slow steps, while a plan made of a wrong estimate is corrected after the same 10 steps.
+//! of slow steps, while a plan made of a wrong estimate is corrected after the same steps.
 //!
-//! # Noise
+//! # Noise and promises
 //!
-//! A median over half a short window of batches that vary by 20 % is off by 8 % now and then, and the slowest of several
-//! medians always looks slower than it is: new batch sizes would follow the noise. So a node whose time per sample is
-//! near what it was over the long window is taken at that; only one that is far from it is taken at its newest. A change
-//! that matters (a straggler is one at 1.3) is answered at once, a small one when the long window shows it.
+//! A worker counts as slower than its peers only as far as noise cannot explain it, with a stated error rate
+//! ([`speed`](crate::speed)). What a plan promises is the cut of the [expected step](crate::forecast), noise and
+//! communication included. When the plan has been in force for some steps, the master compares them with the promise;
+//! of later promises only the share counts that earlier ones kept, half of it by the newest one.
 //!
 //! Source: our design, made to agree with what the `AntDT` paper's abstract and summaries of it say: batch sizes
 //! against transient stragglers, restarts against persistent ones unless the cluster is busy.
@@ -44,29 +44,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use antdt_core::{
-    Barrier, ClusterView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, NodeActionKind, NodeId,
-    NodeView, Pace, Reason, StragglerKind,
+    ActionOutcome, Barrier, ClusterView, DeviceClass, Forecast, Holder, Incarnation, InvalidValue, JobTime,
+    NodeActionKind, NodeId, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
 };
 
-use super::registry::{Setting, Settings, setting, time};
-use super::{Decision, Policy, ProposedAction, Seat};
-use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
+use super::{Decision, Policy, ProposedAction, Seat, percent, split_by};
+use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
+use crate::forecast::expected_step;
+use crate::speed::believed;
+use antdt_core::registry::{Setting, Settings};
 
 /// Settings of [`NonDedicated`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NonDedicatedConfig {
     /// Least predicted gain of new batch sizes, in percent of the step time. 5: above the noise of medians.
     pub gain_min_percent: u32,
-    /// A time per sample that is nearer than this to that of the long window is taken for noise around it, in percent
-    /// of the shorter of the two. 25: three standard deviations of the median of 10 batches that vary by 20 %, and
-    /// below the ratio of 1.3 at which a node is a straggler.
-    pub noise_percent: u32,
+    /// Chance that noise alone makes any worker of the job count as slower or faster than its peers, above 0 and below
+    /// one. 0.001: of 3,600 simulated jobs without a straggler none acted with noise of up to 20 %; ten times as much
+    /// saves less than a batch of delay.
+    pub error_rate: f64,
     /// Share of the live workers whose time per sample must be known, in percent. 90.
     pub known_min_percent: u32,
     /// The job must have this many times the break-even time to go. 1.5: delays are estimates.
     pub safety_factor: f64,
-    /// Pause of everyone when the membership changes (`R`). 1 s: forming a group and copying a model.
+    /// Pause of all workers when the membership changes (`R`). 1 s: forming a group and copying a model.
     pub reform_pause: Duration,
     /// Time a node has to finish its batch before it is killed. 30 s.
     pub drain: Duration,
@@ -78,7 +80,7 @@ impl Default for NonDedicatedConfig {
     fn default() -> Self {
         Self {
             gain_min_percent: 5,
-            noise_percent: 25,
+            error_rate: 0.001,
             known_min_percent: 90,
             safety_factor: 1.5,
             reform_pause: Duration::from_secs(1),
@@ -87,6 +89,23 @@ impl Default for NonDedicatedConfig {
         }
     }
 }
+
+/// Steps under a plan before the next one. 3: what a plan did can be seen, and a wrong one does not last.
+const SETTLED_STEPS: u32 = 3;
+
+/// Batches since its last change of pace after which a worker's speed is known well. 20: a median of them is off by a
+/// quarter of the noise of one.
+const SURE_BATCHES: u32 = 20;
+
+/// Least predicted gain of the plan that mends a tentative one, percent of the step time.
+const MENDED_PERCENT: u32 = 1;
+
+/// Least share of a promise that counts, however badly earlier ones were kept. 0.1: a gain of half of the step time is
+/// tried again all the same.
+const TRUST_MIN: f64 = 0.1;
+
+/// Slowness up to which a worker counts as like its peers when a plan says why it is made, in percent.
+const ALIKE_PERCENT: u32 = 105;
 
 /// What a node was like when its restart was proposed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -99,16 +118,26 @@ struct Strike {
 ///
 /// The [module](self) has the rules.
 #[doc(alias = "AntDT-ND")]
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NonDedicated {
     config: NonDedicatedConfig,
     strikes: BTreeMap<NodeId, Strike>,
+    /// Share of what plans promised that came, 0 to 1.
+    trust: f64,
+    /// Whether the newest plan was made of few batches, and is to be mended once there are more.
+    tentative: bool,
+}
+
+impl Default for NonDedicated {
+    fn default() -> Self {
+        Self::new(NonDedicatedConfig::default())
+    }
 }
 
 impl NonDedicated {
     /// With settings of the caller's own.
     pub const fn new(config: NonDedicatedConfig) -> Self {
-        Self { config, strikes: BTreeMap::new() }
+        Self { config, strikes: BTreeMap::new(), trust: 1.0, tentative: false }
     }
 
     /// Its name in the registry.
@@ -120,7 +149,7 @@ impl NonDedicated {
         let d = NonDedicatedConfig::default();
         let config = NonDedicatedConfig {
             gain_min_percent: settings.value("gain-min-percent", d.gain_min_percent, PERCENT)?,
-            noise_percent: settings.value("noise-percent", d.noise_percent, PERCENT)?,
+            error_rate: settings.value("error-rate", d.error_rate, "a number above 0 and below 1")?,
             known_min_percent: settings.value(
                 "known-min-percent",
                 d.known_min_percent,
@@ -134,6 +163,10 @@ impl NonDedicated {
         if !(1..=100).contains(&config.known_min_percent) {
             let expected = "1 to 100 percent of the workers";
             return Err(settings.refuse("known-min-percent", config.known_min_percent, expected));
+        }
+        if !(config.error_rate > 0.0 && config.error_rate < 1.0) {
+            let expected = "above 0 and below 1: the chance that noise alone causes new batch sizes";
+            return Err(settings.refuse("error-rate", config.error_rate, expected));
         }
         if !(config.safety_factor.is_finite() && config.safety_factor >= 1.0) {
             let expected = "a number of at least 1: times the break-even time that must be left";
@@ -150,29 +183,33 @@ impl NonDedicated {
     pub(super) fn texts(&self) -> Vec<Setting> {
         let c = &self.config;
         vec![
-            setting(
+            Setting::new(
                 "gain-min-percent",
                 c.gain_min_percent,
                 "least predicted gain of new batch sizes, percent of the step time",
             ),
-            setting(
-                "noise-percent",
-                c.noise_percent,
-                "difference of a time per sample to the long window's that is noise, percent",
+            Setting::new(
+                "error-rate",
+                c.error_rate,
+                "chance that noise alone makes a worker of the job count as slower than its peers",
             ),
-            setting(
+            Setting::new(
                 "known-min-percent",
                 c.known_min_percent,
                 "share of the live workers whose speed must be known, percent",
             ),
-            setting(
+            Setting::new(
                 "safety-factor",
                 c.safety_factor,
                 "times the break-even time that the job must have to go for a restart",
             ),
-            time("reform-pause", c.reform_pause, "pause of every worker when the membership changes"),
-            time("drain", c.drain, "time that a node has to finish its batch before it is killed"),
-            setting(
+            Setting::time(
+                "reform-pause",
+                c.reform_pause,
+                "pause of every worker when the membership changes",
+            ),
+            Setting::time("drain", c.drain, "time that a node has to finish its batch before it is killed"),
+            Setting::new(
                 "cured-below",
                 c.cured_below,
                 "part of its slowness that a restarted node may keep and count as cured",
@@ -202,7 +239,7 @@ impl NonDedicated {
             return Vec::new();
         }
         let speeds = Speeds::of(live);
-        let mut free = budget.free_at_once(live.len());
+        let mut free = budget.room(now, live.len());
         let mut actions = Vec::new();
         for node in persistent {
             let Some(break_even) = self.break_even(view, &speeds, node) else { continue };
@@ -277,21 +314,14 @@ impl NonDedicated {
         let delay = view.scheduler.start_delay.as_secs_f64();
         let pause = self.config.reform_pause.as_secs_f64();
         let seconds = match view.mode.barrier {
-            Barrier::Nobody => delay * normal / gain,
-            Barrier::All if view.elastic => (normal * delay + 2.0 * pause * others) / gain,
-            Barrier::All => delay * (others + normal) / gain,
+            // What the others gain besides, where the slow one holds them back, comes on top.
+            Barrier::Within(_) | Barrier::Nobody => delay * normal / gain,
+            Barrier::All | Barrier::AllBut(_) if view.elastic => {
+                (normal * delay + 2.0 * pause * others) / gain
+            }
+            Barrier::All | Barrier::AllBut(_) => delay * (others + normal) / gain,
         };
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
-    }
-
-    /// The time per sample to count on.
-    fn sample_time(&self, node: &NodeView) -> Option<Duration> {
-        let (Some(short), Some(long)) = (node.sample_time_short, node.sample_time_long) else {
-            return Seat::from(node).sample_time;
-        };
-        let (less, more) = (short.min(long).as_nanos(), short.max(long).as_nanos());
-        let is_noise = more * 100 < less * u128::from(100 + self.config.noise_percent);
-        Some(if is_noise { long } else { short })
     }
 
     /// New batch sizes, or why not.
@@ -299,36 +329,94 @@ impl NonDedicated {
         &self,
         view: &ClusterView,
         live: &[&NodeView],
-    ) -> Result<(BTreeMap<NodeId, u32>, Reason), Reason> {
-        let seats: Vec<Seat> = live
-            .iter()
-            .map(|node| Seat { sample_time: self.sample_time(node), ..Seat::from(*node) })
-            .collect();
-        let shares = shares(&seats).ok_or(Reason::NotEnoughData { known: 0, needed: live.len() })?;
+        gain_min_percent: u32,
+    ) -> Result<Rebalance, Reason> {
+        if view.step.is_some_and(|step| step.plan < view.plan || step.steps < SETTLED_STEPS) {
+            return Err(Reason::TooSoon);
+        }
+        let seats: Vec<Seat> = live.iter().map(|node| Seat::from(*node)).collect();
+        let shares = self.shares(&seats).ok_or(Reason::NotEnoughData { known: 0, needed: live.len() })?;
         let solution =
             apportion(view.global_batch_size, 1, &shares).map_err(|e| Reason::Other(e.to_string()))?;
 
-        let step_now = live.iter().zip(&shares).map(|(node, share)| share.time(node.batch_size)).max();
-        let step_now = step_now.unwrap_or_default().as_nanos();
-        let gained = step_now.saturating_sub(solution.step_time.as_nanos());
-        let gain_percent = u32::try_from((gained * 100).checked_div(step_now).unwrap_or(0)).unwrap_or(100);
         // A plan that does not add up to the global batch (the first ones of a worker that joined) is always mended.
         let adds_up = live.iter().map(|node| u64::from(node.batch_size)).sum::<u64>()
             == u64::from(view.global_batch_size);
-        if adds_up && gained * 100 < step_now * u128::from(self.config.gain_min_percent) {
-            return Err(if gain_percent == 0 {
-                Reason::Balanced
-            } else {
-                Reason::GainTooSmall { percent: gain_percent }
-            });
+        let refuse = |percent: u32| match percent {
+            0 => Reason::Balanced,
+            percent => Reason::GainTooSmall { percent },
+        };
+        // Without noise a plan gains most: if that is too little, the rest need not be computed.
+        let step_now = live.iter().zip(&shares).map(|(node, share)| share.time(node.batch_size)).max();
+        let most = gain(step_now.unwrap_or_default(), solution.step_time);
+        if adds_up && most < gain_min_percent {
+            return Err(refuse(most));
+        }
+        let forecast = self.forecast(view, live, &shares, &solution.batch_sizes);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
+        let gain_percent = (forecast.promised() * self.trust * 100.0) as u32;
+        if adds_up && gain_percent < gain_min_percent {
+            return Err(refuse(gain_percent));
         }
 
         let slowest = shares.iter().max_by(|a, b| a.sample_time.cmp(&b.sample_time).then(b.id.cmp(&a.id)));
         let slowest = slowest.expect("a problem that was solved has workers");
-        let typical = median(&seats).expect("a problem that was solved has a known time");
+        let mut times: Vec<Duration> = shares.iter().map(|share| share.sample_time).collect();
+        times.sort_unstable();
+        let typical = times[(times.len() - 1) / 2];
         let slowness_percent = percent(slowest.sample_time.as_secs_f64() / typical.as_secs_f64());
-        Ok((solution.batch_sizes, Reason::Rebalance { slowest: slowest.id, slowness_percent, gain_percent }))
+        let reason = if slowness_percent <= ALIKE_PERCENT {
+            Reason::AlikeAgain { gain_percent }
+        } else {
+            Reason::Rebalance { slowest: slowest.id, slowness_percent, gain_percent }
+        };
+        Ok(Rebalance { batch_sizes: solution.batch_sizes, forecast, reason })
     }
+
+    /// How long a step takes with the batch sizes in force and with others.
+    fn forecast(
+        &self,
+        view: &ClusterView,
+        live: &[&NodeView],
+        shares: &[Share],
+        batch_sizes: &BTreeMap<NodeId, u32>,
+    ) -> Forecast {
+        let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
+        let step = |samples: &dyn Fn(&NodeView) -> u32| {
+            let batch = |(node, share): (&&NodeView, &Share)| {
+                (share.time(samples(node)), node.estimate.map_or(0.0, |estimate| estimate.spread))
+            };
+            let batches: Vec<(Duration, f64)> = live.iter().zip(shares).map(batch).collect();
+            expected_step(&batches) + overhead
+        };
+        Forecast {
+            without: step(&|node| node.batch_size),
+            with: step(&|node| batch_sizes.get(&node.id).copied().unwrap_or_default()),
+        }
+    }
+
+    /// The problem of sharing samples among these workers; `None` if no time per sample is known.
+    fn shares(&self, seats: &[Seat]) -> Option<Vec<Share>> {
+        let estimates: Vec<Option<PaceEstimate>> = seats.iter().map(|seat| seat.estimate).collect();
+        let times = believed(&estimates, self.config.error_rate)?;
+        let share = |(seat, time): (&Seat, Duration)| {
+            Share::new(seat.id, time.max(Duration::from_nanos(1)), seat.batch_size_min, seat.batch_size_max)
+        };
+        Some(seats.iter().zip(times).map(share).collect())
+    }
+}
+
+/// New batch sizes, and why.
+struct Rebalance {
+    batch_sizes: BTreeMap<NodeId, u32>,
+    forecast: Forecast,
+    reason: Reason,
+}
+
+/// What is gained of a step time, in whole percent of it.
+fn gain(now: Duration, then: Duration) -> u32 {
+    let (now, gained) = (now.as_nanos(), now.saturating_sub(then).as_nanos());
+    u32::try_from((gained * 100).checked_div(now).unwrap_or(0)).unwrap_or(100)
 }
 
 /// Samples per second of each node whose time per sample is known: ordered once, however many nodes are asked about.
@@ -359,7 +447,8 @@ impl<'a> Speeds<'a> {
 }
 
 fn speed(node: &NodeView) -> Option<f64> {
-    node.sample_time_short.filter(|time| !time.is_zero()).map(|time| 1.0 / time.as_secs_f64())
+    let time = node.estimate?.sample_time;
+    (!time.is_zero()).then(|| 1.0 / time.as_secs_f64())
 }
 
 impl Policy for NonDedicated {
@@ -373,8 +462,7 @@ impl Policy for NonDedicated {
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();
         live.sort_by_key(|node| node.id);
-        let known =
-            live.iter().filter(|node| node.sample_time_short.is_some_and(|time| !time.is_zero())).count();
+        let known = live.iter().filter(|node| speed(node).is_some()).count();
         let percent = usize::try_from(self.config.known_min_percent).unwrap_or(100);
         let needed = (live.len() * percent).div_ceil(100).max(1);
         if known < needed {
@@ -392,9 +480,15 @@ impl Policy for NonDedicated {
             return decision;
         }
         if view.mode.sums_to_global_batch() {
-            match self.rebalance(view, &live) {
-                Ok((batch_sizes, reason)) => {
+            let is_sure = |node: &&NodeView| node.estimate.is_none_or(|it| it.batches >= SURE_BATCHES);
+            let sure = live.iter().all(is_sure);
+            let mends = sure && std::mem::take(&mut self.tentative);
+            let least = self.config.gain_min_percent;
+            match self.rebalance(view, &live, if mends { least.min(MENDED_PERCENT) } else { least }) {
+                Ok(Rebalance { batch_sizes, forecast, reason }) => {
+                    self.tentative = !sure;
                     decision.batch_sizes = Some(batch_sizes);
+                    decision.forecast = Some(forecast);
                     decision.reasons.push(reason);
                 }
                 Err(reason) => decision.reasons.push(reason),
@@ -405,14 +499,17 @@ impl Policy for NonDedicated {
         decision
     }
 
-    /// In proportion to the known speeds. Whose speed is unknown counts as the median.
+    /// Splits in proportion to the known speeds. A worker of unknown speed counts as the median.
     fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
-        match shares(seats) {
-            Some(shares) => apportion(total, 1, &shares).map(|solution| solution.batch_sizes),
-            None => apportion_evenly(
-                total,
-                seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)),
-            ),
+        split_by(self.shares(seats).as_deref(), total, seats)
+    }
+
+    fn on_outcome(&mut self, _now: JobTime, outcome: &ActionOutcome) {
+        if let ActionOutcome::Measured { forecast, step, .. } = outcome
+            && forecast.promised() > 0.0
+        {
+            let kept = (forecast.cut(*step) / forecast.promised()).clamp(0.0, 1.0);
+            self.trust = f64::midpoint(self.trust, kept).max(TRUST_MIN);
         }
     }
 
@@ -423,29 +520,6 @@ impl Policy for NonDedicated {
     fn clone_box(&self) -> Box<dyn Policy> {
         Box::new(self.clone())
     }
-}
-
-/// The problem of sharing samples among these workers; `None` if nobody's time per sample is known.
-fn shares(seats: &[Seat]) -> Option<Vec<Share>> {
-    let typical = median(seats)?;
-    let share = |seat: &Seat| {
-        let time = seat.sample_time.filter(|time| !time.is_zero()).unwrap_or(typical);
-        Share::new(seat.id, time, seat.batch_size_min, seat.batch_size_max)
-    };
-    Some(seats.iter().map(share).collect())
-}
-
-/// The lower median of the known times per sample.
-fn median(seats: &[Seat]) -> Option<Duration> {
-    let mut times: Vec<Duration> =
-        seats.iter().filter_map(|seat| seat.sample_time).filter(|time| !time.is_zero()).collect();
-    times.sort_unstable();
-    times.get(times.len().saturating_sub(1) / 2).copied()
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates")]
-fn percent(ratio: f64) -> u32 {
-    (ratio * 100.0).round() as u32
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub const WORKERS_MAX: u8 = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// What the sync mode asks of plans: the place of its capabilities in `Capabilities::COMMON`, 0 to 3.
+    /// What the sync mode asks of plans: the place of its capabilities in `Capabilities::COMMON`, 0 to 5.
     pub sync: u8,
     /// Workers at the start, 1 to 8. Worker 0 is the chief.
     pub workers: u8,
@@ -99,7 +99,7 @@ impl History {
             return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));
         }
         if usize::from(job.sync) >= Capabilities::COMMON.len() {
-            return Err(InvalidValue::new("sync", job.sync, "0 to 3"));
+            return Err(InvalidValue::new("sync", job.sync, "0 to 5"));
         }
         if job.samples_per_worker == 0 || job.batch_size_min > job.samples_per_worker {
             let expected = "at least 1, and at least batch_size_min";
@@ -113,7 +113,7 @@ impl History {
         &self.job
     }
 
-    /// What happens.
+    /// Returns the steps of the history.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -121,7 +121,7 @@ impl History {
 
 fn jobs() -> impl Strategy<Value = Job> {
     let limits = (0..5_u8, prop_oneof![Just(5_u8), Just(100)], prop::bool::weighted(0.25));
-    (0..4_u8, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
+    (0..6_u8, 1..=WORKERS_MAX, 1..200_u16, 0..3_u16, limits).prop_map(
         |(sync, workers, samples, min, limits)| {
             let (restarts_per_hour, at_once_percent, chief_allowed) = limits;
             let batch_size_min = min.min(samples);

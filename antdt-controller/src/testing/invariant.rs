@@ -47,7 +47,7 @@ impl Invariant {
         Self::Chief,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Total => "total",
@@ -64,7 +64,7 @@ impl Invariant {
         }
     }
 
-    /// What is promised.
+    /// Returns the promise, in words.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Total => "every tick gets a decision, and doing nothing has a reason",

@@ -34,7 +34,8 @@ use std::time::Duration;
 
 use antdt_core::{
     ActionOutcome, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime, MembershipVersion,
-    NodeId, NodeStatus, NodeView, Pace, PlanVersion, Progress, SchedulerView, Seed, StragglerKind,
+    NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion, Progress, SchedulerView, Seed, StepView,
+    StragglerKind,
 };
 
 use crate::budget::{BudgetConfig, RestartBudget};
@@ -48,11 +49,11 @@ pub use crate::runtime::launcher::suite::{LauncherViolation, check_launcher};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the policy is not {property}, in case {case}: {detail}")]
 pub struct Violation {
-    /// What it should be.
+    /// The expected behaviour.
     pub property: &'static str,
     /// Number of the case that shows it; the same seed gives the same cases.
     pub case: u32,
-    /// What was seen.
+    /// The observed behaviour.
     pub detail: String,
 }
 
@@ -124,7 +125,10 @@ fn check_split(policy: &dyn Policy, rng: &mut DetRng) -> Result<(), String> {
                 id: NodeId::worker(index),
                 batch_size_min,
                 batch_size_max: batch_size_min + number(rng, 100),
-                sample_time: (rng.below(3) > 0).then(|| Duration::from_nanos(rng.below(1_000_000))),
+                estimate: (rng.below(3) > 0).then(|| {
+                    let sample_time = Duration::from_nanos(rng.below(1_000_000));
+                    random_estimate(rng, sample_time)
+                }),
             }
         })
         .collect();
@@ -175,6 +179,12 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
         global_batch_size: if noisy { number(rng, 500) } else { in_use },
         workers,
         servers,
+        step: (rng.below(2) == 0).then(|| StepView {
+            plan: PlanVersion(1),
+            steps: number(rng, 40),
+            time: Duration::from_millis(rng.below(1000)),
+            overhead: Duration::from_millis(rng.below(100)),
+        }),
         progress: Progress {
             committed: rng.below(1_000_000),
             expected: rng.below(100_000_000),
@@ -185,6 +195,10 @@ pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
             busy: rng.below(4) == 0,
         },
     }
+}
+
+fn random_estimate(rng: &mut DetRng, sample_time: Duration) -> PaceEstimate {
+    PaceEstimate { sample_time, spread: 0.02 + rng.unit(), batches: 2 + number(rng, 63) }
 }
 
 fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
@@ -223,6 +237,7 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
         pace,
         sample_time_short: (!unknown).then_some(time),
         sample_time_long: (rng.below(2) == 0).then_some(time),
+        estimate: (!unknown).then(|| random_estimate(rng, time)),
         slowness_ratio: (!unknown).then_some(slowness),
         slow_fraction_long: rng.unit(),
         last_report_age: Some(Duration::from_millis(rng.below(10_000))),
@@ -266,6 +281,11 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
                 },
                 sample_time_short: Some(Duration::from_micros(time)),
                 sample_time_long: Some(Duration::from_micros(time)),
+                estimate: Some(PaceEstimate {
+                    sample_time: Duration::from_micros(time),
+                    spread: 0.02,
+                    batches: 64,
+                }),
                 slowness_ratio: Some(ratio(time)),
                 slow_fraction_long: 0.0,
                 last_report_age: Some(Duration::ZERO),
@@ -274,6 +294,7 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
             })
             .collect(),
         servers: Vec::new(),
+        step: None,
         progress: Progress { committed: 0, expected: 1_000_000, samples_per_second: 1000.0 },
         scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: false },
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use antdt_core::Reason;
 
 use super::*;
-use crate::policy::{NonDedicated, Unmanaged};
+use crate::policy::{LbBsp, NonDedicated, Unmanaged};
 
 const CASES: u32 = 3000;
 
@@ -12,6 +12,7 @@ const CASES: u32 = 3000;
 fn the_policies_of_this_crate_conform() {
     check_policy(&Unmanaged, CASES, Seed(1)).unwrap();
     check_policy(&NonDedicated::default(), CASES, Seed(1)).unwrap();
+    check_policy(&LbBsp::default(), CASES, Seed(1)).unwrap();
 }
 
 #[test]
@@ -60,8 +61,11 @@ fn property(policy: &dyn Policy) -> &'static str {
 #[test]
 fn a_policy_that_rounds_is_caught() {
     let rounding = Bad(|view| {
-        let speed =
-            |node: &NodeView| node.sample_time_short.map_or(1.0, |time| 1.0 / time.as_secs_f64().max(1e-9));
+        let speed = |node: &NodeView| {
+            node.estimate
+                .map(|estimate| estimate.sample_time)
+                .map_or(1.0, |time| 1.0 / time.as_secs_f64().max(1e-9))
+        };
         let all: f64 = view.live_workers().map(speed).sum();
         let share = |node: &NodeView| (f64::from(view.global_batch_size) * speed(node) / all).round() as u32;
         let batch_sizes = Some(view.live_workers().map(|node| (node.id, share(node))).collect());

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use antdt_core::{
     ActionId, ActionOutcome, Capabilities, ClusterView, DeviceClass, Holder, Incarnation, JobTime, Machine,
-    MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, Plan, PlanVersion, Progress,
-    SchedulerView, StragglerKind,
+    MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Plan, PlanVersion,
+    Progress, SchedulerView, StragglerKind,
 };
 
 use super::history::{History, Job, Line, Step, WORKERS_MAX};
@@ -42,7 +42,7 @@ impl Broken {
         self.0.step
     }
 
-    /// How it was broken.
+    /// Returns a description of the violation.
     pub fn what(&self) -> &str {
         &self.0.what
     }
@@ -380,6 +380,7 @@ where
                 pace,
                 sample_time_short: known.then_some(time),
                 sample_time_long: (known && worker.lasting).then_some(time),
+                estimate: known.then_some(PaceEstimate { sample_time: time, spread: 0.02, batches: 64 }),
                 slowness_ratio: known.then_some(f64::from(worker.percent) / 100.0),
                 slow_fraction_long: if worker.lasting && worker.percent >= 130 { 1.0 } else { 0.0 },
                 last_report_age: known.then_some(Duration::ZERO),
@@ -399,6 +400,7 @@ where
             global_batch_size: self.config.global_batch_size,
             workers: live.map(node).collect(),
             servers: Vec::new(),
+            step: None,
             progress: Progress { committed: 1_000, expected: 100_000_000, samples_per_second: 1_000.0 },
             scheduler: SchedulerView { start_delay: Duration::from_secs(10), busy: self.busy },
         }
@@ -442,7 +444,7 @@ where
                         self.pending.take_if(|plan| plan.version == version).or(self.withdrawn.take());
                 }
                 DispatchEffect::Start(action) => self.started(action, &view)?,
-                DispatchEffect::Record(_) => {}
+                DispatchEffect::Record(_) | DispatchEffect::Measured { .. } => {}
             }
         }
         Ok(())
@@ -515,9 +517,10 @@ fn in_order(effects: &[DispatchEffect]) -> Vec<String> {
         DispatchEffect::Record(record) if matches!(record.decided, crate::Decided::Restart(..)) => {
             format!("recorded {:?}", record.reasons)
         }
-        DispatchEffect::Publish(_) | DispatchEffect::Withdraw(_) | DispatchEffect::Record(_) => {
-            format!("{effect:?}")
-        }
+        DispatchEffect::Publish(_)
+        | DispatchEffect::Withdraw(_)
+        | DispatchEffect::Record(_)
+        | DispatchEffect::Measured { .. } => format!("{effect:?}"),
     };
     let mut texts: Vec<String> = effects.iter().map(text).collect();
     texts.sort_unstable();

@@ -12,11 +12,11 @@ where
     T: Serialize + for<'a> Deserialize<'a> + PartialEq + std::fmt::Debug,
 {
     let mut line = Vec::new();
-    write_entry(&mut line, JobTime(7), "head", Kind::Event, value).unwrap();
+    write_entry(&mut line, JobTime(7), "head", EntryKind::Event, value).unwrap();
     let text = String::from_utf8(line).unwrap();
     assert!(text.ends_with('\n') && text.lines().count() == 1, "{text}");
-    let entry = Entry::parse(text.trim_end()).unwrap();
-    assert_eq!((entry.at, entry.machine.as_str(), entry.kind), (JobTime(7), "head", Kind::Event));
+    let entry = TraceEntry::parse(text.trim_end()).unwrap();
+    assert_eq!((entry.at, entry.machine.as_str(), entry.kind), (JobTime(7), "head", EntryKind::Event));
     assert_eq!(&entry.read::<T>().unwrap(), value);
 }
 
@@ -55,39 +55,45 @@ fn the_words_read_back_as_they_were_written() {
 fn identities_are_written_as_people_write_them() {
     let mut line = Vec::new();
     let holder = Holder::new(NodeId::worker(3), Incarnation(2));
-    write_entry(&mut line, JobTime(12), "ledger", Kind::Effect, &(holder, BTreeMap::from([(holder, 1)])))
-        .unwrap();
+    write_entry(
+        &mut line,
+        JobTime(12),
+        "ledger",
+        EntryKind::Effect,
+        &(holder, BTreeMap::from([(holder, 1)])),
+    )
+    .unwrap();
     let expected = r#"{"t":12,"m":"ledger","k":"effect","v":["worker-3#2",{"worker-3#2":1}]}"#;
     assert_eq!(String::from_utf8(line).unwrap(), format!("{expected}\n"));
 }
 
 #[test]
 fn a_header_says_its_version_and_others_are_refused() {
-    let mut header = Header::new("antdt 0.1.0", "night");
+    let mut header = TraceHeader::new("antdt 0.1.0", "night");
     header.settings.insert("seed".to_owned(), "7".to_owned());
     header.machines.insert("head".to_owned(), serde_json::json!({"workers": 3}));
     let mut line = Vec::new();
     header.write(&mut line).unwrap();
     let line = String::from_utf8(line).unwrap();
     assert!(line.starts_with(r#"{"antdt_trace":1,"#), "{line}");
-    assert_eq!(Header::parse(&line).unwrap(), header);
+    assert_eq!(TraceHeader::parse(&line).unwrap(), header);
 
     let later = line.replace(r#""antdt_trace":1"#, r#""antdt_trace":2"#);
-    assert!(matches!(Header::parse(&later), Err(LineError::Version { version: 2 })));
+    assert!(matches!(TraceHeader::parse(&later), Err(LineError::Version { version: 2 })));
     for text in ["", "{}", "t_s,worker,slowdown", r#"{"antdt_trace":"one"}"#] {
-        assert!(matches!(Header::parse(text), Err(LineError::NoHeader)), "{text}");
+        assert!(matches!(TraceHeader::parse(text), Err(LineError::NoHeader)), "{text}");
     }
 }
 
 #[test]
 fn a_line_that_is_cut_short_is_no_entry() {
     let mut line = Vec::new();
-    write_entry(&mut line, JobTime(12), "head", Kind::Deadline, &()).unwrap();
+    write_entry(&mut line, JobTime(12), "head", EntryKind::Deadline, &()).unwrap();
     let line = String::from_utf8(line).unwrap();
     let line = line.trim_end();
-    Entry::parse(line).unwrap();
+    TraceEntry::parse(line).unwrap();
     for len in 0..line.len() {
-        assert!(Entry::parse(&line[..len]).is_err(), "{}", &line[..len]);
+        assert!(TraceEntry::parse(&line[..len]).is_err(), "{}", &line[..len]);
     }
 }
 
@@ -95,6 +101,6 @@ fn a_line_that_is_cut_short_is_no_entry() {
 fn what_cannot_be_written_leaves_no_piece_behind() {
     let mut out = b"before\n".to_vec();
     let no_json = BTreeMap::from([((1, 2), 3)]);
-    assert!(write_entry(&mut out, JobTime(1), "head", Kind::Event, &no_json).is_err());
+    assert!(write_entry(&mut out, JobTime(1), "head", EntryKind::Event, &no_json).is_err());
     assert_eq!(out, b"before\n");
 }

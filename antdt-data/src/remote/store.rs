@@ -22,14 +22,14 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// How long an object store is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct RequestLimits {
     /// Time limit of one request; after it the request is sent again.
     pub request: Duration,
     /// Deadline of one call with all its requests; after it the call fails.
     pub call: Duration,
 }
 
-impl Default for Patience {
+impl Default for RequestLimits {
     /// 20 s and 60 s: a request moves 8 MB at most, and stores come back from a fault within half a minute.
     fn default() -> Self {
         Self { request: Duration::from_secs(20), call: Duration::from_secs(60) }
@@ -41,7 +41,7 @@ impl Default for Patience {
 pub struct RemoteStore {
     store: Arc<dyn ObjectStore>,
     thread: Arc<Thread>,
-    patience: Patience,
+    patience: RequestLimits,
 }
 
 /// The runtime; `None` only while it is dropped.
@@ -61,7 +61,7 @@ impl RemoteStore {
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn over(store: Arc<dyn ObjectStore>, patience: Patience) -> Result<Self, OpenError> {
+    pub fn over(store: Arc<dyn ObjectStore>, patience: RequestLimits) -> Result<Self, OpenError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("antdt-data")
@@ -76,7 +76,7 @@ impl RemoteStore {
     /// # Errors
     /// If the scheme is unknown or was left out of this program, or the environment contradicts itself.
     pub fn of_url(url: &str) -> Result<Self, OpenError> {
-        Self::over(store_of(url)?, Patience::default())
+        Self::over(store_of(url)?, RequestLimits::default())
     }
 
     /// The sources that `url`, which is in this store, names: see [`open_url`](super::open_url).
@@ -140,7 +140,7 @@ impl RemoteStore {
         A: Send + 'static,
         F: Future<Output = Result<A, Error>> + Send + 'static,
     {
-        let Patience { request: once, call } = self.patience;
+        let RequestLimits { request: once, call } = self.patience;
         let (store, location) = (Arc::clone(&self.store), location.clone());
         let attempt = move || {
             let answer = request(Arc::clone(&store), location.clone());

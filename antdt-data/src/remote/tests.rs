@@ -83,7 +83,8 @@ impl ObjectStore for Shaky {
     }
 }
 
-const PATIENCE: Patience = Patience { request: Duration::from_secs(5), call: Duration::from_secs(20) };
+const PATIENCE: RequestLimits =
+    RequestLimits { request: Duration::from_secs(5), call: Duration::from_secs(20) };
 
 /// A store with these objects.
 fn filled(objects: &[(&str, Vec<u8>)]) -> (Arc<Shaky>, RemoteStore) {
@@ -131,7 +132,7 @@ fn a_request_is_repeated_while_the_store_fails_and_given_up_at_its_deadline() {
     shaky.failures.store(2, Ordering::Relaxed);
     assert_eq!(source.first(2).unwrap(), b"a0");
 
-    let short = Patience { request: Duration::from_millis(50), call: Duration::from_millis(300) };
+    let short = RequestLimits { request: Duration::from_millis(50), call: Duration::from_millis(300) };
     let store = RemoteStore::over(Arc::clone(&shaky) as _, short).unwrap();
     let source = store.open("memory://host/a.csv", &everything).unwrap().remove(0);
     shaky.failures.store(usize::MAX, Ordering::Relaxed);

@@ -89,7 +89,7 @@ fn a_full_disk_is_an_error_that_names_the_folder() {
     // The device that is always full stands for a disk that is.
     let full = Path::new("/dev/full");
     if !full.exists() {
-        println!("skipped: there is no /dev/full");
+        println!("skipped, not here: there is no /dev/full");
         return;
     }
     let error = source.copy(Container::Gzip, full).unwrap_err().to_string();

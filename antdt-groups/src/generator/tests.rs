@@ -29,7 +29,7 @@ impl GroupPolicy for Everybody {
     }
     fn form(&mut self, draft: &mut Draft<'_>) {
         let idle = draft.idle();
-        draft.form(GroupKind::Division, &idle);
+        draft.form(GroupOrigin::Division, &idle);
     }
     fn clone_box(&self) -> Box<dyn GroupPolicy> {
         Box::new(self.clone())
@@ -62,7 +62,7 @@ impl GroupPolicy for Listed {
         for group in std::mem::take(&mut self.groups) {
             let of = |index: &u32| idle.iter().find(|one| one.holder().node.index == *index).copied();
             let members: Vec<_> = group.iter().filter_map(of).collect();
-            draft.form(GroupKind::Division, &members);
+            draft.form(GroupOrigin::Division, &members);
         }
     }
     fn clone_box(&self) -> Box<dyn GroupPolicy> {
@@ -112,13 +112,13 @@ impl Story {
         self.said()
     }
 
-    fn done(&mut self, index: u32, group: GroupKey, outcome: Outcome) -> Vec<String> {
+    fn done(&mut self, index: u32, group: GroupKey, outcome: ReduceOutcome) -> Vec<String> {
         self.generator.done(self.now, holder(index), group, outcome).unwrap();
         self.said()
     }
 
     fn reduced(&mut self, index: u32, group: GroupKey) -> Vec<String> {
-        self.done(index, group, Outcome::Reduced)
+        self.done(index, group, ReduceOutcome::Reduced)
     }
 
     fn buffer(&self, index: u32) -> Vec<GroupKey> {
@@ -126,10 +126,10 @@ impl Story {
     }
 }
 
-const FAILED: Outcome = Outcome::Failed { suspect: None };
+const FAILED: ReduceOutcome = ReduceOutcome::Failed { suspect: None };
 
-fn blames(index: u32) -> Outcome {
-    Outcome::Failed { suspect: Some(holder(index)) }
+fn blames(index: u32) -> ReduceOutcome {
+    ReduceOutcome::Failed { suspect: Some(holder(index)) }
 }
 
 #[test]
@@ -195,7 +195,11 @@ fn who_survives_a_failure_runs_again_without_the_suspect_in_the_same_place() {
     );
     assert_eq!(story.buffer(0), [key(0, 1), key(1, 0)]);
     assert_eq!(story.buffer(2), [key(2, 0)]);
-    assert_eq!(story.done(2, key(0, 0), Outcome::Reduced), ["2 abort 0.0"], "it learns what became of it");
+    assert_eq!(
+        story.done(2, key(0, 0), ReduceOutcome::Reduced),
+        ["2 abort 0.0"],
+        "it learns what became of it"
+    );
     story.reduced(0, key(0, 1));
     assert_eq!(story.reduced(1, key(0, 1)), ["0 commit 0.1", "1 commit 0.1"]);
 }
@@ -281,12 +285,15 @@ fn repeated_messages_are_answered_again_and_old_ones_change_nothing() {
     assert_eq!(story.generator.request(story.now, holder(0), 1), Ok(Taken::Again));
     assert_eq!(story.said(), ["0 go 0.0 [0 1]"]);
     story.reduced(0, key(0, 0));
-    assert_eq!(story.generator.done(story.now, holder(0), key(0, 0), Outcome::Reduced), Ok(Taken::Again));
+    assert_eq!(
+        story.generator.done(story.now, holder(0), key(0, 0), ReduceOutcome::Reduced),
+        Ok(Taken::Again)
+    );
     assert!(story.said().is_empty(), "one report of one member is one");
     story.reduced(1, key(0, 0));
     assert_eq!(story.reduced(0, key(0, 0)), ["0 commit 0.0"]);
     story.request(0, 2);
-    assert_eq!(story.generator.done(story.now, holder(0), key(0, 0), Outcome::Reduced), Ok(Taken::Old));
+    assert_eq!(story.generator.done(story.now, holder(0), key(0, 0), ReduceOutcome::Reduced), Ok(Taken::Old));
     assert_eq!(story.generator.request(story.now, holder(0), 1), Ok(Taken::Old));
     assert!(story.said().is_empty());
 }
@@ -424,7 +431,7 @@ impl GroupPolicy for Kin {
         idle.retain(|candidate| candidate.holder().node.index % 2 == kind);
         draft.shuffle(&mut idle);
         idle.truncate(3);
-        draft.form(GroupKind::Division, &idle);
+        draft.form(GroupOrigin::Division, &idle);
     }
     fn clone_box(&self) -> Box<dyn GroupPolicy> {
         Box::new(self.clone())
@@ -451,7 +458,7 @@ fn committed(policy: Box<dyn GroupPolicy>, bridges: bool, workers: u32, rounds: 
         }
         while let Some(effect) = generator.poll_effect() {
             if let GeneratorEffect::Go { to, go, .. } = effect {
-                generator.done(JobTime(round), to, go.key, Outcome::Reduced).unwrap();
+                generator.done(JobTime(round), to, go.key, ReduceOutcome::Reduced).unwrap();
                 if Some(&to) == go.members.last() {
                     groups.push(go.members.iter().map(|member| member.node.index).collect());
                 }

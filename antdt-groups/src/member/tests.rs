@@ -1,7 +1,7 @@
 use antdt_core::{Incarnation, MembershipVersion, NodeId};
 
 use super::*;
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 
 const SOON: Duration = Duration::from_nanos(10);
 
@@ -31,7 +31,7 @@ impl Story {
                 MemberEffect::Send(GeneratorEvent::Hello { .. }) => "hello".to_owned(),
                 MemberEffect::Send(GeneratorEvent::Request { sequence, .. }) => format!("request {sequence}"),
                 MemberEffect::Send(GeneratorEvent::Done { group, outcome, .. }) => {
-                    let word = if outcome == Outcome::Reduced { "done" } else { "failed" };
+                    let word = if outcome == ReduceOutcome::Reduced { "done" } else { "failed" };
                     format!("{word} {group}")
                 }
                 MemberEffect::Send(GeneratorEvent::Bye { .. }) => "bye".to_owned(),
@@ -54,7 +54,7 @@ impl Story {
     fn go(&mut self, key: GroupKey, request: u64, last: bool) -> Vec<String> {
         let go = Go {
             key,
-            kind: GroupKind::Division,
+            kind: GroupOrigin::Division,
             membership: MembershipVersion(2),
             members: Box::new([me(), Holder::new(NodeId::worker(1), Incarnation(0))]),
             deadline: JobTime::NEVER,
@@ -75,12 +75,12 @@ impl Story {
         self.then(MemberEvent::Told(GeneratorEffect::Skip { to: me(), request }))
     }
 
-    fn over(&mut self, group: GroupKey, outcome: Outcome) -> Vec<String> {
+    fn over(&mut self, group: GroupKey, outcome: ReduceOutcome) -> Vec<String> {
         self.then(MemberEvent::Over(group, outcome))
     }
 }
 
-const FAILED: Outcome = Outcome::Failed { suspect: None };
+const FAILED: ReduceOutcome = ReduceOutcome::Failed { suspect: None };
 
 #[test]
 fn an_average_is_taken_over_when_it_is_committed_and_not_before() {
@@ -88,11 +88,11 @@ fn an_average_is_taken_over_when_it_is_committed_and_not_before() {
     assert_eq!(story.then(MemberEvent::Synchronize), ["request 1"]);
     assert_eq!(story.go(key(4, 0), 1, false), ["reduce 4.0"]);
     assert!(story.commit(key(4, 0)).is_empty(), "it has not said that it has it");
-    assert_eq!(story.over(key(4, 0), Outcome::Reduced), ["done 4.0"]);
+    assert_eq!(story.over(key(4, 0), ReduceOutcome::Reduced), ["done 4.0"]);
     assert!(story.commit(key(3, 0)).is_empty());
     assert_eq!(story.commit(key(4, 0)), ["apply 4.0"]);
     assert_eq!(story.go(key(6, 1), 1, true), ["reduce 6.1"], "another one belongs to the request");
-    story.over(key(6, 1), Outcome::Reduced);
+    story.over(key(6, 1), ReduceOutcome::Reduced);
     assert_eq!(story.commit(key(6, 1)), ["apply 6.1", "resume"]);
 }
 
@@ -118,7 +118,7 @@ fn a_newer_group_says_that_an_older_one_was_aborted_unless_it_may_have_been_comm
     story.then(MemberEvent::Synchronize);
     story.go(key(1, 0), 1, false);
     assert_eq!(story.go(key(1, 1), 1, false), ["discard 1.0", "reduce 1.1"]);
-    story.over(key(1, 1), Outcome::Reduced);
+    story.over(key(1, 1), ReduceOutcome::Reduced);
     assert!(story.go(key(2, 0), 1, true).is_empty(), "what became of 1.1 is to be learnt first");
     assert_eq!(story.go(key(1, 2), 1, false), ["discard 1.1", "reduce 1.2"]);
     assert_eq!(story.skip(1), ["discard 1.2", "resume"]);
@@ -129,7 +129,7 @@ fn old_messages_change_nothing() {
     let mut story = Story::new();
     story.then(MemberEvent::Synchronize);
     story.go(key(1, 0), 1, true);
-    story.over(key(1, 0), Outcome::Reduced);
+    story.over(key(1, 0), ReduceOutcome::Reduced);
     assert!(story.skip(1).is_empty(), "it may be committed");
     story.commit(key(1, 0));
     assert!(story.go(key(2, 0), 1, true).is_empty(), "it trains");
@@ -147,7 +147,7 @@ fn an_aborted_average_is_dropped_and_the_next_attempt_awaited() {
     story.then(MemberEvent::Synchronize);
     story.go(key(1, 0), 1, true);
     assert_eq!(story.abort(key(1, 0)), ["discard 1.0"]);
-    assert!(story.over(key(1, 0), Outcome::Reduced).is_empty());
+    assert!(story.over(key(1, 0), ReduceOutcome::Reduced).is_empty());
     assert_eq!(story.go(key(1, 1), 1, true), ["reduce 1.1"]);
 }
 

@@ -4,10 +4,10 @@ use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 
 /// Divides all workers that are in no group and not too far behind into disjoint random groups: no two of them conflict.
-/// Who is idle may still compute; the others of its group wait for the rest of that step at most.
+/// An idle worker may still compute; the others of its group wait for the rest of that step at most.
 ///
 /// Source: Prague's Group Division, "Global Division" in the preprint (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl GroupPolicy for Division {
     fn form(&mut self, draft: &mut Draft<'_>) {
         let mut idle = draft.idle();
         draft.shuffle(&mut idle);
-        cut(draft, GroupKind::Division, &idle, self.group_size);
+        cut(draft, GroupOrigin::Division, &idle, self.group_size);
     }
 
     fn clone_box(&self) -> Box<dyn GroupPolicy> {

@@ -4,7 +4,7 @@ use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 
 /// Divides all idle workers in two phases. In the first, one worker of each host averages with those of the other hosts,
 /// one flow for each network card, while the others average with some of their own host; in the second, each host
@@ -27,7 +27,7 @@ impl InterIntra {
         Ok(Self { group_size: checked(group_size)?, laggard_single_phase: false })
     }
 
-    /// The same, but who is far behind gets one group and no second phase, for which its host would wait another of its slow
+    /// The same, but a worker far behind gets one group and no second phase, for which its host would wait another of its slow
     /// steps. In a pilot it took a third fewer steps to the same loss with one worker five times as slow, and up to 22 % of
     /// the throughput with one twice as slow; so it is off unless asked for. It makes a division O(workers).
     #[must_use]
@@ -53,20 +53,20 @@ impl GroupPolicy for InterIntra {
             let others = idle.iter().filter(|candidate| **candidate != initiator);
             let members: Vec<_> =
                 std::iter::once(&initiator).chain(others).take(self.group_size as usize).copied().collect();
-            return draft.form(GroupKind::Division, &members);
+            return draft.form(GroupOrigin::Division, &members);
         }
         // A stable sort: within a host the order stays random, so the first one is a random head.
         idle.sort_by_key(|candidate| candidate.host());
         let hosts: Vec<_> = idle.chunk_by(|a, b| a.host() == b.host()).collect();
         if hosts.len() > 1 {
             let heads: Vec<_> = hosts.iter().map(|host| host[0]).collect();
-            draft.form(GroupKind::Inter, &heads);
+            draft.form(GroupOrigin::Inter, &heads);
             for host in &hosts {
-                cut(draft, GroupKind::IntraPart, &host[1..], self.group_size);
+                cut(draft, GroupOrigin::IntraPart, &host[1..], self.group_size);
             }
         }
         for host in &hosts {
-            draft.form(GroupKind::IntraAll, host);
+            draft.form(GroupOrigin::IntraAll, host);
         }
     }
 

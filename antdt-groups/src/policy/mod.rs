@@ -1,4 +1,4 @@
-//! Who averages with whom: [`GroupPolicy`] and its forms.
+//! [`GroupPolicy`], which chooses the members of groups, and its implementations.
 //!
 //! | policy | a request waits for | mixes by one round |
 //! |---|---|---|
@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use antdt_core::InvalidValue;
 
 use crate::draft::{Candidate, Draft};
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 
 mod division;
 mod inter_intra;
@@ -24,7 +24,7 @@ pub use random::Random;
 
 /// Forms groups when a worker asks and has none.
 ///
-/// In whatever it forms, the order of groups is kept, nobody is drafted who has left or is too far behind, and who asked gets
+/// Under every policy the order of groups is kept, no worker that has left or is too far behind is drafted, and the asking worker gets
 /// an answer: a policy can make averaging slow, not wrong.
 pub trait GroupPolicy: Debug + Send {
     /// Its name, in the words of the glossary: `division`.
@@ -42,7 +42,7 @@ pub trait GroupPolicy: Debug + Send {
     /// Forms groups for the initiator; it need not be in one.
     fn form(&mut self, draft: &mut Draft<'_>);
 
-    /// A copy of it.
+    /// Returns a boxed copy.
     fn clone_box(&self) -> Box<dyn GroupPolicy>;
 }
 
@@ -61,7 +61,7 @@ fn checked(group_size: u32) -> Result<u32, InvalidValue> {
 }
 
 /// Cuts `workers` into groups of `group_size`; one that would be alone is put to those before it.
-fn cut(draft: &mut Draft<'_>, kind: GroupKind, workers: &[Candidate], group_size: u32) {
+fn cut(draft: &mut Draft<'_>, kind: GroupOrigin, workers: &[Candidate], group_size: u32) {
     let mut rest = workers;
     while !rest.is_empty() {
         let size = group_size as usize;

@@ -4,9 +4,9 @@ use antdt_core::InvalidValue;
 
 use super::{GroupPolicy, checked};
 use crate::draft::{Candidate, Draft};
-use crate::message::GroupKind;
+use crate::message::GroupOrigin;
 
-/// The initiator and whoever is drawn, busy or not. The baseline: nearly all groups conflict.
+/// The initiator and randomly drawn workers, busy or not. The baseline: nearly all groups conflict.
 ///
 /// Every request forms a group of its own; each worker is drafted into `group_size - 1` further ones a step on average, and
 /// runs them too. [Buffered](Self::buffered), a worker that is in a group already takes that instead: one group a request.
@@ -61,7 +61,7 @@ impl GroupPolicy for Random {
             }
             members.extend(draft.any().filter(|candidate| !members.contains(candidate)));
         }
-        draft.form(GroupKind::Random, &members);
+        draft.form(GroupOrigin::Random, &members);
     }
 
     fn clone_box(&self) -> Box<dyn GroupPolicy> {

@@ -17,7 +17,7 @@ fn formed(
     per_host: u32,
     seed: u64,
     initiator: u32,
-) -> Vec<(GroupKind, Vec<u32>)> {
+) -> Vec<(GroupOrigin, Vec<u32>)> {
     let config = GeneratorConfig { seed: Seed(seed), ..GeneratorConfig::default() };
     let mut generator = GroupGenerator::new(config, policy).unwrap();
     for index in 0..workers {
@@ -37,7 +37,7 @@ fn formed(
 }
 
 /// What `groups` leave of the variance of models, one after the other.
-fn left(groups: &[(GroupKind, Vec<u32>)], models: &[f64]) -> f64 {
+fn left(groups: &[(GroupOrigin, Vec<u32>)], models: &[f64]) -> f64 {
     let variance = |models: &[f64]| {
         let mean = models.iter().sum::<f64>() / models.len() as f64;
         models.iter().map(|model| (model - mean).powi(2)).sum::<f64>()
@@ -90,7 +90,7 @@ fn a_division_puts_all_idle_workers_into_one_group_each() {
             members.sort_unstable();
             assert_eq!(members, (0..workers).collect::<Vec<_>>(), "{groups:?}");
             let sizes =
-                |(_, members): &(GroupKind, Vec<u32>)| (2..=size as usize + 1).contains(&members.len());
+                |(_, members): &(GroupOrigin, Vec<u32>)| (2..=size as usize + 1).contains(&members.len());
             assert!(groups.iter().all(sizes), "{groups:?}");
         }
     }
@@ -105,27 +105,27 @@ fn two_phases_take_every_host_across_once_and_then_as_a_whole() {
             let policy = Box::new(InterIntra::new(size).unwrap());
             let groups = formed(policy, workers, per_host, seed, 0);
             let of = |kind| groups.iter().filter(move |(one, _)| *one == kind).map(|(_, members)| members);
-            let [heads] = of(GroupKind::Inter).collect::<Vec<_>>()[..] else { panic!("{groups:?}") };
+            let [heads] = of(GroupOrigin::Inter).collect::<Vec<_>>()[..] else { panic!("{groups:?}") };
             assert_eq!(heads.iter().map(|head| head / per_host).collect::<Vec<_>>(), of_all(&hosts));
             // In the first phase each worker is in one group, unless it is the only one that is left of its host.
             let first: Vec<u32> =
-                of(GroupKind::Inter).chain(of(GroupKind::IntraPart)).flatten().copied().collect();
+                of(GroupOrigin::Inter).chain(of(GroupOrigin::IntraPart)).flatten().copied().collect();
             let once: BTreeSet<u32> = first.iter().copied().collect();
             assert_eq!(once.len(), first.len(), "{groups:?}");
             for host in &hosts {
                 let out = host.iter().filter(|worker| !once.contains(worker)).count();
                 assert_eq!(out, usize::from(host.len() == 2), "{groups:?}");
             }
-            let whole: Vec<Vec<u32>> = of(GroupKind::IntraAll).cloned().collect();
+            let whole: Vec<Vec<u32>> = of(GroupOrigin::IntraAll).cloned().collect();
             let several = |host: &&Vec<u32>| host.len() > 1;
             assert_eq!(whole, hosts.iter().filter(several).cloned().collect::<Vec<_>>(), "{groups:?}");
-            let second = groups.iter().position(|(kind, _)| *kind == GroupKind::IntraAll).unwrap();
-            assert!(groups[second..].iter().all(|(kind, _)| *kind == GroupKind::IntraAll), "{groups:?}");
+            let second = groups.iter().position(|(kind, _)| *kind == GroupOrigin::IntraAll).unwrap();
+            assert!(groups[second..].iter().all(|(kind, _)| *kind == GroupOrigin::IntraAll), "{groups:?}");
         }
     }
     // On one host there is nothing to cross.
     let groups = formed(Box::new(InterIntra::new(2).unwrap()), 4, 4, 0, 0);
-    assert_eq!(groups, [(GroupKind::IntraAll, vec![0, 1, 2, 3])]);
+    assert_eq!(groups, [(GroupOrigin::IntraAll, vec![0, 1, 2, 3])]);
 }
 
 fn workers_of_hosts(workers: u32, per_host: u32) -> Vec<Vec<u32>> {

@@ -9,12 +9,14 @@ use antdt_controller::{
 };
 use antdt_core::{
     Capabilities, ClusterView, Contribution, Counts, Holder, Incarnation, InvalidValue, JobTime, Joined,
-    Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace, Plan,
-    PlanVersion, Progress, Role, SchedulerView, StepCommit,
+    Machine, MembershipVersion, NodeAction, NodeId, NodeInfo, NodeMap, NodeStatus, NodeView, Pace,
+    PaceEstimate, Plan, PlanVersion, Progress, Role, RollbackId, SchedulerView, Stall, StepCommit,
 };
 use antdt_monitor::{MonitorEffect, StragglerDetector};
 
+use super::diagnosis::{Done, DoneLog};
 use super::participants::Participants;
+use super::rollback::Rollbacks;
 use super::{HeadConfig, HeadEffect, Note};
 use crate::mode::SyncMode;
 
@@ -37,9 +39,31 @@ pub(super) struct Node {
     pub(super) launched: JobTime,
     pub(super) first_report: bool,
     pub(super) plan_applied: PlanVersion,
-    /// Time per sample of the life before, until this one has shown its own.
-    pub(super) sample_time_before: Option<Duration>,
+    /// Speed of the life before, until this one has shown its own.
+    pub(super) estimate_before: Option<PaceEstimate>,
     pub(super) exited: bool,
+    /// The newest rollback that a worker was let in after.
+    pub(super) rollback: RollbackId,
+    /// The job goes on without it, until it is launched again.
+    pub(super) retired: bool,
+}
+
+impl Node {
+    /// A node that is about to be launched for the first time.
+    pub(super) const fn new() -> Self {
+        Self {
+            incarnation: Incarnation(0),
+            status: NodeStatus::Pending,
+            registered: None,
+            launched: JobTime::ZERO,
+            first_report: false,
+            plan_applied: PlanVersion(0),
+            estimate_before: None,
+            exited: false,
+            retired: false,
+            rollback: RollbackId(0),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -62,7 +86,9 @@ pub(super) enum Phase {
 pub struct HeadCore {
     pub(super) config: HeadConfig,
     pub(super) nodes: NodeMap<Node>,
-    /// Workers that are [`NodeStatus::Finished`].
+    /// Workers among them, retired ones too.
+    pub(super) workers: usize,
+    /// Workers that are [`NodeStatus::Finished`]: they saw the end of the data, or are retired.
     pub(super) finished: usize,
     /// Addresses of the servers by index; empty until all are known.
     pub(super) servers: Arc<[String]>,
@@ -87,38 +113,28 @@ pub struct HeadCore {
     pub(super) phase: Phase,
     /// The first moment at which everything was known to be committed.
     pub(super) completed: Option<JobTime>,
+    pub(super) rollbacks: Rollbacks,
+    pub(super) done: DoneLog,
     pub(super) effects: VecDeque<HeadEffect>,
 }
 
 impl HeadCore {
     /// A job in which nothing has happened yet.
     pub(super) fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
-        let dispatcher_config =
-            DispatcherConfig::new(config.sync.capabilities(), config.global_batch_size, config.workers);
+        let dispatcher_config = DispatcherConfig {
+            dry_run: config.dry_run,
+            ..DispatcherConfig::new(config.sync.capabilities(), config.global_batch_size, config.workers)
+        };
         let workers = (0..config.workers).map(NodeId::worker);
-        let nodes = workers
-            .clone()
-            .chain((0..config.servers).map(NodeId::server))
-            .map(|node| {
-                let node_state = Node {
-                    incarnation: Incarnation(0),
-                    status: NodeStatus::Pending,
-                    registered: None,
-                    launched: JobTime::ZERO,
-                    first_report: false,
-                    plan_applied: PlanVersion(0),
-                    sample_time_before: None,
-                    exited: false,
-                };
-                (node, node_state)
-            })
-            .collect();
+        let all = workers.clone().chain((0..config.servers).map(NodeId::server));
+        let nodes = all.map(|node| (node, Node::new())).collect();
         Ok(Self {
             nodes,
+            workers: config.workers as usize,
             finished: 0,
             servers: Arc::default(),
             membership: Membership::new(workers),
-            detector: StragglerDetector::new(config.monitor)?,
+            detector: StragglerDetector::new(config.monitor.clone())?,
             dispatcher: Dispatcher::new(dispatcher_config, config.policy.clone()),
             actions: VecDeque::new(),
             draining: BTreeSet::new(),
@@ -135,6 +151,8 @@ impl HeadCore {
             tick: 0,
             phase: Phase::Running,
             completed: None,
+            rollbacks: Rollbacks::new(),
+            done: DoneLog::default(),
             effects: VecDeque::new(),
             config,
         })
@@ -163,19 +181,6 @@ impl HeadCore {
     /// Whether everything is committed.
     pub const fn is_complete(&self) -> bool {
         self.completed.is_some()
-    }
-
-    /// Workers that have not seen the end of the data.
-    pub fn unfinished(&self) -> usize {
-        self.config.workers as usize - self.finished
-    }
-
-    /// The newest life of each worker that has not seen the end of the data.
-    pub fn unfinished_workers(&self) -> impl Iterator<Item = Holder> {
-        let workers = self.nodes.of_role(Role::Worker);
-        workers
-            .filter(|(_, node)| node.status != NodeStatus::Finished)
-            .map(|(id, node)| Holder::new(id, node.incarnation))
     }
 
     /// Where the peers of a registered worker reach it.
@@ -207,14 +212,28 @@ impl HeadCore {
         }
     }
 
+    /// Workers that have not seen the end of the data.
+    pub fn unfinished(&self) -> usize {
+        self.workers - self.finished
+    }
+
     /// Answers a worker that waits to join.
     pub fn let_in(&mut self, holder: Holder, joined: Box<Joined>) {
+        let node = &mut self.nodes[holder.node];
+        if node.incarnation == holder.incarnation {
+            node.rollback = joined.rollback;
+        }
         self.effects.push_back(HeadEffect::Joined(holder, joined));
     }
 
     /// Answers a worker that waits for the commit of its step.
     pub fn tell_commit(&mut self, holder: Holder, commit: StepCommit) {
         self.effects.push_back(HeadEffect::Committed(holder, Box::new(commit)));
+    }
+
+    /// Tells a worker that waits for the commit of its step that a rollback has undone it.
+    pub fn tell_undone(&mut self, holder: Holder) {
+        self.effects.push_back(HeadEffect::Undone(holder));
     }
 
     /// These samples of a worker count as trained.
@@ -232,6 +251,8 @@ impl HeadCore {
     }
 
     pub(super) fn action(&mut self, at: JobTime, kind: &'static str, target: String, reason: String) {
+        let (to, why) = (target.clone(), reason.clone());
+        self.done.push(Done { at, kind: kind.to_owned(), target: to, reason: why });
         self.note(at, Note::Action { kind, target, reason });
     }
 
@@ -253,7 +274,9 @@ impl HeadCore {
         node.launched = now;
         node.first_report = false;
         node.exited = false;
+        node.retired = false;
         node.plan_applied = PlanVersion(0);
+        node.rollback = RollbackId(0);
         self.set_status(holder.node, NodeStatus::Pending);
         if holder.node.role == Role::Worker {
             self.membership.launched(holder);
@@ -273,6 +296,79 @@ impl HeadCore {
         }
     }
 
+    /// Whether all servers are known that the job has.
+    pub fn knows_servers(&self) -> bool {
+        self.config.servers == 0 || !self.servers.is_empty()
+    }
+
+    /// The model is lost: the job goes back to its newest checkpoint, if it can, or ends.
+    pub fn roll_back(&mut self, why: String) {
+        if self.config.can_roll_back {
+            self.rollbacks.want(why);
+        } else {
+            self.fail(why);
+        }
+    }
+
+    /// Whether the job went back to a checkpoint before, or does now.
+    pub fn was_rolled_back(&self) -> bool {
+        self.rollbacks.newest() > RollbackId(0)
+    }
+
+    /// Whether the job goes back, and nobody may be let in.
+    pub const fn is_rolling_back(&self) -> bool {
+        self.rollbacks.is_busy()
+    }
+
+    /// Whether a worker was let in before the newest rollback, and not since: what it has trained is undone.
+    pub(super) fn is_undone(&self, holder: Holder) -> bool {
+        self.nodes.get(holder.node).is_some_and(|node| node.rollback < self.rollbacks.newest())
+            && self.nodes[holder.node].status != NodeStatus::Pending
+    }
+
+    /// Nothing is trained, as at the start of the job. Returns lives that are over, each with the one that follows: servers, whose
+    /// parameters are too new, and workers that have seen the end of the data.
+    pub(super) fn set_back(&mut self, now: JobTime) -> Vec<(Holder, Holder)> {
+        self.completed = None;
+        (self.evaluator, self.evaluated) = (None, false);
+        self.started = false;
+        self.membership_changed = true;
+        self.joined = Participants::default();
+        let is_over = |(id, node): &(NodeId, &Node)| {
+            id.role == Role::Server || (node.status == NodeStatus::Finished && !node.retired)
+        };
+        let over: Vec<Holder> =
+            self.nodes.iter().filter(is_over).map(|(id, node)| Holder::new(id, node.incarnation)).collect();
+        let succeeded = over.into_iter().map(|old| (old, self.succeed(now, old))).collect();
+        self.find_servers();
+        succeeded
+    }
+
+    /// A life is over, whatever it still says: returns the one that follows, which is not launched yet.
+    pub(super) fn succeed(&mut self, now: JobTime, old: Holder) -> Holder {
+        let next = Holder::new(old.node, old.incarnation.next());
+        self.detector.node_left(now, old);
+        self.set_status(old.node, NodeStatus::Lost);
+        let node = &mut self.nodes[old.node];
+        (node.incarnation, node.exited, node.registered) = (next.incarnation, true, None);
+        next
+    }
+
+    /// Workers that are asked for before training begins: those that have not finished, and after a rollback only those
+    /// that live, for the others are being started again.
+    pub fn awaited_workers(&self) -> impl Iterator<Item = Holder> {
+        let again = self.was_rolled_back();
+        let is_awaited = move |status| match status {
+            NodeStatus::Running | NodeStatus::Draining => true,
+            NodeStatus::Finished => false,
+            NodeStatus::Pending | NodeStatus::Lost => !again,
+        };
+        let workers = self.nodes.of_role(Role::Worker);
+        workers
+            .filter(move |(_, node)| is_awaited(node.status))
+            .map(|(id, node)| Holder::new(id, node.incarnation))
+    }
+
     /// Learns the addresses of the servers, once all are known.
     pub(super) fn find_servers(&mut self) {
         let servers = self.nodes.of_role(Role::Server).map(|(_, node)| {
@@ -286,6 +382,7 @@ impl HeadCore {
     pub fn is_current(&self, holder: Holder) -> bool {
         self.nodes.get(holder.node).is_some_and(|node| {
             node.incarnation == holder.incarnation
+                && !node.retired
                 && matches!(node.status, NodeStatus::Running | NodeStatus::Draining | NodeStatus::Finished)
         })
     }
@@ -313,7 +410,7 @@ impl HeadCore {
     /// Tells a worker that asks to join that the job is over.
     pub fn send_home(&mut self, holder: Holder) {
         let joined = self.joined_reply(self.membership.version(), Arc::default());
-        self.effects.push_back(HeadEffect::Joined(holder, Box::new(Joined { finished: true, ..joined })));
+        self.let_in(holder, Box::new(Joined { finished: true, ..joined }));
     }
 
     /// The answer to a worker that joins this membership, with the newest plan; a mode adds what it knows of the model.
@@ -330,14 +427,17 @@ impl HeadCore {
                 .unwrap_or_else(|| Plan::new(PlanVersion(0), membership, BTreeMap::new())),
             last_commit: None,
             finished: false,
+            rollback: self.rollbacks.newest(),
+            checkpoint: self.rollbacks.checkpoint(),
+            servers: self.servers.clone(),
         }
     }
 
     /// Remembers how fast a life was that is about to be forgotten. Its successor is taken to be as fast until it has
     /// shown otherwise: that costs little if a restart cured it, and a too large batch costs everybody if not.
     pub(super) fn remember_pace(&mut self, now: JobTime, id: NodeId) {
-        if let Some(time) = self.seat_of(now, id).sample_time {
-            self.nodes[id].sample_time_before = Some(time);
+        if let Some(estimate) = self.seat_of(now, id).estimate {
+            self.nodes[id].estimate_before = Some(estimate);
         }
     }
 
@@ -345,8 +445,8 @@ impl HeadCore {
         let node = &self.nodes[id];
         let (batch_size_min, batch_size_max) = self.bounds_of(node);
         let observed = self.detector.observe(now, id);
-        let sample_time = observed.and_then(|o| o.sample_time_short.or(o.sample_time_long));
-        Seat { id, batch_size_min, batch_size_max, sample_time: sample_time.or(node.sample_time_before) }
+        let estimate = observed.and_then(|o| o.estimate).or(node.estimate_before);
+        Seat { id, batch_size_min, batch_size_max, estimate }
     }
 
     /// The smallest and the largest batch that a node accepts.
@@ -388,6 +488,20 @@ impl HeadCore {
                 }
                 MonitorEffect::Late(holder) => {
                     self.event(now, Some(holder.node), "late", format!("{holder} missed heartbeats"));
+                }
+                MonitorEffect::Stalled(holder, Stall { work, lasts }) => {
+                    let text =
+                        format!("{holder} is {work} and has not got on for {:.1} s", lasts.as_secs_f64());
+                    self.event(now, Some(holder.node), "stalled", text);
+                }
+                MonitorEffect::Hung(holder, Stall { work, lasts }) => {
+                    let text = format!(
+                        "{holder} hangs while {work}: it has not got on for {:.1} s; it is killed and started again",
+                        lasts.as_secs_f64()
+                    );
+                    self.event(now, Some(holder.node), "lost", text);
+                    // Its exit, which the launcher tells, does the rest.
+                    self.effects.push_back(HeadEffect::Kill(holder));
                 }
                 MonitorEffect::Silent(holder) => {
                     let text = format!("{holder} fell silent; it is killed and started again");
@@ -443,6 +557,17 @@ impl HeadCore {
                 }
                 DispatchEffect::Start(action) => self.actions.push_back(action),
                 DispatchEffect::Record(record) => self.decided(&record),
+                DispatchEffect::Measured { version, forecast, step } => {
+                    let percent = |cut: f64| format!("{:.0} %", cut * 100.0);
+                    let text = format!(
+                        "plan {version} was expected to cut the step time by {}, to {:.1} ms, and cut it by {}, to {:.1} ms",
+                        percent(forecast.promised()),
+                        forecast.with.as_secs_f64() * 1e3,
+                        percent(forecast.cut(step)),
+                        step.as_secs_f64() * 1e3,
+                    );
+                    self.event(now, None, "forecast", text);
+                }
                 _ => {}
             }
         }
@@ -451,7 +576,11 @@ impl HeadCore {
     pub(super) fn decided(&mut self, record: &DecisionRecord) {
         let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
         match record.decided {
-            Decided::Plan(_) | Decided::Restart(..) | Decided::Refused => {
+            Decided::Plan(_)
+            | Decided::Restart(..)
+            | Decided::Refused
+            | Decided::WouldPlan
+            | Decided::WouldRestart(_) => {
                 self.action(record.at, record.kind(), target, record.reason());
             }
             // Why nothing was done is worth knowing, but is no action.
@@ -476,6 +605,7 @@ impl HeadCore {
             global_batch_size: self.config.global_batch_size,
             workers: of_role(Role::Worker),
             servers: of_role(Role::Server),
+            step: self.capabilities().steps_together().then(|| self.detector.steps()).flatten(),
             progress: Progress {
                 committed: self.counts.acked,
                 expected: self.counts.total,
@@ -501,6 +631,7 @@ impl HeadCore {
             pace: observed.map_or(Pace::Unknown, |o| o.pace),
             sample_time_short: observed.and_then(|o| o.sample_time_short),
             sample_time_long: observed.and_then(|o| o.sample_time_long),
+            estimate: observed.and_then(|o| o.estimate),
             slowness_ratio: observed.and_then(|o| o.slowness_ratio),
             slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
             last_report_age: observed.and_then(|o| o.last_report_age),
@@ -520,7 +651,7 @@ impl HeadCore {
     }
 
     pub(super) fn end_if_done(&mut self, now: JobTime) {
-        let all_done = self.finished == self.config.workers as usize;
+        let all_done = self.unfinished() == 0;
         let evaluating = self.evaluator.is_some() && !self.evaluated;
         if self.phase == Phase::Running && all_done && !evaluating {
             self.phase = Phase::Over;

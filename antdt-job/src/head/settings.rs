@@ -8,10 +8,10 @@ use antdt_core::BatchReport;
 use antdt_monitor::MonitorConfig;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::HeadConfig;
+use super::{CheckpointSchedule, HeadConfig};
 use crate::mode::SyncMode;
 
-/// A [`HeadConfig`] in writing: the policy by its name and settings.
+/// A [`HeadConfig`] in writing: the policy and the pace rule by their names and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadSettings {
     /// How workers combine what they compute.
@@ -27,6 +27,9 @@ pub struct HeadSettings {
     pub heartbeat: Duration,
     /// Times that a node which died is started again.
     pub max_restarts: u32,
+    /// The job goes on without a worker that died more often, while this many are left.
+    #[serde(default = "one")]
+    pub min_workers: u32,
     /// Whether every process must register.
     pub must_register: bool,
     /// Name of the policy.
@@ -34,8 +37,17 @@ pub struct HeadSettings {
     /// Settings of the policy, from which the registry makes it again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policy_settings: BTreeMap<String, String>,
+    /// Whether what the policy decides is only written down.
+    #[serde(default)]
+    pub dry_run: bool,
     /// Windows and limits of the detector.
     pub monitor: MonitorConfig,
+    /// When checkpoints are taken; `None` if the job takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<CheckpointSchedule>,
+    /// Whether a job whose model is lost goes back to its newest checkpoint.
+    #[serde(default)]
+    pub can_roll_back: bool,
 }
 
 impl From<&HeadConfig> for HeadSettings {
@@ -47,10 +59,14 @@ impl From<&HeadConfig> for HeadSettings {
             global_batch_size: config.global_batch_size,
             heartbeat: config.heartbeat,
             max_restarts: config.max_restarts,
+            min_workers: config.min_workers,
             must_register: config.must_register,
             policy: config.policy.name().to_owned(),
             policy_settings: config.policy.settings(),
-            monitor: config.monitor,
+            dry_run: config.dry_run,
+            monitor: config.monitor.clone(),
+            checkpoints: config.checkpoints.clone(),
+            can_roll_back: config.can_roll_back,
         }
     }
 }
@@ -65,11 +81,19 @@ impl HeadSettings {
             global_batch_size: self.global_batch_size,
             heartbeat: self.heartbeat,
             max_restarts: self.max_restarts,
+            min_workers: self.min_workers,
             must_register: self.must_register,
             policy,
-            monitor: self.monitor,
+            dry_run: self.dry_run,
+            monitor: self.monitor.clone(),
+            checkpoints: self.checkpoints.clone(),
+            can_roll_back: self.can_roll_back,
         }
     }
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// JSON has no number for a loss that is not finite: it is written as `null`, and is not a number again.

@@ -35,6 +35,11 @@ impl<T> Timers<T> {
         }
     }
 
+    /// Whether anything is due for a node.
+    pub(super) fn contains(&self, node: NodeId) -> bool {
+        self.due.contains_key(&node)
+    }
+
     /// Takes what is due by now, in the order of ids.
     pub(super) fn take_due(&mut self, now: JobTime) -> Vec<(NodeId, T)> {
         let mut nodes: Vec<NodeId> =

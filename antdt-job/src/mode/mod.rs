@@ -24,10 +24,13 @@ mod shared;
 pub mod all_reduce;
 pub mod local_sgd;
 pub mod ps_asp;
+pub mod ps_backup;
 pub mod ps_bsp;
+pub mod ps_ssp;
 
 /// The modes that a job can name, in the order of the help text. The first one is the default.
-pub const REGISTRY: &[Entry] = &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY, local_sgd::ENTRY];
+pub const REGISTRY: &[Entry] =
+    &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY, ps_backup::ENTRY, ps_ssp::ENTRY, local_sgd::ENTRY];
 
 /// One line of the registry.
 #[derive(Debug, Clone, Copy)]
@@ -106,11 +109,31 @@ pub trait HeadHalf: fmt::Debug + Send {
         Err(format!("{holder} waits for the commit of a step, which --sync {} has not", core.sync()))
     }
 
+    /// The answer to a worker's heartbeat has orders for it, to leave or to stand still for a checkpoint: a worker that waits here
+    /// for others between two steps is called off, so that it looks at them.
+    fn ordered(&mut self, _core: &mut HeadCore, _holder: Holder) {}
+
+    /// Whether this worker may take the copies of a checkpoint, in a mode whose steps are in common: it knows of the newest one.
+    fn may_keep(&self, _holder: Holder) -> bool {
+        true
+    }
+
+    /// A checkpoint waits from now on for its keeper to stand still between two steps, and for the copies; or not any more. Meanwhile no
+    /// step may be committed without the keeper.
+    fn keeping(&mut self, _now: JobTime, _core: &mut HeadCore, _keeping: bool) {}
+
     /// A worker that gave its leases back does not take part any more.
     fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, departure: Departure);
 
     /// A life of a worker ended without leaving; whether it took part.
     fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool);
+
+    /// The job goes back to an earlier moment: nothing that workers did or wait for counts any more. Nobody is let in until
+    /// [`go_on`](Self::go_on).
+    fn set_back(&mut self, now: JobTime, core: &mut HeadCore);
+
+    /// The servers are known, and after a rollback model and ledger are those of the checkpoint: workers that wait may begin.
+    fn go_on(&mut self, now: JobTime, core: &mut HeadCore);
 }
 
 /// What a mode decides in a worker. Each question returns the next call: [`WorkerCore::call`] for one whose reply comes back
@@ -125,6 +148,10 @@ pub trait WorkerHalf: fmt::Debug + Send {
     fn knows(&self, _joined: &Joined) -> bool {
         false
     }
+
+    /// The job went back to a checkpoint, after which the worker takes part again: what the half remembers is undone. The leases
+    /// go back without it.
+    fn rolled_back(&mut self);
 
     /// The worker takes part.
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call;

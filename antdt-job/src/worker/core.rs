@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use antdt_agent::{Batch, Batcher, Meter, Part, PlanSwitch, Reported};
-use antdt_core::{Acks, Fragment, Holder, Iteration, JobTime, Joined, Standing};
+use antdt_core::{
+    Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, RollbackId, Standing,
+};
 
 use super::feed::Feed;
 use super::{Call, End, PATIENCE, Reply, not_an_answer};
@@ -33,6 +35,8 @@ pub(super) enum Then {
     TakeNothing,
     /// The mode goes on.
     Half,
+    /// The leases of before a rollback are given back; the worker takes part again.
+    Join(Box<Joined>),
     /// The leases are given back.
     Stop(End),
 }
@@ -54,6 +58,10 @@ pub struct WorkerCore {
     /// The batch that is out.
     batch: Batch,
     holder: Holder,
+    /// The newest rollback of the job that the worker has joined after.
+    rollback: RollbackId,
+    /// What it says of itself where the model lives on servers: the membership that it was told of last.
+    told: MembershipVersion,
 }
 
 impl WorkerCore {
@@ -68,6 +76,8 @@ impl WorkerCore {
             feed: Feed::default(),
             batch: Batch::default(),
             holder,
+            rollback: RollbackId(0),
+            told: MembershipVersion(0),
         }
     }
 
@@ -177,6 +187,37 @@ impl WorkerCore {
         self.ask(At::Joining, Call::Join(standing))
     }
 
+    // Rollbacks.
+
+    /// The newest rollback of the job that the worker has joined after.
+    pub const fn rollback(&self) -> RollbackId {
+        self.rollback
+    }
+
+    /// Whether the job went back to a checkpoint since the worker joined: what it does is undone, and it must join again.
+    pub fn is_undone(&self, turn: &Turn<'_>) -> bool {
+        turn.session.rollback() > self.rollback
+    }
+
+    /// The job went back to a checkpoint. Nothing of what the worker holds is good any more: its leases go back, and it
+    /// registers anew with its next question. Returns the call for that, if there is one.
+    pub(super) fn roll_back(&mut self, joined: &Joined) -> Option<Call> {
+        self.rollback = joined.rollback;
+        self.batch = Batch::default();
+        self.idle = false;
+        self.computed = (0, 0.0);
+        let call = self.feed.roll_back()?;
+        Some(self.ask(At::Feeding(Then::Join(Box::new(joined.clone()))), call))
+    }
+
+    /// With servers: one of them is gone, or what the worker waited for is undone. It meets the others at the master, and its
+    /// batch comes again.
+    pub fn join_again(&mut self, turn: &Turn<'_>) -> Call {
+        self.abort();
+        self.restart_meter(turn);
+        self.join(Standing { group: self.told, ..Standing::default() })
+    }
+
     /// Gets a batch of the size in force. When nothing is held, the service may keep the question for `patience`. The mode
     /// hears when the batch is loaded.
     pub fn take_batch(&mut self, patience: Duration) -> Call {
@@ -194,6 +235,22 @@ impl WorkerCore {
             Some(call) => self.ask(At::Feeding(Then::Take), call),
             None => self.load_taken(),
         }
+    }
+
+    /// Goes on with an empty batch, without a question to the shard service.
+    pub fn take_nothing(&mut self) -> Call {
+        self.load(Batch::default())
+    }
+
+    /// Gives all leases back, as far as they are done. [Feed](Self::feed) the call, if there is one.
+    #[must_use]
+    pub fn give_back(&mut self) -> Option<Call> {
+        self.feed.release()
+    }
+
+    /// Batches that the last shard held, rounded up.
+    pub const fn batches_of_a_shard(&self) -> u64 {
+        self.feed.batches_of_a_shard()
     }
 
     pub(super) fn load_taken(&mut self) -> Call {
@@ -283,6 +340,7 @@ impl WorkerCore {
     /// With servers: begins at the step and with the plan that the master named.
     pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         turn.session.regrouped();
+        self.told = joined.membership;
         self.step = joined.next_step;
         self.switch.offer(joined.plan.clone());
         self.switch.apply_now();

@@ -70,6 +70,11 @@ impl Feed {
         &self.batcher
     }
 
+    /// Batches of the size asked for last in the shard that was granted last, rounded up.
+    pub(super) const fn batches_of_a_shard(&self) -> u64 {
+        if self.batch_len == 0 { 0 } else { self.shard_len.div_ceil(self.batch_len) }
+    }
+
     /// Prepares the next batch: `want` samples, fewer at the tail, none while there is nothing to take. Then
     /// [`take`](Self::take) it.
     ///
@@ -142,6 +147,15 @@ impl Feed {
         self.filling = false;
         let acks = self.batcher.release();
         self.give_back(acks)
+    }
+
+    /// The ledger was set back, and every lease with it. Whatever is held goes back, in case the service granted it after that, and
+    /// the worker registers again before it asks for more.
+    pub(super) fn roll_back(&mut self) -> Option<Call> {
+        (self.registered, self.end_of_data) = (false, false);
+        self.done.clear();
+        self.acks.clear();
+        self.release()
     }
 
     /// Takes the service's answer to the last call. Returns what to ask it next; nothing when all is done.

@@ -505,7 +505,15 @@ fn a_commit_without_the_workers_own_push_fails_it() {
     let mut outside = Outside::new("ps-bsp", &[100], 4);
     outside.until(|call| matches!(call, Call::Ready { .. }));
     let (contributors, samples) = (std::collections::BTreeMap::new(), 3);
-    let commit = StepCommit { step: 0, contributors: contributors.into(), samples, apply: None, end: false };
+    let commit = StepCommit {
+        step: 0,
+        contributors: contributors.into(),
+        samples,
+        apply: None,
+        end: false,
+        asked: 0,
+        counted: false,
+    };
     outside.say(&Reply::Committed(Box::new(commit)));
     let Call::Stop(End::Failed(why)) = &outside.call else { panic!("{:?}", outside.call) };
     assert!(why.contains("step 0 was committed without this worker's push"), "{why}");
@@ -607,4 +615,56 @@ fn a_round_that_lost_a_lease_is_undone_and_its_other_samples_are_read_again() {
     assert_eq!(outside.call, Call::Revert);
     assert_eq!(outside.end(), End::EndOfData { trained: true });
     assert_eq!(outside.trained(), 30);
+}
+
+/// The answer that the step was committed without this worker.
+fn too_late(step: u64) -> Reply {
+    let contributors = std::collections::BTreeMap::new().into();
+    let commit = StepCommit {
+        step: step + 2,
+        contributors,
+        samples: 8,
+        apply: None,
+        end: false,
+        asked: step,
+        counted: false,
+    };
+    Reply::Committed(Box::new(commit))
+}
+
+#[test]
+fn samples_that_came_too_late_are_taken_again_three_times_and_then_given_back_for_another_worker() {
+    let mut outside = Outside::new("ps-backup=1", &[8, 100], 4);
+    for again in 0..4 {
+        outside.until(|call| matches!(call, Call::Ready { .. }));
+        let Call::Ready { step, readiness } = outside.call.clone() else { unreachable!() };
+        assert_eq!((step, readiness.samples), (3 * again, 4), "it goes on at the open step");
+        assert_eq!(readiness.acks[0].offset, 4, "the same samples");
+        outside.say(&too_late(step));
+    }
+    let Call::Release(acks) = &outside.call else { panic!("{:?}", outside.call) };
+    assert!(acks.iter().all(|ack| ack.offset == 0), "nothing of it is done: {acks:?}");
+    // A shard has two batches: within three steps another worker asks for one.
+    outside.say(&Reply::Released);
+    for _ in 0..3 {
+        outside.until(|call| matches!(call, Call::Exchange { .. } | Call::Ready { .. }));
+        let Call::Ready { readiness, .. } = &outside.call else { panic!("{:?}", outside.call) };
+        assert_eq!(readiness.samples, 0);
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    outside.until(|call| matches!(call, Call::Exchange { .. }));
+}
+
+#[test]
+fn a_push_that_was_counted_ends_the_row_of_those_that_came_too_late() {
+    let mut outside = Outside::new("ps-backup=1", &[100], 4);
+    for turn in 0..12 {
+        outside.until(|call| matches!(call, Call::Ready { .. } | Call::Release(_)));
+        let Call::Ready { step, .. } = outside.call.clone() else {
+            panic!("after {turn} turns: {:?}", outside.call)
+        };
+        let reply = if turn % 4 == 3 { outside.answer() } else { too_late(step) };
+        outside.say(&reply);
+    }
 }

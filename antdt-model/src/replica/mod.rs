@@ -1,10 +1,14 @@
 //! A whole model in one process: what each worker holds under all-reduce, and hands to those that join.
 
-use antdt_core::{InvalidValue, OptimizerSpec, ParamLayout, Seed};
+use antdt_core::{InvalidValue, ParamLayout, Seed};
 
+use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
-use crate::optimizer::{DenseParams, state_per_value};
-use crate::table::{SparseTable, TableError, no_rows};
+use crate::optimizer::UpdateStep;
+use crate::portion::Portion;
+use crate::rule::{Trained, UpdateRule};
+use crate::table::TableError;
+use crate::tables::Tables;
 
 /// Bytes that are not a model for this job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,13 +22,23 @@ pub enum ImportError {
     Damaged {
         /// Bytes that came.
         len: usize,
-        /// What is wrong.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// A model of another shape or optimizer.
+    /// A model whose optimizer is another one, or has other settings.
+    #[error(
+        "the exported model was trained with the optimizer {theirs}, this job has {ours}; choose the same with --optimizer"
+    )]
+    Optimizer {
+        /// In the bytes.
+        theirs: String,
+        /// In this job.
+        ours: String,
+    },
+    /// A model of another shape.
     #[error("the exported model has {field} {theirs}, this job {ours}")]
     Shape {
-        /// What differs.
+        /// Name of the field that differs.
         field: &'static str,
         /// In the bytes.
         theirs: u64,
@@ -36,38 +50,42 @@ pub enum ImportError {
 /// All parameters of a model with their optimizer's state.
 #[derive(Debug, Clone)]
 pub struct Replica {
+    rule: UpdateRule,
+    trained: Trained,
     dense: DenseParams,
-    table: Option<SparseTable>,
+    tables: Tables,
 }
 
 impl Replica {
     /// Version of the exported form. A process reads no other.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
     const MAGIC: [u8; 4] = *b"ADTM";
-    // Magic, version, dense length, floats of state per value, rows, dim, stored rows.
-    const HEAD_LEN: usize = 4 + 4 + 5 * 8;
+    // Magic, version, dense length, rows of all tables, their values, stored rows, steps, samples, length of the optimizer's text, which follows.
+    const HEAD_LEN: usize = 4 + 4 + 7 * 8;
     const CRC_LEN: usize = 4;
 
     /// A model that no gradient has touched. `dense` is `[dense_len]`; rows of the table start as `seed` says.
     ///
     /// # Errors
-    /// If the layout or the optimizer makes no sense, or `dense` has another length than the layout says.
+    /// If the layout or the rule makes no sense, or `dense` has another length than the layout says.
     pub fn new(
         layout: &ParamLayout,
-        optimizer: OptimizerSpec,
+        rule: &UpdateRule,
         seed: Seed,
         dense: Vec<f32>,
     ) -> Result<Self, InvalidValue> {
-        optimizer.validate()?;
-        if dense.len() != layout.dense_len {
+        rule.validate()?;
+        if dense.len() != layout.dense_len() {
             return Err(InvalidValue::new(
                 "dense parameters",
                 dense.len(),
-                format!("{} values", layout.dense_len),
+                format!("{} values", layout.dense_len()),
             ));
         }
-        let table = layout.table.map(|spec| SparseTable::new(spec, optimizer, seed, 0, 1)).transpose()?;
-        Ok(Self { dense: DenseParams::new(optimizer, dense), table })
+        let optimizer = &*rule.optimizer;
+        let tables = Tables::new(layout, optimizer, seed, 0, 1)?;
+        let dense = DenseParams::new(optimizer, layout, 0..layout.dense_len(), dense);
+        Ok(Self { rule: rule.clone(), trained: Trained::default(), dense, tables })
     }
 
     /// The flat vector, `[dense_len]`.
@@ -81,13 +99,15 @@ impl Replica {
     /// # Errors
     /// If a row does not exist or is out of order.
     pub fn gather(&self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), TableError> {
-        match &self.table {
-            Some(table) => table.gather(rows, into),
-            None => no_rows(rows),
-        }
+        self.tables.gather(rows, into)
     }
 
-    /// One optimizer step with the mean over `samples` of the summed gradients. No samples: nothing changes.
+    /// How far it is trained.
+    pub const fn trained(&self) -> Trained {
+        self.trained
+    }
+
+    /// One step with the mean over `samples` of the summed gradients. No samples: nothing changes.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -97,17 +117,36 @@ impl Replica {
         rows: &SparseGradient,
         samples: u64,
     ) -> Result<(), TableError> {
+        self.apply_alone(dense_sum, rows, samples)?;
+        self.count(samples);
+        Ok(())
+    }
+
+    /// As [`apply`](Self::apply), but the samples do not count yet: others have not agreed.
+    pub(crate) fn apply_alone(
+        &mut self,
+        dense_sum: &[f32],
+        rows: &SparseGradient,
+        samples: u64,
+    ) -> Result<(), TableError> {
         self.check_len(dense_sum)?;
         if samples == 0 {
             return Ok(());
         }
-        let scale = mean_scale(samples);
-        match &mut self.table {
-            Some(table) => table.apply(&rows.rows, &rows.values, scale)?,
-            None => no_rows(&rows.rows)?,
-        }
-        self.dense.apply(dense_sum, scale);
+        let mean = mean_scale(samples);
+        let parts = self.dense.trainable(dense_sum).chain([&rows.values[..]]);
+        let step = self.rule.next(self.trained, parts, mean);
+        let update = &self.rule.optimizer.begin(step);
+        self.tables.apply(&rows.rows, &rows.values, update)?;
+        let exempt = &self.rule.optimizer.begin(UpdateStep { decay: 0.0, ..step });
+        self.dense.apply(dense_sum, &Change { update, exempt, mean, weight: 1.0 });
+        self.trained.steps += 1;
         Ok(())
+    }
+
+    /// These samples are behind the parameters from now on.
+    pub(crate) const fn count(&mut self, samples: u64) {
+        self.trained.samples += samples;
     }
 
     /// Sets the flat vector, and these rows of the table, to other values; the optimizer's state stays.
@@ -116,43 +155,65 @@ impl Replica {
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
     pub fn set(&mut self, dense: &[f32], rows: &SparseGradient) -> Result<(), TableError> {
         self.check_len(dense)?;
-        match &mut self.table {
-            Some(table) => table.set_rows(&rows.rows, &rows.values)?,
-            None => no_rows(&rows.rows)?,
-        }
+        self.tables.set_rows(&rows.rows, &rows.values)?;
         self.dense.values_mut().copy_from_slice(dense);
         Ok(())
     }
 
-    /// Values per row of the table; 0 without a table.
-    pub fn dim(&self) -> usize {
-        self.table.as_ref().map_or(0, |table| table.spec().dim)
+    /// Shape of the model.
+    pub const fn layout(&self) -> &ParamLayout {
+        self.tables.layout()
+    }
+
+    /// All its numbers, to be kept. [`restore`](Self::restore) takes them back.
+    pub fn portion(&self) -> Portion {
+        Portion::of(0, &self.dense, &self.tables, &*self.rule.optimizer)
+    }
+
+    /// Sets what `portion` has: parameters, and `with_state` what the optimizer keeps of them. Says how many dense values
+    /// were set; a model is whole when all are.
+    ///
+    /// # Errors
+    /// If the portion does not fit the model, or its optimizer keeps other numbers. Nothing is changed then.
+    pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        portion.restore_into(0, &mut self.dense, &mut self.tables, &*self.rule.optimizer, with_state)
+    }
+
+    /// Says how far the model is trained whose portions were restored.
+    pub const fn set_trained(&mut self, trained: Trained) {
+        self.trained = trained;
     }
 
     fn check_len(&self, dense: &[f32]) -> Result<(), TableError> {
         let (values, rows) = (dense.len(), self.dense.values().len());
-        if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, dim: 1 }) }
+        if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, due: rows }) }
     }
 
-    /// The model as bytes, optimizer state included. Rows that no gradient has touched are left out: the importer
-    /// computes them.
+    /// The model as bytes, with how far it is trained and what its optimizer keeps. Rows that no gradient has touched are left
+    /// out: the importer computes them.
     pub fn export(&self) -> Vec<u8> {
-        let (values, state) = (self.dense.values(), self.dense.state());
-        let (rows, dim) = self.table.as_ref().map_or((0, 0), |table| (table.spec().rows, table.spec().dim));
-        let stored = self.table.as_ref().map_or(0, SparseTable::stored_rows);
-        let state_per_value = state_per_value(self.dense.spec());
-        let row_len = 8 + dim * 4 * (1 + state_per_value);
-        let len =
-            Self::HEAD_LEN + size_of_val(values) + size_of_val(state) + stored * row_len + Self::CRC_LEN;
-        let mut bytes = Vec::with_capacity(len);
+        let (values, [first, second]) = (self.dense.values(), self.dense.state());
+        let [rows, row_values] = shape(self.layout());
+        let stored = self.tables.stored_rows();
+        let optimizer = self.rule.identity();
+        let per_value = 1 + self.rule.optimizer.state_per_value();
+        let row_len =
+            8 + self.layout().tables().iter().map(|table| table.dim).max().unwrap_or(0) * 4 * per_value;
+        let floats_len = size_of_val(values) * per_value + stored * row_len;
+        let mut bytes = Vec::with_capacity(Self::HEAD_LEN + optimizer.len() + floats_len + Self::CRC_LEN);
         bytes.extend_from_slice(&Self::MAGIC);
         bytes.extend_from_slice(&Self::VERSION.to_le_bytes());
-        for number in [values.len() as u64, state_per_value as u64, rows, dim as u64, stored as u64] {
+        let Trained { steps, samples } = self.trained;
+        for number in
+            [values.len() as u64, rows, row_values, stored as u64, steps, samples, optimizer.len() as u64]
+        {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(bytemuck::cast_slice(values));
-        bytes.extend_from_slice(bytemuck::cast_slice(state));
-        for (row, values, state) in self.table.iter().flat_map(SparseTable::stored) {
+        bytes.extend_from_slice(optimizer.as_bytes());
+        for floats in [values, first, second] {
+            bytes.extend_from_slice(bytemuck::cast_slice(floats));
+        }
+        for (row, values, state) in self.tables.stored() {
             bytes.extend_from_slice(&row.to_le_bytes());
             bytes.extend_from_slice(bytemuck::cast_slice(values));
             bytes.extend_from_slice(bytemuck::cast_slice(state));
@@ -163,14 +224,14 @@ impl Replica {
     }
 
     /// Reads what [`export`](Self::export) wrote. Layout, optimizer and seed are this job's; the exporter must have
-    /// had the same.
+    /// had the same. Rate, schedule, clipping and decay may be others.
     ///
     /// # Errors
-    /// If the bytes are damaged, of another version, or a model of another shape.
+    /// If the bytes are damaged, of another version, or a model of another shape or optimizer.
     pub fn import(
         bytes: &[u8],
         layout: &ParamLayout,
-        optimizer: OptimizerSpec,
+        rule: &UpdateRule,
         seed: Seed,
     ) -> Result<Self, ImportError> {
         let damaged = |what| ImportError::Damaged { len: bytes.len(), what };
@@ -187,55 +248,63 @@ impl Replica {
         let mut numbers =
             head.chunks_exact(8).map(|b| b.iter().rev().fold(0_u64, |n, b| n << 8 | u64::from(*b)));
         let mut number = || numbers.next().unwrap_or_default();
-        let per_value = state_per_value(optimizer);
-        let (rows, dim) = layout.table.map_or((0, 0), |table| (table.rows, table.dim));
-        let expected = [
-            ("dense parameters", layout.dense_len as u64),
-            ("optimizer state per parameter", per_value as u64),
+        let [rows, row_values] = shape(layout);
+        for (field, ours) in [
+            ("dense parameters", layout.dense_len() as u64),
             ("table rows", rows),
-            ("table columns", dim as u64),
-        ];
-        for (field, ours) in expected {
+            ("values in table rows", row_values),
+        ] {
             let theirs = number();
             if theirs != ours {
                 return Err(ImportError::Shape { field, theirs, ours });
             }
         }
         let stored = number();
-        let mut floats = |len: usize| {
-            let (taken, left) = rest.split_at_checked(len * 4)?;
+        let trained = Trained { steps: number(), samples: number() };
+        let mut take = |len: usize| {
+            let (taken, left) = rest.split_at_checked(len).ok_or_else(|| damaged("it is cut off"))?;
             rest = left;
-            Some(bytemuck::pod_collect_to_vec::<u8, f32>(taken))
+            Ok(taken)
         };
-        let values = floats(layout.dense_len).ok_or_else(|| damaged("it is cut off"))?;
-        let state = floats(layout.dense_len * per_value).ok_or_else(|| damaged("it is cut off"))?;
-        let dense =
-            DenseParams::from_parts(optimizer, values, state).ok_or_else(|| damaged("lengths differ"))?;
-        let row_len = 8 + dim * 4 * (1 + per_value);
-        if (stored as u128) * (row_len as u128) != rest.len() as u128 {
+        let theirs = take(usize::try_from(number()).unwrap_or(usize::MAX))?;
+        let ours = rule.identity();
+        if theirs != ours.as_bytes() {
+            return Err(ImportError::Optimizer {
+                theirs: String::from_utf8_lossy(theirs).into_owned(),
+                ours,
+            });
+        }
+        let per_value = rule.optimizer.state_per_value();
+        let values = bytemuck::pod_collect_to_vec(take(layout.dense_len() * 4)?);
+        let mut dense = DenseParams::new(&*rule.optimizer, layout, 0..layout.dense_len(), values);
+        for state in dense.state_mut() {
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(state);
+            bytes.copy_from_slice(take(bytes.len())?);
+        }
+        let mut tables = Tables::new(layout, &*rule.optimizer, seed, 0, 1)
+            .map_err(|_| damaged("its tables do not fit in memory"))?;
+        let mut before = None;
+        for _ in 0..stored {
+            let row = u64::from_le_bytes(take(8)?.try_into().map_err(|_| damaged("it is cut off"))?);
+            if row >= rows || before.is_some_and(|before| before >= row) {
+                return Err(damaged("its rows are out of order"));
+            }
+            before = Some(row);
+            let len = layout.row_len(row);
+            let floats = bytemuck::pod_collect_to_vec::<u8, f32>(take(len * 4 * (1 + per_value))?);
+            tables.overwrite(row, &floats[..len], &floats[len..]);
+        }
+        if !rest.is_empty() {
             return Err(damaged("its length does not fit its rows"));
         }
-        let mut table = layout
-            .table
-            .map(|spec| SparseTable::new(spec, optimizer, seed, 0, 1))
-            .transpose()
-            .map_err(|_| damaged("its table does not fit in memory"))?;
-        if let Some(table) = &mut table {
-            let mut before = None;
-            for row_bytes in rest.chunks_exact(row_len) {
-                let (row, floats) =
-                    row_bytes.split_first_chunk::<8>().ok_or_else(|| damaged("it is cut off"))?;
-                let row = u64::from_le_bytes(*row);
-                if row >= rows || before.is_some_and(|before| before >= row) {
-                    return Err(damaged("its rows are out of order"));
-                }
-                before = Some(row);
-                let floats = bytemuck::pod_collect_to_vec::<u8, f32>(floats);
-                table.overwrite(row, &floats[..dim], &floats[dim..]);
-            }
-        }
-        Ok(Self { dense, table })
+        Ok(Self { rule: rule.clone(), trained, dense, tables })
     }
+}
+
+/// What a model must have in common with this layout besides the length of its flat vector: rows, and values in all rows.
+fn shape(layout: &ParamLayout) -> [u64; 2] {
+    let values = layout.tables().iter().map(|table| table.rows.saturating_mul(table.dim as u64));
+    [layout.rows(), values.fold(0, u64::saturating_add)]
 }
 
 #[cfg(test)]

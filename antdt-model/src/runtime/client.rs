@@ -1,14 +1,15 @@
 //! A worker's side: all servers as one.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use antdt_collective::runtime::{ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{Holder, InvalidValue, Iteration, ParamLayout};
+use antdt_core::{CheckpointId, Holder, InvalidValue, Iteration, ParamLayout};
 
 use super::stream::{MessageStream, StreamError};
-use crate::wire::{PsHello, Refusal, Reply, Request, WireError};
-use crate::{InitOutcome, PartitionMap, PushOutcome, StepCommit};
+use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest, WireError};
+use crate::{CommitToken, InitOutcome, PartitionMap, PushOutcome, Trained};
 
 /// A call to the servers failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,17 +18,17 @@ pub enum PsError {
     /// A server said no. The connections are still good.
     #[error("server {server} refused: {why}")]
     Refused {
-        /// Which.
+        /// Index of the server.
         server: u32,
-        /// Why, to act on.
-        refusal: Refusal,
-        /// Why, in words.
+        /// Reason, for the caller to act on.
+        refusal: PsRefusal,
+        /// Reason, in words.
         why: String,
     },
     /// A server did not answer in time.
     #[error("server {server} did not answer within {waited:.1?}; look at that node, then connect again")]
     Timeout {
-        /// Which.
+        /// Index of the server.
         server: u32,
         /// Since the call began.
         waited: Duration,
@@ -35,21 +36,29 @@ pub enum PsError {
     /// A server's connection ended.
     #[error("server {server} closed its connection; connect again once it is back")]
     Closed {
-        /// Which.
+        /// Index of the server.
+        server: u32,
+    },
+    /// A server is where the transport does not reach.
+    #[error(
+        "server {server} is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
+    )]
+    OtherHost {
+        /// Index of the server.
         server: u32,
     },
     /// A server said something that makes no sense.
     #[error("server {server} answered nonsense: {what}")]
     Protocol {
-        /// Which.
+        /// Index of the server.
         server: u32,
-        /// What was wrong.
+        /// Description of the fault.
         what: String,
     },
     /// The abort handle was used.
     #[error("aborted: {reason}")]
     Aborted {
-        /// Why.
+        /// Reason, in words.
         reason: String,
     },
     /// An earlier call failed halfway; the connections can't be used any more.
@@ -66,11 +75,11 @@ pub enum PsError {
 impl PsError {
     /// Whether this life of the worker was given up: it must exit without touching anything.
     pub const fn is_fenced(&self) -> bool {
-        matches!(self, Self::Refused { refusal: Refusal::Fenced, .. })
+        matches!(self, Self::Refused { refusal: PsRefusal::Fenced, .. })
     }
 }
 
-/// Who calls, and with what patience.
+/// Settings of a [`PsClient`]: the caller's identity and its deadlines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PsClientConfig {
     /// Which life of which worker.
@@ -108,47 +117,40 @@ pub struct PsClient {
 }
 
 impl PsClient {
-    /// Connects to the servers, given in order of their index.
+    /// Connects to the servers, given in order of their index, which [serve](super::PsServer) over the same fabric.
     ///
     /// # Errors
     /// If there is none, or one cannot be reached or takes this client for a stranger.
     pub fn connect(
         addresses: &[SocketAddr],
         config: PsClientConfig,
+        fabric: &dyn Fabric,
         abort: &AbortHandle,
     ) -> Result<Self, PsError> {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let map = PartitionMap::new(count, config.layout.dense_len)?;
-        let deadline = Instant::now() + config.timeout;
+        let map = PartitionMap::new(count, config.layout.dense_len())?;
+        let started = Instant::now();
+        let deadline = started + config.timeout;
         let mut servers = Vec::with_capacity(addresses.len());
         for (server, address) in (0..).zip(addresses) {
             if let Some(reason) = abort.reason() {
                 return Err(PsError::Aborted { reason: reason.to_owned() });
             }
-            // A server's socket listens before its address is known, so this returns at once, or the host is away.
-            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let stream = TcpStream::connect_timeout(address, left).map_err(|e| match e.kind() {
-                std::io::ErrorKind::TimedOut => PsError::Timeout { server, waited: config.timeout },
-                std::io::ErrorKind::ConnectionRefused => PsError::Closed { server },
-                _ => PsError::Io(CollectiveError::io(
-                    &format!("connecting to server {server} at {address}"),
-                    &e,
-                )),
-            })?;
-            let stream = MessageStream::new(stream, abort.clone());
-            servers.push(stream.map_err(|e| PsError::Io(CollectiveError::io("preparing a connection", &e)))?);
+            // A server's socket listens before its address is known, so it answers at once, or its host is away.
+            let channel = fabric.dial(*address, config.job, deadline, abort);
+            servers.push(MessageStream::new(channel.map_err(|e| failed(server, started, e))?));
         }
         let messages = vec![Vec::new(); servers.len()];
         let mut client = Self { config, map, servers, abort: abort.clone(), broken: false, messages };
         for (server, message) in (0..count).zip(&mut client.messages) {
             let PsClientConfig { holder, job, layout, .. } = &client.config;
-            Request::hello(message, &PsHello::new(*job, *holder, server, count, layout));
+            PsRequest::hello(message, &PsHello::new(*job, *holder, server, count, layout));
         }
-        client.ask(|_, reply| matches!(reply, Reply::Welcome).then_some(()))?;
+        client.ask(|_, reply| matches!(reply, PsReply::Welcome).then_some(()))?;
         Ok(client)
     }
 
-    /// Which server holds what.
+    /// Returns the assignment of parameters to servers.
     pub const fn map(&self) -> &PartitionMap {
         &self.map
     }
@@ -160,15 +162,15 @@ impl PsClient {
     pub fn init_dense(&mut self, values: &[f32]) -> Result<InitOutcome, PsError> {
         self.check_dense(values.len())?;
         for (server, message) in (0..).zip(&mut self.messages) {
-            Request::init(message, &values[self.map.dense(server)]);
+            PsRequest::init(message, &values[self.map.dense(server)]);
         }
         let mut outcome = InitOutcome::AlreadyInitialised;
         self.ask(|_, reply| match reply {
-            Reply::Init(InitOutcome::Stored) => {
+            PsReply::Init(InitOutcome::Stored) => {
                 outcome = InitOutcome::Stored;
                 Some(())
             }
-            Reply::Init(InitOutcome::AlreadyInitialised) => Some(()),
+            PsReply::Init(InitOutcome::AlreadyInitialised) => Some(()),
             _ => None,
         })?;
         Ok(outcome)
@@ -181,34 +183,34 @@ impl PsClient {
     /// See [`PsError`]. The buffers may then hold parts of the answer.
     pub fn pull(
         &mut self,
-        commit: Option<&StepCommit>,
+        commit: Option<&CommitToken>,
         rows: &[u64],
         dense: &mut [f32],
         row_values: &mut Vec<f32>,
     ) -> Result<(), PsError> {
         self.check_dense(dense.len())?;
-        let dim = self.config.layout.table.map_or(0, |table| table.dim);
         for (message, rows) in self.messages.iter_mut().zip(self.map.split_rows(rows)) {
-            Request::pull(message, commit, &rows);
+            PsRequest::pull(message, commit, &rows);
         }
         row_values.clear();
-        row_values.resize(rows.len() * dim, 0.0);
-        let map = self.map;
+        row_values.resize(self.config.layout.rows_len(rows), 0.0);
+        let (map, layout) = (self.map, self.config.layout.clone());
         self.ask(|server, reply| {
-            let Reply::Pulled { dense: dense_bytes, rows: row_bytes } = reply else { return None };
+            let PsReply::Pulled { dense: dense_bytes, rows: row_bytes } = reply else { return None };
             let into: &mut [u8] = bytemuck::cast_slice_mut(&mut dense[map.dense(server)]);
             if dense_bytes.len() != into.len() {
                 return None;
             }
             into.copy_from_slice(dense_bytes);
-            let places = rows.iter().zip(row_values.chunks_exact_mut(dim.max(1)));
-            let mut places = places.filter(|(row, _)| map.owner(**row) == server);
-            let mut values = row_bytes.chunks_exact((dim * 4).max(1));
-            for value in values.by_ref() {
-                let (_, place) = places.next()?;
-                bytemuck::cast_slice_mut(place).copy_from_slice(value);
+            let mut rest = *row_bytes;
+            let places = layout.by_row_mut(rows, row_values).filter(|(row, _)| map.owner(*row) == server);
+            for (_, place) in places {
+                let place: &mut [u8] = bytemuck::cast_slice_mut(place);
+                let (value, left) = rest.split_at_checked(place.len())?;
+                place.copy_from_slice(value);
+                rest = left;
             }
-            (places.next().is_none() && values.remainder().is_empty()).then_some(())
+            rest.is_empty().then_some(())
         })
     }
 
@@ -227,33 +229,51 @@ impl PsClient {
         values: &[f32],
     ) -> Result<PushOutcome, PsError> {
         self.check_dense(dense.len())?;
-        let dim = self.config.layout.table.map_or(0, |table| table.dim);
-        if rows.len().checked_mul(dim) != Some(values.len()) {
-            return Err(InvalidValue::new(
-                "row gradients",
-                values.len(),
-                format!("{} rows of {dim}", rows.len()),
-            )
-            .into());
+        let layout = &self.config.layout;
+        let due = layout.rows_len(rows);
+        if values.len() != due {
+            let due = format!("{due}, as {} rows have", rows.len());
+            return Err(InvalidValue::new("row gradients", values.len(), due).into());
         }
         let mut mine = Vec::new();
         for ((server, message), server_rows) in (0..).zip(&mut self.messages).zip(self.map.split_rows(rows)) {
             mine.clear();
-            let all = rows.iter().zip(values.chunks_exact(dim.max(1)));
-            let owned = all.filter(|(row, _)| self.map.owner(**row) == server);
+            let owned = layout.by_row(rows, values).filter(|(row, _)| self.map.owner(*row) == server);
             owned.for_each(|(_, values)| mine.extend_from_slice(values));
-            Request::push(message, step, samples, &dense[self.map.dense(server)], &server_rows, &mine);
+            PsRequest::push(message, step, samples, &dense[self.map.dense(server)], &server_rows, &mine);
         }
         let mut outcome = PushOutcome::Duplicate;
         self.ask(|_, reply| match reply {
-            Reply::Pushed(PushOutcome::Duplicate) => Some(()),
-            Reply::Pushed(taken) => {
+            PsReply::Pushed(PushOutcome::Duplicate) => Some(()),
+            PsReply::Pushed(taken) => {
                 outcome = *taken;
                 Some(())
             }
             _ => None,
         })?;
         Ok(outcome)
+    }
+
+    /// Has every server take a copy of its part for a checkpoint, after it has carried out `commit`. Returns how far each is
+    /// trained.
+    ///
+    /// # Errors
+    /// See [`PsError`]. Some servers may then have taken their copies.
+    pub fn copy(
+        &mut self,
+        commit: Option<&CommitToken>,
+        checkpoint: CheckpointId,
+    ) -> Result<Vec<Trained>, PsError> {
+        for message in &mut self.messages {
+            PsRequest::copy(message, commit, checkpoint);
+        }
+        let mut trained = Vec::with_capacity(self.servers.len());
+        self.ask(|_, reply| {
+            let PsReply::Copied(one) = reply else { return None };
+            trained.push(*one);
+            Some(())
+        })?;
+        Ok(trained)
     }
 
     fn check_dense(&self, len: usize) -> Result<(), PsError> {
@@ -266,25 +286,17 @@ impl PsClient {
     }
 
     // Sends each server its message, then takes each one's reply; `take` says whether it is of the right kind.
-    fn ask(&mut self, mut take: impl FnMut(u32, &Reply<'_>) -> Option<()>) -> Result<(), PsError> {
+    fn ask(&mut self, mut take: impl FnMut(u32, &PsReply<'_>) -> Option<()>) -> Result<(), PsError> {
         if self.broken {
             return Err(PsError::Broken);
         }
         let started = Instant::now();
         let deadline = started + self.config.timeout;
-        let abort = &self.abort;
         let failed = |server: u32, error: StreamError| match error {
-            StreamError::Closed => PsError::Closed { server },
-            StreamError::Late => PsError::Timeout { server, waited: started.elapsed() },
-            StreamError::Aborted => {
-                PsError::Aborted { reason: abort.reason().unwrap_or_default().to_owned() }
-            }
+            StreamError::Channel(error) => failed(server, started, error),
             StreamError::Wire(error) => PsError::Protocol { server, what: error.to_string() },
-            StreamError::Io(e) => {
-                PsError::Io(CollectiveError::io(&format!("talking to server {server}"), &e))
-            }
         };
-        if let Some(reason) = abort.reason() {
+        if let Some(reason) = self.abort.reason() {
             return Err(PsError::Aborted { reason: reason.to_owned() });
         }
         // Until all replies are in, the connections don't stand between two messages.
@@ -297,8 +309,8 @@ impl PsClient {
             let (kind, payload) =
                 stream.receive(self.config.message_max, deadline).map_err(|e| failed(server, e))?;
             let protocol = |e: WireError| PsError::Protocol { server, what: e.to_string() };
-            match Reply::decode(kind, payload).map_err(protocol)? {
-                Reply::Refused { refusal, why } => {
+            match PsReply::decode(kind, payload).map_err(protocol)? {
+                PsReply::Refused { refusal, why } => {
                     refused.get_or_insert_with(|| PsError::Refused { server, refusal, why: why.to_owned() });
                 }
                 reply => take(server, &reply).ok_or_else(|| PsError::Protocol {
@@ -309,5 +321,19 @@ impl PsClient {
         }
         self.broken = false;
         refused.map_or(Ok(()), Err)
+    }
+}
+
+// The error of a call that a channel ended.
+fn failed(server: u32, started: Instant, error: ChannelError) -> PsError {
+    match error {
+        ChannelError::Closed => PsError::Closed { server },
+        ChannelError::Late => PsError::Timeout { server, waited: started.elapsed() },
+        ChannelError::Aborted { reason } => PsError::Aborted { reason },
+        ChannelError::OtherHost => PsError::OtherHost { server },
+        ChannelError::Io { what, source } => {
+            PsError::Io(CollectiveError::io(&format!("{what}, server {server}"), &source))
+        }
+        other => PsError::Protocol { server, what: other.to_string() },
     }
 }

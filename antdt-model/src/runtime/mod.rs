@@ -11,8 +11,8 @@ pub mod sparse;
 mod stream;
 
 pub use client::{PsClient, PsClientConfig, PsError};
-pub use server::{PsServer, PsServerConfig, PsServerError, PsServerStats};
-pub use sparse::all_reduce_sparse;
+pub use server::{PsServer, PsServerConfig, PsServerError, PsServerStats, ServerCopy};
+pub use sparse::{all_reduce_counted, all_reduce_sparse};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! A server process's side: one thread per connection around one [`Partition`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,18 +8,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use antdt_collective::runtime::abort::Readiness;
+use antdt_collective::runtime::abort::Interest;
+use antdt_collective::runtime::{ChannelError, Fabric};
 use antdt_collective::{AbortHandle, CollectiveError, JobToken};
-use antdt_core::{Holder, InvalidValue};
+use antdt_core::{CheckpointId, Holder, InvalidValue};
 
 use super::stream::{MessageStream, StreamError};
-use crate::wire::{PsHello, Refusal, Reply, Request};
-use crate::{CommitError, Partition, PartitionConfig, PullError, PushError};
+use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest};
+use crate::{CommitError, Partition, PartitionConfig, Portion, PullError, PushError, Trained};
 
-/// How a server serves.
+/// Copies that are kept for whoever writes them: beyond, the oldest is one that nobody waits for any more.
+const COPIES_MAX: usize = 4;
+
+/// Longest hello, in bytes: room for the shapes of thousands of tables.
+const HELLO_MAX_BYTES: u64 = 64 << 10;
+
+/// Settings of a parameter server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PsServerConfig {
-    /// What it holds.
+    /// Partition of the model that it holds.
     pub partition: PartitionConfig,
     /// Token of the job; others are turned away.
     pub job: JobToken,
@@ -78,6 +86,18 @@ struct Shared {
     counters: Counters,
     connections: AtomicUsize,
     shutdown: AbortHandle,
+    fabric: Box<dyn Fabric>,
+    /// Copies that were not taken out, oldest first: the last one of a job may come while one before it is still here.
+    copies: Mutex<VecDeque<ServerCopy>>,
+}
+
+/// A copy of a server's part, for a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerCopy {
+    /// Id of the checkpoint.
+    pub checkpoint: CheckpointId,
+    /// The numbers.
+    pub portion: Portion,
 }
 
 impl Shared {
@@ -107,11 +127,15 @@ pub struct PsServer {
 }
 
 impl PsServer {
-    /// Listens at `address` (port 0 takes any free one) and serves until it is shut down.
+    /// Listens at `address` (port 0 takes any free one) and serves over `fabric` until it is shut down.
     ///
     /// # Errors
     /// If the configuration makes no sense, the address is in use or not this host's, or no thread can be started.
-    pub fn bind(address: SocketAddr, config: PsServerConfig) -> Result<Self, PsServerError> {
+    pub fn bind(
+        address: SocketAddr,
+        config: PsServerConfig,
+        fabric: Box<dyn Fabric>,
+    ) -> Result<Self, PsServerError> {
         let partition = Partition::new(&config.partition)?;
         let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -123,6 +147,8 @@ impl PsServer {
             counters: Counters::default(),
             connections: AtomicUsize::new(0),
             shutdown: AbortHandle::new()?,
+            fabric,
+            copies: Mutex::new(VecDeque::new()),
         });
         let for_thread = shared.clone();
         let acceptor = std::thread::Builder::new()
@@ -132,7 +158,7 @@ impl PsServer {
         Ok(Self { shared, address: local, acceptor: Some(acceptor) })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub const fn local_address(&self) -> SocketAddr {
         self.address
     }
@@ -140,6 +166,30 @@ impl PsServer {
     /// A life was given up: its later pushes, and those of earlier lives, are refused.
     pub fn lost(&self, holder: Holder) {
         self.shared.lock().lost(holder);
+    }
+
+    /// Sets what a checkpoint's portion and this server's part have in common. Says how many dense values that were: the part
+    /// is whole when all are. To be called before workers are told the address.
+    ///
+    /// # Errors
+    /// If the portion does not fit the model, or its optimizer keeps other numbers.
+    pub fn restore(&self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        self.shared.lock().restore(portion, with_state)
+    }
+
+    /// Length of its piece of the flat vector.
+    pub fn dense_len(&self) -> usize {
+        self.shared.lock().dense_len()
+    }
+
+    /// Says how far the model is trained whose portions were restored.
+    pub fn set_trained(&self, trained: Trained) {
+        self.shared.lock().set_trained(trained);
+    }
+
+    /// Takes out the oldest copy that a worker asked for; `None` if all were taken out before.
+    pub fn take_copy(&self) -> Option<ServerCopy> {
+        self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     /// What it has done so far.
@@ -194,7 +244,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 // Wakes now and then to let go of threads that have ended.
                 let deadline = Instant::now() + Duration::from_secs(10);
-                if let Err(error) = shared.shutdown.wait_for(listener, Readiness::Read, deadline) {
+                if let Err(error) = shared.shutdown.wait_for(listener, Interest::Read, deadline) {
                     tracing::error!(%error, "waiting for connections");
                     break;
                 }
@@ -228,10 +278,16 @@ impl Drop for Seat<'_> {
 fn serve(shared: &Shared, stream: TcpStream, peer: SocketAddr) {
     let taken = shared.connections.fetch_add(1, Ordering::Relaxed);
     let _seat = Seat(&shared.connections);
-    let Ok(mut stream) = MessageStream::new(stream, shared.shutdown.clone()) else { return };
-    let mut connection = Connection { shared, full: taken >= shared.config.connections_max, holder: None };
-    match connection.run(&mut stream) {
-        Ok(()) | Err(StreamError::Closed | StreamError::Aborted) => {}
+    let config = &shared.config;
+    let soon = Instant::now() + config.message_timeout;
+    let channel = shared.fabric.accept(stream, config.job, soon, &shared.shutdown);
+    let mut connection = Connection { shared, full: taken >= config.connections_max, holder: None };
+    let ended = match channel {
+        Ok(channel) => connection.run(&mut MessageStream::new(channel)),
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(()) | Err(StreamError::Channel(ChannelError::Closed | ChannelError::Aborted { .. })) => {}
         Err(error) => tracing::warn!(%peer, holder = ?connection.holder, ?error, "connection ended"),
     }
 }
@@ -243,7 +299,7 @@ struct Connection<'a> {
     holder: Option<Holder>,
 }
 
-type Refused = (Refusal, String);
+type Refused = (PsRefusal, String);
 
 /// Values of a pull on their way into a reply.
 #[derive(Default)]
@@ -261,23 +317,23 @@ impl Connection<'_> {
             let patience = if self.holder.is_some() { config.idle_max } else { config.message_timeout };
             stream.await_message(Instant::now() + patience)?;
             // Before the hello, no more is accepted than a hello has.
-            let most = if self.holder.is_some() { config.message_max } else { 256 };
+            let most = if self.holder.is_some() { config.message_max } else { HELLO_MAX_BYTES };
             let (kind, payload) = stream.receive(most, Instant::now() + config.message_timeout)?;
             let bytes = payload.len();
             let began = Instant::now();
-            let request = Request::decode(kind, payload).map_err(StreamError::Wire)?;
+            let request = PsRequest::decode(kind, payload).map_err(StreamError::Wire)?;
             let mut waited = Duration::ZERO;
             let answered = self.answer(request, &mut buffers, &mut waited);
             let refused = answered.is_err();
             match &answered {
                 Ok(answer) => answer.encode(&mut reply),
-                Err((refusal, why)) => Reply::Refused { refusal: *refusal, why }.encode(&mut reply),
+                Err((refusal, why)) => PsReply::Refused { refusal: *refusal, why }.encode(&mut reply),
             }
             let counters = &self.shared.counters;
             let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
             add(&counters.refused, u64::from(refused));
-            add(&counters.pulls, u64::from(matches!(answered, Ok(Reply::Pulled { .. }))));
-            add(&counters.pushes, u64::from(matches!(answered, Ok(Reply::Pushed(_)))));
+            add(&counters.pulls, u64::from(matches!(answered, Ok(PsReply::Pulled { .. }))));
+            add(&counters.pushes, u64::from(matches!(answered, Ok(PsReply::Pushed(_)))));
             add(&counters.bytes, (bytes + reply.len()) as u64);
             let busy = began.elapsed().saturating_sub(waited);
             add(&counters.service_ns, u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
@@ -290,21 +346,21 @@ impl Connection<'_> {
 
     fn answer<'b>(
         &mut self,
-        request: Request,
+        request: PsRequest,
         buffers: &'b mut Buffers,
         waited: &mut Duration,
-    ) -> Result<Reply<'b>, Refused> {
+    ) -> Result<PsReply<'b>, Refused> {
         let Some(holder) = self.holder else {
             self.holder = Some(self.greet(&request)?);
-            return Ok(Reply::Welcome);
+            return Ok(PsReply::Welcome);
         };
         let asked = Instant::now();
         let mut partition = self.shared.lock();
         *waited = asked.elapsed();
         match request {
-            Request::Hello(_) => Err((Refusal::Invalid, "a second hello".to_owned())),
-            Request::Init(values) => partition.init_dense(values).map(Reply::Init).map_err(push_refused),
-            Request::Pull { commit, rows } => {
+            PsRequest::Hello(_) => Err((PsRefusal::Invalid, "a second hello".to_owned())),
+            PsRequest::Init(values) => partition.init_dense(values).map(PsReply::Init).map_err(push_refused),
+            PsRequest::Pull { commit, rows } => {
                 if let Some(commit) = commit {
                     partition.commit(&commit).map_err(commit_refused)?;
                 }
@@ -313,30 +369,48 @@ impl Connection<'_> {
                 partition.pull(&rows, &mut buffers.dense, &mut buffers.rows).map_err(pull_refused)?;
                 let (dense, rows) =
                     (bytemuck::cast_slice(&buffers.dense), bytemuck::cast_slice(&buffers.rows));
-                Ok(Reply::Pulled { dense, rows })
+                Ok(PsReply::Pulled { dense, rows })
             }
-            Request::Push { step, push } => {
-                partition.push(holder, step, push).map(Reply::Pushed).map_err(push_refused)
+            PsRequest::Copy { commit, checkpoint } => {
+                if let Some(commit) = commit {
+                    partition.commit(&commit).map_err(commit_refused)?;
+                }
+                let portion = partition.portion().ok_or_else(|| pull_refused(PullError::NotInitialised))?;
+                let copy = ServerCopy { checkpoint, portion };
+                let mut copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+                // A call that was repeated.
+                copies.retain(|earlier| earlier.checkpoint != checkpoint);
+                while copies.len() >= COPIES_MAX {
+                    copies.pop_front();
+                }
+                copies.push_back(copy);
+                Ok(PsReply::Copied(partition.trained()))
+            }
+            PsRequest::Push { step, push } => {
+                partition.push(holder, step, push).map(PsReply::Pushed).map_err(push_refused)
             }
         }
     }
 
-    fn greet(&self, request: &Request) -> Result<Holder, Refused> {
+    fn greet(&self, request: &PsRequest) -> Result<Holder, Refused> {
         let config = &self.shared.config;
         let PartitionConfig { layout, server, servers, .. } = &config.partition;
-        let Request::Hello(hello) = request else {
-            return Err((Refusal::Stranger, "the first message must be a hello".to_owned()));
+        let PsRequest::Hello(hello) = request else {
+            return Err((PsRefusal::Stranger, "the first message must be a hello".to_owned()));
         };
         if self.full {
             let most = config.connections_max;
-            return Err((Refusal::Full, format!("this server has {most} connections already, its most")));
+            return Err((PsRefusal::Full, format!("this server has {most} connections already, its most")));
         }
         if hello.job != config.job {
-            return Err((Refusal::Stranger, "this server belongs to another job".to_owned()));
+            return Err((PsRefusal::Stranger, "this server belongs to another job".to_owned()));
         }
         let ours = PsHello::new(config.job, hello.holder, *server, *servers, layout);
         if *hello != ours {
-            return Err((Refusal::Stranger, format!("this server is {ours:?}, the caller means {hello:?}")));
+            return Err((
+                PsRefusal::Stranger,
+                format!("this server is {ours:?}, the caller means {hello:?}"),
+            ));
         }
         Ok(hello.holder)
     }
@@ -344,11 +418,11 @@ impl Connection<'_> {
 
 fn push_refused(error: PushError) -> Refused {
     let refusal = match error {
-        PushError::NotInitialised => Refusal::NotInitialised,
-        PushError::Fenced { .. } => Refusal::Fenced,
-        PushError::Stale { .. } => Refusal::Stale,
+        PushError::NotInitialised => PsRefusal::NotInitialised,
+        PushError::Fenced { .. } => PsRefusal::Fenced,
+        PushError::Stale { .. } => PsRefusal::Stale,
         PushError::TooManyPending { .. } | PushError::DenseLength { .. } | PushError::Table(_) => {
-            Refusal::Invalid
+            PsRefusal::Invalid
         }
     };
     (refusal, error.to_string())
@@ -356,12 +430,12 @@ fn push_refused(error: PushError) -> Refused {
 
 fn pull_refused(error: PullError) -> Refused {
     let refusal = match error {
-        PullError::NotInitialised => Refusal::NotInitialised,
-        PullError::Table(_) => Refusal::Invalid,
+        PullError::NotInitialised => PsRefusal::NotInitialised,
+        PullError::Table(_) => PsRefusal::Invalid,
     };
     (refusal, error.to_string())
 }
 
 fn commit_refused(error: CommitError) -> Refused {
-    (Refusal::Commit, error.to_string())
+    (PsRefusal::Commit, error.to_string())
 }

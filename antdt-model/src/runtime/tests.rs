@@ -4,26 +4,42 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
+use antdt_collective::runtime::transport::REGISTRY;
 use antdt_collective::{AbortHandle, JobToken};
-use antdt_core::{Holder, Incarnation, Iteration, NodeId, OptimizerSpec, ParamLayout, Seed, TableSpec};
+use antdt_core::{
+    CheckpointId, Holder, Incarnation, Iteration, NodeId, ParamGroup, ParamLayout, Seed, TableSpec,
+};
 
 use super::server::PsServerError;
 use super::*;
-use crate::wire::{MessageHeader, PsHello, Refusal, Request};
-use crate::{InitOutcome, PartitionConfig, PushOutcome, Replica, SparseGradient, Staleness, StepCommit};
+use crate::UpdateRule;
+use crate::wire::{MessageHeader, PsHello, PsRefusal, PsRequest};
+use crate::{
+    CommitToken, InitOutcome, PartitionConfig, PartitionMap, PushOutcome, Replica, SparseGradient, Staleness,
+    Trained,
+};
 
-const ADAGRAD: OptimizerSpec = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
+fn adagrad() -> UpdateRule {
+    UpdateRule { decay: 0.01, ..UpdateRule::named("adagrad", 0.1).unwrap() }
+}
+
 const DENSE: usize = 11;
 const DIM: usize = 3;
 const ROWS: u64 = 60;
 
 fn layout() -> ParamLayout {
-    ParamLayout { dense_len: DENSE, table: Some(TableSpec { rows: ROWS, dim: DIM, init_scale: 0.1 }) }
+    let groups = vec![
+        ParamGroup::trainable("weight", 6),
+        ParamGroup::state("running mean", 3),
+        ParamGroup::trainable("bias", 2).without_decay(),
+    ];
+    let tables = vec![TableSpec::new("users", 35, DIM, 0.1), TableSpec::new("items", ROWS - 35, 2, 0.1)];
+    ParamLayout::new(groups, tables).unwrap()
 }
 
 fn config(server: u32, servers: u32, staleness: Staleness) -> PsServerConfig {
     let partition =
-        PartitionConfig { layout: layout(), optimizer: ADAGRAD, seed: Seed(3), server, servers, staleness };
+        PartitionConfig { layout: layout(), rule: adagrad(), seed: Seed(3), server, servers, staleness };
     PsServerConfig::new(partition, JobToken::new("job"))
 }
 
@@ -31,9 +47,22 @@ fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn start(servers: u32, staleness: Staleness) -> (Vec<PsServer>, Vec<SocketAddr>) {
+fn bind(transport: &str, address: SocketAddr, config: PsServerConfig) -> Result<PsServer, PsServerError> {
+    PsServer::bind(address, config, REGISTRY.by_name(transport).unwrap())
+}
+
+fn connect(
+    transport: &str,
+    addresses: &[SocketAddr],
+    config: PsClientConfig,
+    abort: &AbortHandle,
+) -> Result<PsClient, PsError> {
+    PsClient::connect(addresses, config, &*REGISTRY.by_name(transport).unwrap(), abort)
+}
+
+fn start(transport: &str, servers: u32, staleness: Staleness) -> (Vec<PsServer>, Vec<SocketAddr>) {
     let running: Vec<PsServer> = (0..servers)
-        .map(|server| PsServer::bind(any_port(), config(server, servers, staleness)).unwrap())
+        .map(|server| bind(transport, any_port(), config(server, servers, staleness)).unwrap())
         .collect();
     let addresses = running.iter().map(PsServer::local_address).collect();
     (running, addresses)
@@ -43,9 +72,9 @@ fn holder(worker: u32, incarnation: u32) -> Holder {
     Holder::new(NodeId::worker(worker), Incarnation(incarnation))
 }
 
-fn client(addresses: &[SocketAddr], holder: Holder) -> PsClient {
+fn client(transport: &str, addresses: &[SocketAddr], holder: Holder) -> PsClient {
     let config = PsClientConfig::new(holder, JobToken::new("job"), layout());
-    PsClient::connect(addresses, config, &AbortHandle::new().unwrap()).unwrap()
+    connect(transport, addresses, config, &AbortHandle::new().unwrap()).unwrap()
 }
 
 fn initial() -> Vec<f32> {
@@ -64,11 +93,11 @@ fn gradient(
     let samples = 1 + rng.below(20);
     let noise = rng.normal() as f32;
     let dense = dense.iter().map(|w| w + noise).collect();
-    let values = values
-        .iter()
-        .zip(rows.iter().flat_map(|row| [*row; DIM]))
-        .map(|(w, row)| w * noise - row as f32 * 0.01);
-    (samples, dense, values.collect())
+    let layout = layout();
+    let of_row = |(row, values): (u64, &[f32])| -> Vec<f32> {
+        values.iter().map(|w| w * noise - row as f32 * 0.01).collect()
+    };
+    (samples, dense, layout.by_row(rows, values).flat_map(of_row).collect())
 }
 
 fn touched(worker: u32, step: u64) -> Vec<u64> {
@@ -76,19 +105,92 @@ fn touched(worker: u32, step: u64) -> Vec<u64> {
     (0..ROWS).filter(|_| rng.below(3) == 0).collect()
 }
 
+// One test for each over every transport: what servers promise does not depend on it.
+macro_rules! over_every_transport {
+    ($($name:ident)*) => {
+        over_every_transport!(tcp: $($name)*);
+        over_every_transport!(shm: $($name)*);
+    };
+    ($transport:ident: $($name:ident)*) => {
+        mod $transport {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name(stringify!($transport));
+                }
+            )*
+        }
+    };
+}
+
+over_every_transport! {
+    workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_for_bit
+    workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once
+    a_refusal_leaves_the_connections_good
+    strangers_are_turned_away_with_the_reason
+    a_server_takes_no_more_connections_than_it_was_told
+    a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread
+    servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies
+    a_server_that_is_silent_is_given_up_at_the_deadline_and_at_the_abort
+}
+
+fn servers_copy_the_step_that_is_committed_and_others_go_on_from_the_copies(transport: &str) {
+    let (servers, addresses) = start(transport, 2, Staleness::Synchronous);
+    let mut one = client(transport, &addresses, holder(0, 0));
+    one.init_dense(&initial()).unwrap();
+    let rows: Vec<u64> = (0..ROWS).step_by(3).collect();
+    let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
+    one.pull(None, &rows, &mut dense, &mut values).unwrap();
+    for step in 0..2 {
+        one.push(Iteration(step), 4, &dense, &rows, &values).unwrap();
+        if step == 0 {
+            let commit = CommitToken { step: Iteration(0), contributors: vec![holder(0, 0)], samples: 4 };
+            let trained = one.copy(Some(&commit), CheckpointId(7)).unwrap();
+            assert_eq!(
+                trained,
+                [Trained { steps: 1, samples: 4 }; 2],
+                "the push of the open step is not in it"
+            );
+            one.pull(None, &rows, &mut dense, &mut values).unwrap();
+        }
+    }
+    one.copy(None, CheckpointId(9)).unwrap();
+    one.copy(None, CheckpointId(8)).unwrap();
+    one.copy(None, CheckpointId(8)).unwrap();
+    let copies: Vec<ServerCopy> = servers.iter().map(|server| server.take_copy().unwrap()).collect();
+    for server in &servers {
+        let later: Vec<CheckpointId> =
+            std::iter::from_fn(|| server.take_copy()).map(|copy| copy.checkpoint).collect();
+        assert_eq!(later, [CheckpointId(9), CheckpointId(8)], "none takes the place of another");
+    }
+    assert!(copies.iter().all(|copy| copy.checkpoint == CheckpointId(7)) && servers[0].take_copy().is_none());
+
+    let (others, addresses) = start(transport, 3, Staleness::Synchronous);
+    for (server, index) in others.iter().zip(0..) {
+        let set: usize = copies.iter().map(|copy| server.restore(&copy.portion, true).unwrap()).sum();
+        assert_eq!(set, PartitionMap::new(3, DENSE).unwrap().dense(index).len());
+        server.set_trained(Trained { steps: 1, samples: 4 });
+    }
+    let mut other = client(transport, &addresses, holder(0, 0));
+    assert_eq!(other.init_dense(&initial()), Ok(InitOutcome::AlreadyInitialised));
+    let (mut same_dense, mut same_values) = (vec![0.0; DENSE], Vec::new());
+    other.pull(None, &rows, &mut same_dense, &mut same_values).unwrap();
+    assert_eq!((same_dense, same_values), (dense, values));
+    assert_eq!(other.copy(None, CheckpointId(8)), Ok(vec![Trained { steps: 1, samples: 4 }; 3]));
+}
+
 const WORKERS: u32 = 3;
 const STEPS: u64 = 6;
 
-#[test]
-fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_for_bit() {
-    let (servers, addresses) = start(3, Staleness::Synchronous);
+fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_for_bit(transport: &str) {
+    let (servers, addresses) = start(transport, 3, Staleness::Synchronous);
     let (meet, samples) = (Barrier::new(WORKERS as usize), std::sync::Mutex::new(vec![0; STEPS as usize]));
     let models: Vec<(Vec<f32>, Vec<f32>)> = thread::scope(|scope| {
         let work = |worker: u32| {
-            let mut client = client(&addresses, holder(worker, 0));
+            let mut client = client(transport, &addresses, holder(worker, 0));
             client.init_dense(&initial()).unwrap();
             let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
-            let commit = |step: u64| StepCommit {
+            let commit = |step: u64| CommitToken {
                 step: Iteration(step),
                 contributors: (0..WORKERS).map(|worker| holder(worker, 0)).collect(),
                 samples: samples.lock().unwrap()[step as usize],
@@ -114,7 +216,7 @@ fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
 
-    let mut replica = Replica::new(&layout(), ADAGRAD, Seed(3), initial()).unwrap();
+    let mut replica = Replica::new(&layout(), &adagrad(), Seed(3), initial()).unwrap();
     for step in 0..STEPS {
         let mut parts = Vec::new();
         let (mut total, mut dense_sum) = (0, None::<Vec<f32>>);
@@ -128,9 +230,14 @@ fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_
                 Some(sum) => sum.iter_mut().zip(&dense).for_each(|(sum, value)| *sum += value),
                 None => dense_sum = Some(dense),
             }
-            parts.push((rows, values));
+            parts.push(SparseGradient { rows, values }.into_tables(&layout()));
         }
-        let merged = SparseGradient::merge(parts.iter().map(|(r, v)| (r.as_slice(), v.as_slice())), DIM);
+        let layout = layout();
+        let merged = layout.tables().iter().enumerate().map(|(table, spec)| {
+            let parts = parts.iter().map(|part| (part[table].rows.as_slice(), part[table].values.as_slice()));
+            SparseGradient::merge(parts, spec.dim)
+        });
+        let merged = SparseGradient::from_tables(merged.collect(), &layout);
         replica.apply(&dense_sum.unwrap(), &merged, total).unwrap();
     }
     let mut expected = Vec::new();
@@ -149,10 +256,9 @@ fn workers_in_step_get_the_model_that_one_worker_with_the_whole_batch_would_bit_
     }
 }
 
-#[test]
-fn workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once() {
-    let (_servers, addresses) = start(2, Staleness::Unbounded { scale: 0.1 });
-    let mut client = client(&addresses, holder(0, 0));
+fn workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once(transport: &str) {
+    let (_servers, addresses) = start(transport, 2, Staleness::Unbounded { scale: 0.1 });
+    let mut client = client(transport, &addresses, holder(0, 0));
     assert_eq!(client.init_dense(&initial()), Ok(InitOutcome::Stored));
     assert_eq!(client.init_dense(&[9.0; DENSE]), Ok(InitOutcome::AlreadyInitialised));
     let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
@@ -166,23 +272,22 @@ fn workers_at_their_own_pace_change_the_model_at_once_and_repeats_count_once() {
     assert_eq!((dense, values), after);
 }
 
-#[test]
-fn a_refusal_leaves_the_connections_good() {
-    let (servers, addresses) = start(2, Staleness::Synchronous);
-    let mut client = client(&addresses, holder(0, 0));
+fn a_refusal_leaves_the_connections_good(transport: &str) {
+    let (servers, addresses) = start(transport, 2, Staleness::Synchronous);
+    let mut client = client(transport, &addresses, holder(0, 0));
     let (mut dense, mut values) = (vec![0.0; DENSE], Vec::new());
     let refused = |error: PsError| match error {
         PsError::Refused { refusal, .. } => refusal,
         other => panic!("{other}"),
     };
     let too_soon = client.pull(None, &[], &mut dense, &mut values).unwrap_err();
-    assert_eq!(refused(too_soon), Refusal::NotInitialised);
+    assert_eq!(refused(too_soon), PsRefusal::NotInitialised);
     client.init_dense(&initial()).unwrap();
     let outside = client.pull(None, &[ROWS], &mut dense, &mut values).unwrap_err();
-    assert_eq!(refused(outside), Refusal::Invalid);
-    let commit = StepCommit { step: Iteration(0), contributors: vec![holder(1, 0)], samples: 1 };
+    assert_eq!(refused(outside), PsRefusal::Invalid);
+    let commit = CommitToken { step: Iteration(0), contributors: vec![holder(1, 0)], samples: 1 };
     let missing = client.pull(Some(&commit), &[], &mut dense, &mut values).unwrap_err();
-    assert_eq!(refused(missing), Refusal::Commit);
+    assert_eq!(refused(missing), PsRefusal::Commit);
     assert!(client.push(Iteration(0), 1, &[0.0; DENSE], &[1], &[0.0; 2]).is_err());
     for server in &servers {
         server.lost(holder(0, 0));
@@ -194,35 +299,37 @@ fn a_refusal_leaves_the_connections_good() {
     assert!(servers[0].stats().refused >= 3);
 }
 
-#[test]
-fn strangers_are_turned_away_with_the_reason() {
-    let (_servers, addresses) = start(2, Staleness::Synchronous);
-    let connect = |addresses: &[SocketAddr], job: &str, layout: ParamLayout| {
+fn strangers_are_turned_away_with_the_reason(transport: &str) {
+    let (_servers, addresses) = start(transport, 2, Staleness::Synchronous);
+    let call = |addresses: &[SocketAddr], job: &str, layout: ParamLayout| {
         let config = PsClientConfig::new(holder(0, 0), JobToken::new(job), layout);
-        PsClient::connect(addresses, config, &AbortHandle::new().unwrap()).map(drop)
+        connect(transport, addresses, config, &AbortHandle::new().unwrap()).map(drop)
     };
     let swapped: Vec<SocketAddr> = addresses.iter().rev().copied().collect();
-    let other_layout = ParamLayout { dense_len: DENSE + 1, ..layout() };
+    let other_layout =
+        ParamLayout::new(ParamLayout::dense(DENSE + 1).groups().to_vec(), layout().tables().to_vec())
+            .unwrap();
     for result in [
-        connect(&addresses, "another", layout()),
-        connect(&swapped, "job", layout()),
-        connect(&addresses[..1], "job", layout()),
-        connect(&addresses, "job", other_layout),
+        call(&addresses, "another", layout()),
+        call(&swapped, "job", layout()),
+        call(&addresses[..1], "job", layout()),
+        call(&addresses, "job", other_layout),
     ] {
         let error = result.unwrap_err();
-        assert!(matches!(error, PsError::Refused { refusal: Refusal::Stranger, .. }), "{error}");
+        assert!(matches!(error, PsError::Refused { refusal: PsRefusal::Stranger, .. }), "{error}");
     }
-    assert!(matches!(connect(&[], "job", layout()), Err(PsError::Invalid(_))));
-    assert_eq!(connect(&addresses, "job", layout()), Ok(()));
+    assert!(matches!(call(&[], "job", layout()), Err(PsError::Invalid(_))));
+    assert_eq!(call(&addresses, "job", layout()), Ok(()));
 }
 
 #[test]
 fn bytes_that_make_no_sense_end_their_connection_and_no_other() {
-    let (_servers, addresses) = start(1, Staleness::Synchronous);
-    let mut good = client(&addresses, holder(0, 0));
+    let transport = "tcp";
+    let (_servers, addresses) = start(transport, 1, Staleness::Synchronous);
+    let mut good = client(transport, &addresses, holder(0, 0));
     good.init_dense(&initial()).unwrap();
     let mut hello = Vec::new();
-    Request::hello(&mut hello, &PsHello::new(JobToken::new("job"), holder(1, 0), 0, 1, &layout()));
+    PsRequest::hello(&mut hello, &PsHello::new(JobToken::new("job"), holder(1, 0), 0, 1, &layout()));
     let mut huge = hello.clone();
     huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     let checksum = crc32c::crc32c(&huge[..20]);
@@ -240,22 +347,20 @@ fn bytes_that_make_no_sense_end_their_connection_and_no_other() {
     assert_eq!(dense, initial());
 }
 
-#[test]
-fn a_server_takes_no_more_connections_than_it_was_told() {
+fn a_server_takes_no_more_connections_than_it_was_told(transport: &str) {
     let mut config = config(0, 1, Staleness::Synchronous);
     config.connections_max = 1;
-    let server = PsServer::bind(any_port(), config).unwrap();
+    let server = bind(transport, any_port(), config).unwrap();
     let addresses = [server.local_address()];
-    let _first = client(&addresses, holder(0, 0));
+    let _first = client(transport, &addresses, holder(0, 0));
     let second = PsClientConfig::new(holder(1, 0), JobToken::new("job"), layout());
-    let error = PsClient::connect(&addresses, second, &AbortHandle::new().unwrap()).unwrap_err();
-    assert!(matches!(error, PsError::Refused { refusal: Refusal::Full, .. }), "{error}");
+    let error = connect(transport, &addresses, second, &AbortHandle::new().unwrap()).unwrap_err();
+    assert!(matches!(error, PsError::Refused { refusal: PsRefusal::Full, .. }), "{error}");
 }
 
-#[test]
-fn a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread() {
-    let (servers, addresses) = start(2, Staleness::Synchronous);
-    let mut client = client(&addresses, holder(0, 0));
+fn a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread(transport: &str) {
+    let (servers, addresses) = start(transport, 2, Staleness::Synchronous);
+    let mut client = client(transport, &addresses, holder(0, 0));
     for server in servers {
         // Joins its threads.
         server.shutdown();
@@ -264,22 +369,21 @@ fn a_server_that_stops_ends_its_clients_calls_and_leaves_no_thread() {
     assert!(matches!(closed, PsError::Closed { .. }), "{closed}");
     assert_eq!(client.init_dense(&initial()), Err(PsError::Broken));
     let config = PsClientConfig::new(holder(0, 0), JobToken::new("job"), layout());
-    let gone = PsClient::connect(&addresses, config, &AbortHandle::new().unwrap()).unwrap_err();
+    let gone = connect(transport, &addresses, config, &AbortHandle::new().unwrap()).unwrap_err();
     assert!(matches!(gone, PsError::Closed { server: 0 }), "{gone}");
 }
 
-#[test]
-fn a_server_that_is_silent_is_given_up_at_the_deadline_and_at_the_abort() {
+fn a_server_that_is_silent_is_given_up_at_the_deadline_and_at_the_abort(transport: &str) {
     let silent = TcpListener::bind(any_port()).unwrap();
     let addresses = [silent.local_addr().unwrap()];
     let mut config = PsClientConfig::new(holder(0, 0), JobToken::new("job"), layout());
     config.timeout = Duration::from_millis(50);
-    let late = PsClient::connect(&addresses, config.clone(), &AbortHandle::new().unwrap()).unwrap_err();
+    let late = connect(transport, &addresses, config.clone(), &AbortHandle::new().unwrap()).unwrap_err();
     assert!(matches!(late, PsError::Timeout { server: 0, .. }), "{late}");
     config.timeout = Duration::from_secs(30);
     let abort = AbortHandle::new().unwrap();
     let error = thread::scope(|scope| {
-        let waiting = scope.spawn(|| PsClient::connect(&addresses, config, &abort).map(drop));
+        let waiting = scope.spawn(|| connect(transport, &addresses, config, &abort).map(drop));
         abort.abort("fenced");
         waiting.join().unwrap().unwrap_err()
     });
@@ -290,8 +394,8 @@ fn a_server_that_is_silent_is_given_up_at_the_deadline_and_at_the_abort() {
 fn a_server_that_cannot_start_says_why() {
     let taken = TcpListener::bind(any_port()).unwrap();
     let address = taken.local_addr().unwrap();
-    let error = PsServer::bind(address, config(0, 1, Staleness::Synchronous)).unwrap_err();
+    let error = bind("tcp", address, config(0, 1, Staleness::Synchronous)).unwrap_err();
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    let error = PsServer::bind(any_port(), config(3, 2, Staleness::Synchronous)).unwrap_err();
+    let error = bind("tcp", any_port(), config(3, 2, Staleness::Synchronous)).unwrap_err();
     assert!(matches!(&error, PsServerError::Config(value) if value.field == "server"), "{error}");
 }

@@ -2,7 +2,7 @@
 //!
 //! **In step** ([`Staleness::Synchronous`]): a push is buffered under (step, holder) and changes nothing. The step
 //! coordinator decides whose pushes make up the step; the next pull of any worker brings that decision, a
-//! [`StepCommit`], and each server applies exactly those pushes, once, in order of holder, before it answers. So all
+//! [`CommitToken`], and each server applies exactly those pushes, once, in order of holder, before it answers. So all
 //! servers apply the same set, or none, without talking to each other: a gradient can't be accepted for some
 //! parameters and dropped for others.
 //!
@@ -16,12 +16,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, OptimizerSpec, ParamLayout, Seed};
+use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, Seed};
 
+use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
-use crate::optimizer::DenseParams;
+use crate::optimizer::UpdateStep;
 use crate::partition::PartitionMap;
-use crate::table::{SparseTable, TableError, no_rows};
+use crate::portion::Portion;
+use crate::rule::{Trained, UpdateRule};
+use crate::table::TableError;
+use crate::tables::Tables;
 
 /// When a push takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +34,8 @@ pub enum Staleness {
     /// All workers in step: when the step is committed, divided by its samples.
     #[doc(alias = "BSP")]
     Synchronous,
-    /// Each worker at its own pace: at once.
+    /// Each worker at its own pace: at once. The rule's longest norm is not looked at: a worker clips its whole gradient before
+    /// it pushes, of which a server has a part.
     #[doc(alias = "ASP")]
     Unbounded {
         /// What a gradient sum is multiplied with: one over the nominal batch of a worker, so that a step of a small
@@ -44,8 +49,8 @@ pub enum Staleness {
 pub struct PartitionConfig {
     /// Shape of the whole model.
     pub layout: ParamLayout,
-    /// How gradients change it.
-    pub optimizer: OptimizerSpec,
+    /// Rule by which gradients change the parameters.
+    pub rule: UpdateRule,
     /// Where the table's initial values come from; the same on all servers.
     pub seed: Seed,
     /// This server, from 0.
@@ -58,10 +63,10 @@ pub struct PartitionConfig {
 
 /// Which pushes make up a step: the step coordinator's word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StepCommit {
-    /// Which step.
+pub struct CommitToken {
+    /// Number of the step.
     pub step: Iteration,
-    /// Whose pushes.
+    /// Workers whose pushes make up the step.
     pub contributors: Vec<Holder>,
     /// Samples of all of them; 0 changes nothing.
     pub samples: u64,
@@ -98,7 +103,7 @@ pub enum PushOutcome {
     Duplicate,
 }
 
-/// What became of a commit.
+/// Outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// Its pushes were applied now.
@@ -111,7 +116,7 @@ pub enum CommitOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PullError {
-    /// Nobody has sent initial values yet.
+    /// No worker has sent initial values yet.
     #[error("the parameters have no values yet; initialise them before the first pull")]
     NotInitialised,
     /// Rows that cannot be read.
@@ -123,13 +128,13 @@ pub enum PullError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// Nobody has sent initial values yet.
+    /// No worker has sent initial values yet.
     #[error("the parameters have no values yet; initialise them before the first push")]
     NotInitialised,
     /// This life is over.
     #[error("{holder} was given up, lives below {live} may not push; exit")]
     Fenced {
-        /// Who pushed.
+        /// Worker that pushed.
         holder: Holder,
         /// First life of the node that may push.
         live: Incarnation,
@@ -139,9 +144,9 @@ pub enum PushError {
         "{holder} pushed for step {step}, step {committed} is committed already; pull and go on from there"
     )]
     Stale {
-        /// Who pushed.
+        /// Worker that pushed.
         holder: Holder,
-        /// For which step.
+        /// Number of the step.
         step: Iteration,
         /// Newest step that is committed.
         committed: Iteration,
@@ -149,7 +154,7 @@ pub enum PushError {
     /// Too many uncommitted steps of one holder.
     #[error("{holder} has {pending} pushes waiting for their commit; commit a step before the next push")]
     TooManyPending {
-        /// Who pushed.
+        /// Worker that pushed.
         holder: Holder,
         /// Waiting pushes of it.
         pending: usize,
@@ -181,7 +186,7 @@ pub enum CommitError {
     Missing {
         /// The step.
         step: Iteration,
-        /// Whose push is missing.
+        /// Worker whose push is missing.
         holder: Holder,
     },
     /// Listed contributors and samples do not fit what was pushed.
@@ -201,10 +206,11 @@ pub enum CommitError {
 pub struct Partition {
     map: PartitionMap,
     server: u32,
-    optimizer: OptimizerSpec,
+    rule: UpdateRule,
+    trained: Trained,
     staleness: Staleness,
     dense: Option<DenseParams>,
-    table: Option<SparseTable>,
+    tables: Tables,
     committed: Option<Iteration>,
     // Synchronous: waiting for their commit.
     pending: BTreeMap<(Iteration, Holder), Push>,
@@ -222,30 +228,37 @@ impl Partition {
     /// A part without values: [`init_dense`](Self::init_dense) gives them.
     ///
     /// # Errors
-    /// If the layout, the optimizer, the scale or the server's number makes no sense.
+    /// If the layout, the rule, the scale or the server's number makes no sense; or if it is to clip in step with other
+    /// servers, of which none has the whole gradient.
     pub fn new(config: &PartitionConfig) -> Result<Self, InvalidValue> {
-        let PartitionConfig { layout, optimizer, seed, server, servers, staleness } = config;
-        optimizer.validate()?;
-        let map = PartitionMap::new(*servers, layout.dense_len)?;
+        let PartitionConfig { layout, rule, seed, server, servers, staleness } = config;
+        rule.validate()?;
+        let map = PartitionMap::new(*servers, layout.dense_len())?;
         if server >= servers {
             return Err(InvalidValue::new("server", server, format!("below {servers}")));
         }
-        if let Staleness::Unbounded { scale } = staleness
-            && (!scale.is_finite() || *scale <= 0.0)
-        {
-            return Err(InvalidValue::new("scale", scale, "finite and above 0"));
+        let mut rule = rule.clone();
+        match staleness {
+            Staleness::Unbounded { scale } if !scale.is_finite() || *scale <= 0.0 => {
+                return Err(InvalidValue::new("scale", scale, "finite and above 0"));
+            }
+            Staleness::Unbounded { .. } => rule.clip_norm = None,
+            Staleness::Synchronous => {
+                if let Some(norm) = rule.clip_norm.filter(|_| *servers > 1) {
+                    let expected = "left out with several servers, of which none has the whole gradient";
+                    return Err(InvalidValue::new("clip norm", norm, expected));
+                }
+            }
         }
-        let table = layout
-            .table
-            .map(|spec| SparseTable::new(spec, *optimizer, *seed, *server, *servers))
-            .transpose()?;
+        let tables = Tables::new(layout, &*rule.optimizer, *seed, *server, *servers)?;
         Ok(Self {
             map,
             server: *server,
-            optimizer: *optimizer,
+            rule,
+            trained: Trained::default(),
             staleness: *staleness,
             dense: None,
-            table,
+            tables,
             committed: None,
             pending: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -258,14 +271,14 @@ impl Partition {
         self.map.dense(self.server).len()
     }
 
-    /// Values per row of the table; 0 without one.
-    pub fn dim(&self) -> usize {
-        self.table.as_ref().map_or(0, |table| table.spec().dim)
-    }
-
     /// Newest step that was committed.
     pub const fn committed(&self) -> Option<Iteration> {
         self.committed
+    }
+
+    /// How far it is trained: by the steps that were committed, or by the pushes that were applied.
+    pub const fn trained(&self) -> Trained {
+        self.trained
     }
 
     /// Pushes that wait for their commit.
@@ -286,8 +299,43 @@ impl Partition {
         if self.dense.is_some() {
             return Ok(InitOutcome::AlreadyInitialised);
         }
-        self.dense = Some(DenseParams::new(self.optimizer, values));
+        self.dense = Some(DenseParams::new(
+            &*self.rule.optimizer,
+            self.tables.layout(),
+            self.map.dense(self.server),
+            values,
+        ));
         Ok(InitOutcome::Stored)
+    }
+
+    /// All numbers of this server's part, to be kept; `None` before it has initial values. Pushes that wait for their commit
+    /// are not in it.
+    pub fn portion(&self) -> Option<Portion> {
+        let from = self.map.dense(self.server).start;
+        self.dense.as_ref().map(|dense| Portion::of(from, dense, &self.tables, &*self.rule.optimizer))
+    }
+
+    /// Sets what `portion` and this server's part have in common: parameters, and `with_state` what the optimizer keeps of
+    /// them. Says how many dense values were set; the part is whole when all are.
+    ///
+    /// # Errors
+    /// If the portion does not fit the model, or its optimizer keeps other numbers. Nothing is changed then.
+    pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        let (range, optimizer) = (self.map.dense(self.server), &*self.rule.optimizer);
+        let (from, len) = (range.start, range.len());
+        let layout = self.tables.layout().clone();
+        let mut dense = match self.dense.take() {
+            Some(dense) => dense,
+            None => DenseParams::new(optimizer, &layout, range, vec![0.0; len]),
+        };
+        let restored = portion.restore_into(from, &mut dense, &mut self.tables, optimizer, with_state);
+        self.dense = Some(dense);
+        restored
+    }
+
+    /// Says how far the model is trained whose portions were restored.
+    pub const fn set_trained(&mut self, trained: Trained) {
+        self.trained = trained;
     }
 
     /// Appends this server's piece of the flat vector to `dense` and the values of `rows` to `row_values`.
@@ -301,10 +349,7 @@ impl Partition {
         row_values: &mut Vec<f32>,
     ) -> Result<(), PullError> {
         let params = self.dense.as_ref().ok_or(PullError::NotInitialised)?;
-        match &self.table {
-            Some(table) => table.gather(rows, row_values)?,
-            None => no_rows(rows)?,
-        }
+        self.tables.gather(rows, row_values)?;
         dense.extend_from_slice(params.values());
         Ok(())
     }
@@ -326,16 +371,7 @@ impl Partition {
         if push.dense.len() != expected {
             return Err(PushError::DenseLength { got: push.dense.len(), expected });
         }
-        match &self.table {
-            Some(table) => {
-                table.check(&push.rows.rows)?;
-                let (values, rows, dim) = (push.rows.values.len(), push.rows.rows.len(), table.spec().dim);
-                if rows.checked_mul(dim) != Some(values) {
-                    return Err(TableError::Length { values, rows, dim }.into());
-                }
-            }
-            None => no_rows(&push.rows.rows)?,
-        }
+        self.tables.check_values(&push.rows.rows, &push.rows.values)?;
         let outcome = match self.staleness {
             Staleness::Synchronous => self.buffer(holder, step, push)?,
             Staleness::Unbounded { scale } => self.apply_at_once(holder, step, &push, scale)?,
@@ -368,7 +404,7 @@ impl Partition {
             return Ok(PushOutcome::Duplicate);
         }
         if push.samples > 0 {
-            self.apply(&push.dense, &push.rows, scale)?;
+            self.apply(&push.dense, &push.rows, scale, push.samples)?;
         }
         self.applied.insert(holder.node, (holder.incarnation, step));
         Ok(PushOutcome::Applied)
@@ -379,7 +415,7 @@ impl Partition {
     ///
     /// # Errors
     /// If a contributor's push is not here or the samples do not add up.
-    pub fn commit(&mut self, commit: &StepCommit) -> Result<CommitOutcome, CommitError> {
+    pub fn commit(&mut self, commit: &CommitToken) -> Result<CommitOutcome, CommitError> {
         if self.staleness != Staleness::Synchronous {
             return Err(CommitError::NotSynchronous);
         }
@@ -405,9 +441,8 @@ impl Partition {
             for push in &pushes[1..] {
                 dense.iter_mut().zip(&push.dense).for_each(|(sum, value)| *sum += value);
             }
-            let parts = pushes.iter().map(|push| (push.rows.rows.as_slice(), push.rows.values.as_slice()));
-            let rows = SparseGradient::merge(parts, self.dim());
-            self.apply(&dense, &rows, mean_scale(commit.samples))
+            let rows = self.tables.merge(&pushes.iter().map(|push| &push.rows).collect::<Vec<_>>());
+            self.apply(&dense, &rows, mean_scale(commit.samples), commit.samples)
                 .expect("each push was checked when it came, and merging keeps rows ascending");
         }
         self.committed = Some(commit.step);
@@ -422,13 +457,27 @@ impl Partition {
         *live = (*live).max(holder.incarnation.next());
     }
 
-    fn apply(&mut self, dense: &[f32], rows: &SparseGradient, scale: f32) -> Result<(), TableError> {
-        if let Some(table) = &mut self.table {
-            table.apply(&rows.rows, &rows.values, scale)?;
-        }
+    fn apply(
+        &mut self,
+        dense: &[f32],
+        rows: &SparseGradient,
+        scale: f32,
+        samples: u64,
+    ) -> Result<(), TableError> {
+        let parts = self.dense.iter().flat_map(|params| params.trainable(dense)).chain([&rows.values[..]]);
+        let step = self.rule.next(self.trained, parts, scale);
+        let update = &self.rule.optimizer.begin(step);
+        self.tables.apply(&rows.rows, &rows.values, update)?;
         if let Some(params) = &mut self.dense {
-            params.apply(dense, scale);
+            let exempt = &self.rule.optimizer.begin(UpdateStep { decay: 0.0, ..step });
+            // A push that is applied at once moves statistics by its share of a nominal batch; a whole step replaces them.
+            #[allow(clippy::cast_precision_loss, reason = "a weight")]
+            let weight = (samples as f32 * scale).min(1.0);
+            let weight = if self.staleness == Staleness::Synchronous { 1.0 } else { weight };
+            params.apply(dense, &Change { update, exempt, mean: mean_scale(samples), weight });
         }
+        self.trained.steps += 1;
+        self.trained.samples += samples;
         Ok(())
     }
 }

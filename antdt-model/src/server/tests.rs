@@ -1,18 +1,27 @@
-use antdt_core::TableSpec;
+use antdt_core::{ParamGroup, TableSpec};
 
 use super::*;
 use crate::Replica;
 
-const ADAGRAD: OptimizerSpec = OptimizerSpec::Adagrad { learning_rate: 0.1, epsilon: 1e-8 };
 const DENSE: usize = 7;
 const DIM: usize = 2;
 
+fn adagrad() -> UpdateRule {
+    UpdateRule::named("adagrad", 0.1).unwrap()
+}
+
 fn layout() -> ParamLayout {
-    ParamLayout { dense_len: DENSE, table: Some(TableSpec { rows: 50, dim: DIM, init_scale: 0.1 }) }
+    ParamLayout::dense(DENSE).with_table(TableSpec::new("table", 50, DIM, 0.1)).unwrap()
 }
 
 fn config(server: u32, servers: u32, staleness: Staleness) -> PartitionConfig {
-    PartitionConfig { layout: layout(), optimizer: ADAGRAD, seed: Seed(3), server, servers, staleness }
+    PartitionConfig { layout: layout(), rule: adagrad(), seed: Seed(3), server, servers, staleness }
+}
+
+/// Adam with everything that goes by how far the model is trained.
+fn scheduled() -> UpdateRule {
+    let schedule = "linear:warmup=30,total=150".parse().unwrap();
+    UpdateRule { schedule, decay: 0.1, ..UpdateRule::named("adam", 0.1).unwrap() }
 }
 
 fn partition(staleness: Staleness) -> Partition {
@@ -33,8 +42,8 @@ fn push(value: f32, samples: u64) -> Push {
     }
 }
 
-fn commit(step: u64, contributors: &[Holder], samples: u64) -> StepCommit {
-    StepCommit { step: Iteration(step), contributors: contributors.to_vec(), samples }
+fn commit(step: u64, contributors: &[Holder], samples: u64) -> CommitToken {
+    CommitToken { step: Iteration(step), contributors: contributors.to_vec(), samples }
 }
 
 fn model(partition: &Partition) -> (Vec<f32>, Vec<f32>) {
@@ -60,12 +69,22 @@ fn a_buffered_push_changes_nothing_until_its_commit_which_counts_once() {
 
 #[test]
 fn servers_apply_what_one_worker_with_the_whole_batch_would() {
-    let servers = 3;
+    follow_a_replica(&adagrad(), 3);
+    follow_a_replica(&scheduled(), 3);
+    // One server has the whole gradient, and may clip it.
+    follow_a_replica(&UpdateRule { clip_norm: Some(0.1), ..scheduled() }, 1);
+}
+
+fn follow_a_replica(rule: &UpdateRule, servers: u32) {
     let mut rng = Seed(8).rng();
-    let mut replica = Replica::new(&layout(), ADAGRAD, Seed(3), vec![1.0; DENSE]).unwrap();
+    let mut replica = Replica::new(&layout(), rule, Seed(3), vec![1.0; DENSE]).unwrap();
     let map = PartitionMap::new(servers, DENSE).unwrap();
-    let mut partitions: Vec<Partition> =
-        (0..servers).map(|s| Partition::new(&config(s, servers, Staleness::Synchronous)).unwrap()).collect();
+    let part = |server| {
+        let config =
+            PartitionConfig { rule: rule.clone(), ..config(server, servers, Staleness::Synchronous) };
+        Partition::new(&config).unwrap()
+    };
+    let mut partitions: Vec<Partition> = (0..servers).map(part).collect();
     for (server, partition) in (0..servers).zip(&mut partitions) {
         partition.init_dense(vec![1.0; map.dense(server).len()]).unwrap();
     }
@@ -116,6 +135,24 @@ fn servers_apply_what_one_worker_with_the_whole_batch_would() {
         assert_eq!(values, expected, "rows of server {server}, bit for bit");
     }
     assert_eq!(dense, replica.dense(), "dense values, bit for bit");
+    assert!(partitions.iter().all(|partition| partition.trained() == replica.trained()));
+}
+
+#[test]
+fn several_servers_in_step_do_not_clip_and_servers_at_their_own_pace_leave_it_to_the_worker() {
+    let rule = UpdateRule { clip_norm: Some(0.1), ..adagrad() };
+    let with = |servers, staleness| PartitionConfig { rule: rule.clone(), ..config(0, servers, staleness) };
+    let error = Partition::new(&with(2, Staleness::Synchronous)).unwrap_err();
+    assert_eq!((error.field.as_str(), error.value.as_str()), ("clip norm", "0.1"));
+    let (mut plain, mut clipping) = (None, None);
+    for (partition, rule) in [(&mut plain, adagrad()), (&mut clipping, rule.clone())] {
+        let config = PartitionConfig { rule, ..config(0, 1, Staleness::Unbounded { scale: 0.25 }) };
+        let partition = partition.insert(Partition::new(&config).unwrap());
+        partition.init_dense(vec![1.0; DENSE]).unwrap();
+        partition.push(holder(0, 0), Iteration(0), push(3.0, 4)).unwrap();
+        assert_eq!(partition.trained(), Trained { steps: 1, samples: 4 });
+    }
+    assert_eq!(model(&plain.unwrap()), model(&clipping.unwrap()));
 }
 
 #[test]
@@ -202,6 +239,33 @@ fn an_asynchronous_push_counts_at_once_and_once() {
     // A new life counts its own steps.
     assert_eq!(partition.push(holder(0, 1), Iteration(0), push(1.0, 4)), Ok(PushOutcome::Applied));
     assert_eq!(partition.commit(&commit(0, &[], 0)), Err(CommitError::NotSynchronous));
+}
+
+#[test]
+fn statistics_are_replaced_by_a_whole_step_and_move_by_the_share_of_a_push_of_its_own_pace() {
+    let groups = vec![ParamGroup::trainable("w", 1), ParamGroup::state("mean", 1)];
+    let layout = ParamLayout::new(groups, Vec::new()).unwrap();
+    let after = |staleness, samples: u64| {
+        let mut partition =
+            Partition::new(&PartitionConfig { layout: layout.clone(), ..config(0, 1, staleness) }).unwrap();
+        partition.init_dense(vec![1.0; 2]).unwrap();
+        // Every sample says 3.
+        let push = Push { samples, dense: vec![0.0, 3.0 * samples as f32], ..Push::default() };
+        partition.push(holder(0, 0), Iteration(0), push).unwrap();
+        if staleness == Staleness::Synchronous {
+            partition.commit(&commit(0, &[holder(0, 0)], samples)).unwrap();
+        }
+        let mut dense = Vec::new();
+        partition.pull(&[], &mut dense, &mut Vec::new()).unwrap();
+        dense
+    };
+    assert_eq!(after(Staleness::Synchronous, 2), [1.0, 3.0]);
+    // The nominal batch has 4 samples.
+    let own_pace = Staleness::Unbounded { scale: 0.25 };
+    assert_eq!(after(own_pace, 2), [1.0, 2.0]);
+    assert_eq!(after(own_pace, 4), [1.0, 3.0]);
+    assert_eq!(after(own_pace, 40), [1.0, 3.0], "never beyond what the samples say");
+    assert_eq!(after(own_pace, 0), [1.0, 1.0], "no samples say nothing");
 }
 
 #[test]

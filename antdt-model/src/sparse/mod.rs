@@ -1,15 +1,21 @@
 //! Gradients of tables: each rank sends the rows it touched, not the table.
 //!
-//! A rank first sums its own duplicates. Each row then goes to its owner, which sums what came in order of rank
-//! and sends the totals to all. With `d` distinct rows per rank, `u` distinct rows of all `n` ranks and rows of `r`
-//! bytes, a rank sends about `(n-1)/n·(d + u)·r` bytes; an all-reduce of the whole table of `R` rows sends
-//! `2(n-1)/n·R·r`. When ranks touch much of a small table, the whole table is cheaper, and it is what is sent:
-//! [`cheaper`] decides, from the counts of all ranks, the same on all. One owner, or one all-reduce, forms each total,
-//! so all ranks have the same bits either way.
+//! With `d` distinct rows per rank, `u` distinct rows of all `n` ranks and rows of `r` bytes, a rank sends by each
+//! [`Route`]:
 //!
-//! Rejected: everybody sends everybody its rows, which is simpler but sends `(n-1)·d` rows; owners by ranges of rows,
-//! as batches touch neighbouring rows together and would load one owner; the owners' totals as the answer, since every
-//! rank needs the rows of all.
+//! | route | bytes of a rank | calls |
+//! |---|---|---|
+//! | each rank sends its rows to all, and sums all | `(n-1)·d·r` | 1 |
+//! | owners: each row to its owner, the owners' totals to all | `(n-1)/n·(d + u)·r` | 2 |
+//! | dense: the table of `R` rows by all-reduce | `2(n-1)/n·R·r` | 1 |
+//!
+//! Owners pay when many ranks touch the same rows, the table when ranks touch most of it. [`Overlap::cheapest`] decides,
+//! the same on all ranks: from the counts of all ranks, and from `u`, which no rank knows before the exchange, as it was
+//! in the exchange before. Each total is formed in order of rank, by one owner or by all alike, so all ranks have the
+//! same bits by every route.
+//!
+//! Rejected: owners by ranges of rows, as batches touch neighbouring rows together and would load one owner; the owners'
+//! totals as the answer, since every rank needs the rows of all.
 //!
 //! Source: our design; the owners are those of the parameter server, [`PartitionMap`].
 
@@ -30,24 +36,60 @@ pub struct TableShape {
 /// How a sparse gradient travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
+    /// The rows of each rank to all ranks.
+    Everyone,
     /// Rows to their owners, totals to all.
     Owners,
     /// The whole table by all-reduce.
     Dense,
 }
 
-/// The route with fewer bytes, from the numbers of distinct rows that each rank touched.
-///
-/// Over all ranks, and divided by `(n-1)/n`, owners cost `(Σd + n·min(Σd, R))·(8 + 4·dim)` at most, as nobody knows
-/// before the exchange how many rows ranks have in common. The table costs `2n·R·4·(dim + 1)`, with one value per row
-/// that says whether anybody touched it. The owners are taken when both cost the same.
-pub fn cheaper(counts: &[u64], shape: TableShape) -> Route {
-    let Some(rows) = shape.rows.map(u128::from) else { return Route::Owners };
-    let (world, dim) = (counts.len() as u128, shape.dim as u128);
-    let touched: u128 = counts.iter().map(|count| u128::from(*count)).sum();
-    let owners = (touched + world * touched.min(rows)).saturating_mul(8 + 4 * dim);
-    let dense = (2 * world * rows).saturating_mul(4 * (dim + 1));
-    if owners <= dense { Route::Owners } else { Route::Dense }
+/// What one more collective call costs, in bytes that a rank could send meanwhile: some 20 µs at 1 GB/s.
+const CALL_BYTES: u128 = 20 << 10;
+
+/// How many rows ranks had in common in the exchange before, which foretells the next one. The same on all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Overlap {
+    // Rows of all ranks, each as often as it was touched.
+    touched: u64,
+    // Each once.
+    distinct: u64,
+}
+
+impl Overlap {
+    /// Takes note of an exchange: `touched` counts a row once for each rank, `distinct` once.
+    pub fn saw(&mut self, touched: u64, distinct: u64) {
+        *self = Self { touched, distinct };
+    }
+
+    /// The cheapest route, from the numbers of distinct rows that each rank touches. The first of several that cost the
+    /// same, in the order of [`Route`]; before the first exchange, ranks count as having no row in common.
+    pub fn cheapest(&self, counts: &[u64], shape: TableShape) -> Route {
+        let (world, dim) = (counts.len() as u128, shape.dim as u128);
+        let touched: u128 = counts.iter().map(|count| u128::from(*count)).sum();
+        let most = shape.rows.map_or(u128::MAX, u128::from);
+        let distinct = match self.touched {
+            0 => touched,
+            before => (touched * u128::from(self.distinct)).div_ceil(u128::from(before)),
+        };
+        let entry = 8 + 4 * dim;
+        // Bytes of all ranks together, times n / (n - 1); that of the calls alike, as if n / (n - 1) were 1.
+        let everyone = (world * touched).saturating_mul(entry);
+        let owners = (touched + world * distinct.min(most)).saturating_mul(entry);
+        let owners = owners.saturating_add(world * CALL_BYTES);
+        // One value per row says whether anybody touched it.
+        let dense = match shape.rows {
+            Some(rows) => (2 * world * u128::from(rows)).saturating_mul(4 * (dim + 1)),
+            None => u128::MAX,
+        };
+        if everyone <= owners.min(dense) {
+            Route::Everyone
+        } else if owners <= dense {
+            Route::Owners
+        } else {
+            Route::Dense
+        }
+    }
 }
 
 /// Sums rows that are listed more than once, in the order in which they are listed, and puts the rows in order.

@@ -6,23 +6,52 @@ const fn shape(dim: usize, rows: u64) -> TableShape {
     TableShape { dim, rows: Some(rows) }
 }
 
+/// After an exchange in which `distinct` of `touched` rows were different ones.
+fn after(touched: u64, distinct: u64) -> Overlap {
+    let mut overlap = Overlap::default();
+    overlap.saw(touched, distinct);
+    overlap
+}
+
 #[test]
-fn the_route_with_fewer_bytes_is_taken() {
+fn the_cheapest_route_is_taken() {
+    let new = Overlap::default();
     // One row of a thousand each, and every row on every rank.
-    assert_eq!(cheaper(&[1, 1], shape(16, 1000)), Route::Owners);
-    assert_eq!(cheaper(&[1000, 1000], shape(16, 1000)), Route::Dense);
-    assert_eq!(cheaper(&[1000, 1000], TableShape { dim: 16, rows: None }), Route::Owners);
-    // The middle: (2d + 2·min(2d, R))·72 against 4·R·68, at R = 108: d = 68 costs (136 + 216)·72 < 29376.
-    let even = |rows: u64, d: u64| cheaper(&[d, d], shape(16, rows));
-    let costs = |rows: u64, d: u64| ((2 * d + 2 * (2 * d).min(rows)) * 72, 4 * rows * 68);
-    for rows in [1, 2, 10, 108, 5000] {
-        for d in 0..=rows {
-            let (owners, dense) = costs(rows, d);
-            assert_eq!(even(rows, d) == Route::Owners, owners <= dense, "{d} of {rows}");
-        }
+    assert_eq!(new.cheapest(&[1, 1], shape(16, 1000)), Route::Everyone);
+    assert_eq!(new.cheapest(&[100_000; 4], shape(16, 100_000)), Route::Dense);
+    assert_eq!(new.cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Everyone);
+    assert_eq!(new.cheapest(&[0, 0, 0], shape(4, 0)), Route::Everyone);
+    // Four ranks touch the same rows: the owners send each twice, everyone three times, and one call less.
+    assert_eq!(after(400_000, 100_000).cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Owners);
+    assert_eq!(after(400_000, 400_000).cheapest(&[100_000; 4], shape(16, 10_000_000)), Route::Everyone);
+    assert_eq!(after(40, 10).cheapest(&[10; 4], shape(16, 10_000_000)), Route::Everyone);
+    // Each rank touches the whole of a small table.
+    assert_eq!(after(20, 5).cheapest(&[5; 4], shape(64, 5)), Route::Dense);
+    assert_eq!(after(4000, 1000).cheapest(&[1000; 4], shape(1, 1000)), Route::Dense);
+    assert_eq!(after(4000, 1000).cheapest(&[1000; 4], TableShape { dim: 1, rows: None }), Route::Owners);
+    assert_eq!(after(40, 10).cheapest(&[10; 4], TableShape { dim: 1, rows: None }), Route::Everyone);
+    let huge = shape(usize::MAX / 8, u64::MAX);
+    assert_eq!(new.cheapest(&[u64::MAX; 4], huge), Route::Everyone);
+}
+
+proptest! {
+    #[test]
+    fn no_route_has_fewer_bytes_than_the_chosen_one_if_the_overlap_stays(
+        d in 1_u64..5000, world in 2_u64..20, shared in 0.0_f64..1.0, rows in 1_u64..100_000, dim in 1_usize..65,
+    ) {
+        let (d, n) = (d.min(rows), world);
+        let distinct = ((d * n) as f64 * (1.0 - shared)).ceil().max(d as f64).min(rows as f64) as u64;
+        let entry = 8 + 4 * dim as u64;
+        let everyone = n * n * d * entry;
+        let owners = (n * d + n * distinct) * entry + n * (20 << 10);
+        let dense = 2 * n * rows * 4 * (dim as u64 + 1);
+        let cost = match after(d * n, distinct).cheapest(&vec![d; n as usize], shape(dim, rows)) {
+            Route::Everyone => everyone,
+            Route::Owners => owners,
+            Route::Dense => dense,
+        };
+        prop_assert_eq!(cost, everyone.min(owners).min(dense));
     }
-    assert_eq!(cheaper(&[0, 0, 0], shape(4, 0)), Route::Owners);
-    assert_eq!(cheaper(&[u64::MAX; 4], shape(usize::MAX / 8, u64::MAX)), Route::Owners);
 }
 
 #[test]

@@ -8,9 +8,9 @@
 //! Rejected: a hash map from row to values (three to five times slower, and its order is not deterministic);
 //! storing initial values up front (64 MB per million rows of 16, of which a short job touches a fraction).
 
-use antdt_core::{InvalidValue, OptimizerSpec, Seed, TableSpec};
+use antdt_core::{InvalidValue, Seed, TableSpec};
 
-use crate::optimizer::{state_per_value, update};
+use crate::optimizer::{Optimizer, Update};
 
 /// Rows that cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum TableError {
     Elsewhere {
         /// The row.
         row: u64,
-        /// Whose it is.
+        /// Index of the partition that owns the row.
         owner: u32,
         /// The partition that was asked.
         partition: u32,
@@ -42,40 +42,31 @@ pub enum TableError {
         /// The one before it.
         before: u64,
     },
-    /// Gradients do not fit the rows.
-    #[error("{values} values came for {rows} rows of {dim}")]
+    /// Values do not fit the rows.
+    #[error("{values} values came for {rows} rows, which have {due}")]
     Length {
         /// Values that came.
         values: usize,
         /// Rows listed.
         rows: usize,
-        /// Values per row.
-        dim: usize,
+        /// Values that the rows have.
+        due: usize,
     },
-}
-
-/// Whether no row is named, where there is no table.
-///
-/// # Errors
-/// With the first row that is.
-pub(super) fn no_rows(rows: &[u64]) -> Result<(), TableError> {
-    match rows.first() {
-        Some(row) => Err(TableError::OutOfRange { row: *row, rows: 0 }),
-        None => Ok(()),
-    }
 }
 
 /// The rows of one partition, with their optimizer's state.
 #[derive(Debug, Clone)]
 pub struct SparseTable {
     spec: TableSpec,
-    optimizer: OptimizerSpec,
     seed: Seed,
     partition: u32,
     partitions: u32,
     // Row `local * partitions + partition` lies at `local * dim`; zeros until `stored` says otherwise.
     values: Aligned,
+    // What the optimizer keeps of that row lies at `local * dim * state_per_value`: the first numbers of all its values, then
+    // the second ones.
     state: Aligned,
+    state_per_value: usize,
     stored: Vec<u64>,
     stored_rows: usize,
 }
@@ -84,14 +75,14 @@ impl SparseTable {
     // Rows touched before they are used. 64 rows of 16 fill an eighth of the first cache; fewer overlap less.
     const AHEAD: usize = 64;
 
-    /// Partition `partition` of `partitions` of a table whose rows start as `seed` says.
+    /// Partition `partition` of `partitions` of a table whose rows start as `seed` says, with room for what `optimizer` keeps.
     ///
     /// # Errors
     /// If the table cannot exist, `partition` is not below `partitions`, or the address space of this process is
     /// too small for it.
     pub fn new(
         spec: TableSpec,
-        optimizer: OptimizerSpec,
+        optimizer: &dyn Optimizer,
         seed: Seed,
         partition: u32,
         partitions: u32,
@@ -110,18 +101,19 @@ impl SparseTable {
         };
         let local_rows = usize::try_from(local_rows).map_err(|_| too_big())?;
         let len = local_rows.checked_mul(spec.dim).ok_or_else(too_big)?;
-        let state_len = len.checked_mul(state_per_value(optimizer)).ok_or_else(too_big)?;
+        let state_per_value = optimizer.state_per_value();
+        let state_len = len.checked_mul(state_per_value).ok_or_else(too_big)?;
         // Asks the allocator first: `vec![0.0; n]` would end the process where this says no.
         let most = len.checked_add(state_len).and_then(|most| most.checked_add(64)).ok_or_else(too_big)?;
         Vec::<f32>::new().try_reserve_exact(most).map_err(|_| too_big())?;
         Ok(Self {
             spec,
-            optimizer,
             seed,
             partition,
             partitions,
             values: Aligned::zeros(len),
             state: Aligned::zeros(state_len),
+            state_per_value,
             stored: vec![0; local_rows.div_ceil(64)],
             stored_rows: 0,
         })
@@ -161,17 +153,18 @@ impl SparseTable {
         Ok(())
     }
 
-    /// One optimizer step on `rows` with the gradients `sums * scale`; `sums` is `[rows, dim]`.
+    /// One step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`. Other rows stay as they are, and what
+    /// is kept for them.
     ///
     /// # Errors
     /// If a row is not this partition's or out of order, or the lengths do not fit; nothing is then changed.
-    pub fn apply(&mut self, rows: &[u64], sums: &[f32], scale: f32) -> Result<(), TableError> {
+    pub fn apply(&mut self, rows: &[u64], sums: &[f32], update: &Update<'_>) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;
-        if rows.len().checked_mul(dim) != Some(sums.len()) {
-            return Err(TableError::Length { values: sums.len(), rows: rows.len(), dim });
+        if rows.len() * dim != sums.len() {
+            return Err(TableError::Length { values: sums.len(), rows: rows.len(), due: rows.len() * dim });
         }
-        let state_dim = dim * state_per_value(self.optimizer);
+        let state_dim = dim * self.state_per_value;
         for (rows, sums) in rows.chunks(Self::AHEAD).zip(sums.chunks(Self::AHEAD * dim)) {
             self.touch(&self.values, dim, rows);
             self.touch(&self.state, state_dim, rows);
@@ -179,7 +172,8 @@ impl SparseTable {
                 let local = self.store(*row);
                 let values = &mut self.values[local * dim..][..dim];
                 let state = &mut self.state[local * state_dim..][..state_dim];
-                update(self.optimizer, values, state, sums, scale);
+                let (first, second) = state.split_at_mut(dim.min(state_dim));
+                update(values, [first, second], sums);
             }
         }
         Ok(())
@@ -192,8 +186,8 @@ impl SparseTable {
     pub fn set_rows(&mut self, rows: &[u64], values: &[f32]) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;
-        if rows.len().checked_mul(dim) != Some(values.len()) {
-            return Err(TableError::Length { values: values.len(), rows: rows.len(), dim });
+        if rows.len() * dim != values.len() {
+            return Err(TableError::Length { values: values.len(), rows: rows.len(), due: rows.len() * dim });
         }
         for (row, values) in rows.iter().zip(values.chunks_exact(dim)) {
             let local = self.store(*row);
@@ -224,7 +218,7 @@ impl SparseTable {
     /// The stored rows in ascending order: row, values, state.
     pub(crate) fn stored(&self) -> impl Iterator<Item = (u64, &[f32], &[f32])> {
         let dim = self.spec.dim;
-        let state_dim = dim * state_per_value(self.optimizer);
+        let state_dim = dim * self.state_per_value;
         self.stored.iter().enumerate().flat_map(move |(word, bits)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| {
                 let local = word * 64 + bit;
@@ -288,7 +282,8 @@ impl SparseTable {
     }
 }
 
-fn initial(spec: &TableSpec, seed: Seed, row: u64, into: &mut [f32]) {
+/// The value with which a row starts.
+pub(crate) fn initial(spec: &TableSpec, seed: Seed, row: u64, into: &mut [f32]) {
     let mut rng = seed.derive_number(row).rng();
     for value in into {
         // 24 bits fill an f32 exactly, so the result stays below the upper end.

@@ -5,6 +5,7 @@ use antdt_core::{Iteration, PlanVersion, Seed};
 use proptest::prelude::*;
 
 use super::*;
+use crate::rule::{PaceRule, Rule};
 use crate::testing::SyntheticJob;
 
 const TRANSIENT: Pace = Pace::Straggler(StragglerKind::Transient);
@@ -71,6 +72,19 @@ fn one_slow_worker_of_two_three_or_four_is_found() {
         assert_eq!(paces(&detector), expected, "of {workers}");
         assert_eq!(see(&detector, workers as u32 - 1).slowness_ratio, Some(4.0));
     }
+}
+
+#[test]
+fn a_worker_is_slow_since_its_first_slow_batch_not_since_it_was_found() {
+    let (mut job, mut detector) = job(true, 4);
+    steps(&mut job, &mut detector, 40, healthy);
+    assert!(see(&detector, 2).pace_since.unwrap() <= at(ms(80)), "its first batch");
+    let began = job.now;
+    steps(&mut job, &mut detector, 30, slow(2, 4.0));
+    let since = see(&detector, 2).pace_since.unwrap();
+    let off = since.since(began).max(began.since(since));
+    assert!(off <= ms(320), "within one of its batches: {since:?} and {began:?}");
+    assert!(see(&detector, 0).pace_since.unwrap() <= at(ms(80)), "that of the others did not change");
 }
 
 #[test]
@@ -389,7 +403,8 @@ impl PaceRule for Strict {
 #[test]
 fn another_rule_can_be_put_in() {
     let (mut job, _) = job(true, 2);
-    let mut detector = StragglerDetector::with_rule(MonitorConfig::default(), Box::new(Strict)).unwrap();
+    let config = MonitorConfig { rule: Rule::own("strict", Strict), ..MonitorConfig::default() };
+    let mut detector = StragglerDetector::new(config).unwrap();
     job.join_all(&mut detector);
     steps(&mut job, &mut detector, 30, healthy);
     assert_eq!(paces(&detector), [TRANSIENT; 2]);
@@ -483,11 +498,10 @@ proptest! {
 /// Replays a public series: `t_s,worker,slowdown`, constant between samples. Calls `check` after every step.
 /// `None` if the data are not there.
 fn replay(name: &str, step: Duration, mut check: impl FnMut(&StragglerDetector, &[f64])) -> Option<()> {
-    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    let data = std::env::var_os("ANTDT_DATA").map_or_else(|| workspace.join("../shared/data"), PathBuf::from);
-    let path = data.join("slowdown_series").join(name);
-    let Ok(file) = std::fs::File::open(&path) else {
-        println!("skipped: no {}; set ANTDT_DATA to the folder that has slowdown_series", path.display());
+    let path =
+        std::env::var_os("ANTDT_DATA").map(|data| PathBuf::from(data).join("slowdown_series").join(name));
+    let Some(file) = path.and_then(|path| std::fs::File::open(path).ok()) else {
+        println!("skipped: set ANTDT_DATA to a folder that has slowdown_series/{name}");
         return None;
     };
     let mut text = String::new();

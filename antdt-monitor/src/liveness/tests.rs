@@ -62,11 +62,21 @@ fn a_late_check_changes_when_not_whether() {
 #[test]
 fn limits_out_of_order_are_refused() {
     let second = Duration::from_secs(1);
-    let config = LivenessConfig { interval: second * 5, late_after: second * 5, lost_after: second * 30 };
+    let config = LivenessConfig {
+        interval: second * 5,
+        late_after: second * 5,
+        lost_after: second * 30,
+        lost_after_least: None,
+    };
     assert!(
         config.validate().unwrap_err().to_string().contains("late_after = 5 s: must be above the interval")
     );
-    let config = LivenessConfig { interval: second, late_after: second * 40, lost_after: second * 30 };
+    let config = LivenessConfig {
+        interval: second,
+        late_after: second * 40,
+        lost_after: second * 30,
+        lost_after_least: None,
+    };
     assert!(config.validate().unwrap_err().field.contains("lost_after"));
     let config = LivenessConfig { interval: Duration::ZERO, ..LivenessConfig::default() };
     assert!(config.validate().is_err());
@@ -111,6 +121,55 @@ impl Plain {
             }
         }
         changes
+    }
+}
+
+#[test]
+fn the_shorter_the_steps_the_sooner_a_silent_node_is_lost_within_limits() {
+    let ms = Duration::from_millis;
+    let config = LivenessConfig::following_steps(ms(500), ms(1500), ms(10_000));
+    config.validate().unwrap();
+    let lost_after = |step: Option<u64>| {
+        let mut tracker = LivenessTracker::new(config);
+        tracker.watch(JobTime::ZERO, node(0));
+        if let Some(step) = step {
+            tracker.follow(ms(step));
+        }
+        let mut now = JobTime::ZERO;
+        while tracker.state(node(0)) != Some(Liveness::Lost) {
+            now = tracker.deadline().unwrap();
+            tracker.check(now);
+        }
+        now.since(JobTime::ZERO)
+    };
+    let expected = [
+        (None, 10_500),
+        (Some(1), 2000),
+        (Some(100), 2000),
+        (Some(200), 3500),
+        (Some(1000), 10_500),
+        (Some(u64::MAX), 10_500),
+    ];
+    for (step, limit) in expected {
+        assert_eq!(lost_after(step), ms(limit), "steps of {step:?} ms");
+    }
+    let refused = LivenessConfig { lost_after_least: Some(ms(1000)), ..config }.validate().unwrap_err();
+    assert!(refused.to_string().contains("lost_after_least"), "{refused}");
+}
+
+/// A million heartbeats of a node whose pauses have a heavy tail and end at a second.
+#[test]
+fn a_node_that_pauses_for_a_second_is_never_lost() {
+    let ms = Duration::from_millis;
+    let mut tracker = LivenessTracker::new(LivenessConfig::following_steps(ms(500), ms(1500), ms(10_000)));
+    tracker.follow(ms(100));
+    let (mut now, mut rng) = (JobTime::ZERO, antdt_core::Seed(3).rng());
+    tracker.watch(now, node(0));
+    for _ in 0..1_000_000 {
+        let pause = (0.01 / (1.0 - rng.unit())).min(1.0);
+        now = now + ms(500) + Duration::from_secs_f64(pause);
+        assert!(!tracker.check(now).iter().any(|(_, state)| *state == Liveness::Lost));
+        tracker.heard(now, node(0));
     }
 }
 

@@ -33,6 +33,29 @@ impl From<v1::Plan> for core::Plan {
     }
 }
 
+impl From<core::Stall> for v1::Stall {
+    fn from(stall: core::Stall) -> Self {
+        let work = match stall.work {
+            core::Work::Loading => v1::Work::Loading,
+            core::Work::Training => v1::Work::Training,
+            core::Work::Evaluating => v1::Work::Evaluating,
+        };
+        Self { work: work.into(), lasts_ns: to_ns(stall.lasts) }
+    }
+}
+
+impl From<v1::Stall> for core::Stall {
+    /// Unknown work counts as evaluating, which has the longest limit.
+    fn from(wire: v1::Stall) -> Self {
+        let work = match v1::Work::try_from(wire.work) {
+            Ok(v1::Work::Loading) => core::Work::Loading,
+            Ok(v1::Work::Training) => core::Work::Training,
+            Ok(v1::Work::Evaluating | v1::Work::Unspecified) | Err(_) => core::Work::Evaluating,
+        };
+        Self { work, lasts: Duration::from_nanos(wire.lasts_ns) }
+    }
+}
+
 impl v1::BatchReport {
     /// The report of one batch, with the sum of its samples' losses.
     pub fn from_core(report: &core::BatchReport, loss_sum: f64) -> Self {

@@ -55,7 +55,7 @@ impl v1::JoinRequest {
         }
     }
 
-    /// Who asks, and where it stands.
+    /// Returns the worker that asks and its standing.
     ///
     /// # Errors
     /// If a required field is absent or unknown.
@@ -80,7 +80,7 @@ impl v1::ReadyRequest {
         }
     }
 
-    /// Who is ready, for which step, with what.
+    /// Returns the worker that is ready, the step, and its readiness.
     ///
     /// # Errors
     /// If a required field is absent or unknown.
@@ -109,6 +109,9 @@ impl From<&core::StepCommit> for v1::StepCommit {
             apply_plan: commit.apply.map_or(0, |version| version.0),
             end: commit.end,
             step: commit.step,
+            undone: false,
+            asked: commit.asked,
+            counted: commit.counted,
         }
     }
 }
@@ -128,6 +131,8 @@ impl TryFrom<v1::StepCommit> for core::StepCommit {
             samples: wire.samples,
             apply: (wire.apply_plan != 0).then_some(core::PlanVersion(wire.apply_plan)),
             end: wire.end,
+            asked: wire.asked,
+            counted: wire.counted,
         })
     }
 }
@@ -151,6 +156,9 @@ impl From<&core::Joined> for v1::JoinReply {
             plan: Some((&joined.plan).into()),
             finished: joined.finished,
             last_commit: joined.last_commit.as_ref().map(Into::into),
+            rollback: joined.rollback.0,
+            checkpoint: joined.checkpoint.as_deref().unwrap_or_default().to_owned(),
+            servers: joined.servers.to_vec(),
         }
     }
 }
@@ -172,6 +180,9 @@ impl TryFrom<v1::JoinReply> for core::Joined {
             plan: required("join.plan", wire.plan)?.into(),
             last_commit: wire.last_commit.map(TryInto::try_into).transpose()?,
             finished: wire.finished,
+            rollback: core::RollbackId(wire.rollback),
+            checkpoint: Some(wire.checkpoint).filter(|place| !place.is_empty()).map(Into::into),
+            servers: wire.servers.into(),
         })
     }
 }
@@ -211,6 +222,8 @@ mod tests {
             samples: 4,
             apply: Some(antdt_core::PlanVersion(2)),
             end: false,
+            asked: 7,
+            counted: true,
         };
         assert_eq!(antdt_core::StepCommit::try_from(v1::StepCommit::from(&commit)).unwrap(), commit);
     }

@@ -3,11 +3,12 @@
 pub mod common;
 pub mod control;
 pub mod group;
+pub mod metric;
 pub mod shard;
 
 pub use shard::ack_outcome;
 
-/// A message that does not say what it must.
+/// A message with a missing or invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -22,9 +23,12 @@ pub enum WireError {
     Unknown {
         /// The field.
         field: &'static str,
-        /// What it held.
+        /// Value of the field.
         value: i64,
     },
+    /// Metrics that cannot be recorded together.
+    #[error(transparent)]
+    Metric(#[from] antdt_core::MetricError),
 }
 
 impl From<WireError> for tonic::Status {

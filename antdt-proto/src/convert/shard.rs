@@ -107,7 +107,7 @@ impl TryFrom<v1::ExchangeReply> for core::Exchanged {
     fn try_from(wire: v1::ExchangeReply) -> Result<Self, WireError> {
         use v1::exchange_reply::Fetched;
         let fetched = |outcome| {
-            Ok(match outcome {
+            Ok::<_, WireError>(match outcome {
                 Fetched::Grant(grant) => core::FetchOutcome::Granted(grant.try_into()?),
                 Fetched::Wait(wait) => {
                     core::FetchOutcome::Wait { retry_after: Duration::from_nanos(wait.retry_after_ns) }

@@ -1198,9 +1198,6 @@ pub struct RegisterReply {
     pub heartbeat_ns: u64,
     #[prost(message, optional, tag = "2")]
     pub plan: ::core::option::Option<Plan>,
-    /// Data-plane addresses of the servers, by index; empty until all are registered.
-    #[prost(string, repeated, tag = "3")]
-    pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BatchSize {
@@ -1258,6 +1255,20 @@ pub struct HeartbeatRequest {
     pub plan_applied: u64,
     #[prost(uint64, tag = "5")]
     pub plan_applied_at: u64,
+    /// Of a worker whose training thread is at work and has not got on for a while.
+    #[prost(message, optional, tag = "6")]
+    pub stall: ::core::option::Option<Stall>,
+    /// The platform told the process to leave (SIGTERM).
+    #[prost(bool, tag = "7")]
+    pub preempted: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Stall {
+    #[prost(enumeration = "Work", tag = "1")]
+    pub work: i32,
+    /// Since the thread last got on.
+    #[prost(uint64, tag = "2")]
+    pub lasts_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatReply {
@@ -1273,8 +1284,6 @@ pub struct HeartbeatReply {
     /// The node is fenced: exit without touching anything.
     #[prost(bool, tag = "4")]
     pub fenced: bool,
-    #[prost(string, repeated, tag = "5")]
-    pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Lives whose pushes a server must refuse from now on.
     #[prost(message, repeated, tag = "6")]
     pub lost: ::prost::alloc::vec::Vec<Holder>,
@@ -1284,6 +1293,12 @@ pub struct HeartbeatReply {
     /// Version of the group in force, if a member of it died: whoever waits for that member need not.
     #[prost(uint64, tag = "8")]
     pub broken_group: u64,
+    /// Stand still after the step, for this checkpoint; 0 if for none.
+    #[prost(uint64, tag = "9")]
+    pub checkpoint: u64,
+    /// The newest rollback of the job; 0 before the first. A worker that has not joined since must join again.
+    #[prost(uint64, tag = "10")]
+    pub rollback: u64,
 }
 /// What one rank contributed to a step.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1346,6 +1361,15 @@ pub struct JoinReply {
     /// Newest committed step, for the servers.
     #[prost(message, optional, tag = "8")]
     pub last_commit: ::core::option::Option<StepCommit>,
+    /// The newest rollback of the job; 0 before the first. What the worker did under an older one is undone.
+    #[prost(uint64, tag = "9")]
+    pub rollback: u64,
+    /// Place of the checkpoint from which models start that have no source; empty if they start as at the job's start.
+    #[prost(string, tag = "10")]
+    pub checkpoint: ::prost::alloc::string::String,
+    /// Addresses of the servers by index; empty in a job without.
+    #[prost(string, repeated, tag = "11")]
+    pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadyRequest {
@@ -1379,6 +1403,16 @@ pub struct StepCommit {
     pub end: bool,
     #[prost(uint64, tag = "5")]
     pub step: u64,
+    /// The step is undone: the worker joins again. Nothing else but `asked` is set then.
+    #[prost(bool, tag = "6")]
+    pub undone: bool,
+    /// In an answer, the step that the worker asked for: `step`, or an earlier one that was committed without waiting for it.
+    #[prost(uint64, tag = "7")]
+    pub asked: u64,
+    /// In an answer, whether the worker's push is part of the step that it asked for. Where workers only ask for their turn: whether it
+    /// begins that step.
+    #[prost(bool, tag = "8")]
+    pub counted: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaveRequest {
@@ -1395,20 +1429,96 @@ pub struct LeaveReply {
     /// Evaluate the model before exiting.
     #[prost(bool, tag = "1")]
     pub evaluate: bool,
+    /// Take this checkpoint before that; 0 if none.
+    #[prost(uint64, tag = "2")]
+    pub checkpoint: u64,
 }
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EvaluatedRequest {
     #[prost(message, optional, tag = "1")]
     pub holder: ::core::option::Option<Holder>,
     #[prost(uint64, tag = "2")]
     pub samples: u64,
-    #[prost(double, optional, tag = "3")]
-    pub loss: ::core::option::Option<f64>,
-    #[prost(double, optional, tag = "4")]
-    pub auc: ::core::option::Option<f64>,
+    #[prost(message, repeated, tag = "5")]
+    pub metrics: ::prost::alloc::vec::Vec<Metric>,
+}
+/// One named value that an evaluation found.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Metric {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(double, tag = "2")]
+    pub value: f64,
+    /// Weight of the value in a mean.
+    #[prost(double, tag = "3")]
+    pub weight: f64,
+    #[prost(enumeration = "Combine", tag = "4")]
+    pub combine: i32,
+    #[prost(enumeration = "Better", tag = "5")]
+    pub better: i32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EvaluatedReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestRequest {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    #[prost(uint64, tag = "2")]
+    pub checkpoint: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestReply {
+    /// Take the copies, then say so; otherwise go on.
+    #[prost(bool, tag = "1")]
+    pub keep: bool,
+    #[prost(uint64, tag = "2")]
+    pub checkpoint: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CutRequest {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    #[prost(uint64, tag = "2")]
+    pub checkpoint: u64,
+    /// How far the copies are trained.
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
+    #[prost(uint64, tag = "4")]
+    pub samples: u64,
+    /// Shape of the model, as JSON, and the optimizer with its settings.
+    #[prost(string, tag = "5")]
+    pub layout: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub optimizer: ::prost::alloc::string::String,
+    /// Why there are no copies; empty if there are.
+    #[prost(string, tag = "7")]
+    pub failed: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CutReply {
+    /// Whether the ledger was cut: the copies are worth writing.
+    #[prost(bool, tag = "1")]
+    pub taken: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WrittenRequest {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    #[prost(uint64, tag = "2")]
+    pub checkpoint: u64,
+    /// Name of the file.
+    #[prost(string, tag = "3")]
+    pub part: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    #[prost(uint32, tag = "5")]
+    pub crc32c: u32,
+    /// Why it could not be written; empty if it was.
+    #[prost(string, tag = "6")]
+    pub failed: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WrittenReply {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Phase {
@@ -1437,6 +1547,108 @@ impl Phase {
             "PHASE_EVALUATE" => Some(Self::Evaluate),
             "PHASE_CHECKPOINT" => Some(Self::Checkpoint),
             "PHASE_PROFILE" => Some(Self::Profile),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Work {
+    Unspecified = 0,
+    Loading = 1,
+    Training = 2,
+    Evaluating = 3,
+}
+impl Work {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WORK_UNSPECIFIED",
+            Self::Loading => "WORK_LOADING",
+            Self::Training => "WORK_TRAINING",
+            Self::Evaluating => "WORK_EVALUATING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WORK_UNSPECIFIED" => Some(Self::Unspecified),
+            "WORK_LOADING" => Some(Self::Loading),
+            "WORK_TRAINING" => Some(Self::Training),
+            "WORK_EVALUATING" => Some(Self::Evaluating),
+            _ => None,
+        }
+    }
+}
+/// How values of one metric, each from other samples, become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Combine {
+    Unspecified = 0,
+    Mean = 1,
+    Sum = 2,
+    Max = 3,
+    Min = 4,
+    /// They do not: the metric needs all samples at once.
+    Whole = 5,
+}
+impl Combine {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "COMBINE_UNSPECIFIED",
+            Self::Mean => "COMBINE_MEAN",
+            Self::Sum => "COMBINE_SUM",
+            Self::Max => "COMBINE_MAX",
+            Self::Min => "COMBINE_MIN",
+            Self::Whole => "COMBINE_WHOLE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "COMBINE_UNSPECIFIED" => Some(Self::Unspecified),
+            "COMBINE_MEAN" => Some(Self::Mean),
+            "COMBINE_SUM" => Some(Self::Sum),
+            "COMBINE_MAX" => Some(Self::Max),
+            "COMBINE_MIN" => Some(Self::Min),
+            "COMBINE_WHOLE" => Some(Self::Whole),
+            _ => None,
+        }
+    }
+}
+/// Which of two values of a metric is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Better {
+    Neither = 0,
+    Higher = 1,
+    Lower = 2,
+}
+impl Better {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Neither => "BETTER_NEITHER",
+            Self::Higher => "BETTER_HIGHER",
+            Self::Lower => "BETTER_LOWER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BETTER_NEITHER" => Some(Self::Neither),
+            "BETTER_HIGHER" => Some(Self::Higher),
+            "BETTER_LOWER" => Some(Self::Lower),
             _ => None,
         }
     }
@@ -1643,6 +1855,64 @@ pub mod control_client {
                 .insert(GrpcMethod::new("antdt.v1.Control", "Evaluated"));
             self.inner.unary(req, path, codec).await
         }
+        /// The worker stands still between two steps, for a checkpoint that it was asked for; answered when it takes the copies, or
+        /// when it may go on.
+        pub async fn rest(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RestReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Control/Rest");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Control", "Rest"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The copies of the model exist, or cannot be had: the ledger is cut at the same moment, before the answer.
+        pub async fn cut(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CutRequest>,
+        ) -> std::result::Result<tonic::Response<super::CutReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Control/Cut");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Control", "Cut"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// A part of a checkpoint is written, or could not be.
+        pub async fn written(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WrittenRequest>,
+        ) -> std::result::Result<tonic::Response<super::WrittenReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Control/Written");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Control", "Written"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1688,6 +1958,22 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::EvaluatedRequest>,
         ) -> std::result::Result<tonic::Response<super::EvaluatedReply>, tonic::Status>;
+        /// The worker stands still between two steps, for a checkpoint that it was asked for; answered when it takes the copies, or
+        /// when it may go on.
+        async fn rest(
+            &self,
+            request: tonic::Request<super::RestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RestReply>, tonic::Status>;
+        /// The copies of the model exist, or cannot be had: the ledger is cut at the same moment, before the answer.
+        async fn cut(
+            &self,
+            request: tonic::Request<super::CutRequest>,
+        ) -> std::result::Result<tonic::Response<super::CutReply>, tonic::Status>;
+        /// A part of a checkpoint is written, or could not be.
+        async fn written(
+            &self,
+            request: tonic::Request<super::WrittenRequest>,
+        ) -> std::result::Result<tonic::Response<super::WrittenReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -2023,6 +2309,135 @@ pub mod control_server {
                     };
                     Box::pin(fut)
                 }
+                "/antdt.v1.Control/Rest" => {
+                    #[allow(non_camel_case_types)]
+                    struct RestSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::RestRequest>
+                    for RestSvc<T> {
+                        type Response = super::RestReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RestRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::rest(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Control/Cut" => {
+                    #[allow(non_camel_case_types)]
+                    struct CutSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::CutRequest>
+                    for CutSvc<T> {
+                        type Response = super::CutReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CutRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::cut(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CutSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Control/Written" => {
+                    #[allow(non_camel_case_types)]
+                    struct WrittenSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::WrittenRequest>
+                    for WrittenSvc<T> {
+                        type Response = super::WrittenReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WrittenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::written(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WrittenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -2094,6 +2509,14 @@ pub struct DescribeReply {
     /// The job has been asked to stop.
     #[prost(bool, tag = "10")]
     pub stopping: bool,
+    #[prost(string, tag = "11")]
+    pub policy: ::prost::alloc::string::String,
+    /// What the policy decides is only written down.
+    #[prost(bool, tag = "12")]
+    pub dry_run: bool,
+    /// The newest actions, oldest first.
+    #[prost(message, repeated, tag = "13")]
+    pub actions: ::prost::alloc::vec::Vec<Decision>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeState {
@@ -2114,6 +2537,100 @@ pub struct NodeState {
 pub struct StopRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScaleRequest {
+    /// Workers that the job is to have, at least 1.
+    #[prost(uint32, tag = "1")]
+    pub workers: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScaleReply {
+    /// Workers that it had.
+    #[prost(uint32, tag = "1")]
+    pub before: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiagnoseRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DiagnoseReply {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// Since the start of the job.
+    #[prost(uint64, tag = "2")]
+    pub elapsed_ns: u64,
+    #[prost(string, tag = "3")]
+    pub policy: ::prost::alloc::string::String,
+    /// What the policy decides is only written down.
+    #[prost(bool, tag = "4")]
+    pub dry_run: bool,
+    /// Chance that noise alone puts a ratio outside of its bounds.
+    #[prost(double, tag = "5")]
+    pub error_rate: f64,
+    /// The plan in force.
+    #[prost(uint64, tag = "6")]
+    pub plan: u64,
+    /// Median time of the steps under it, and the part of it in which the slowest worker did not compute. Absent: none is complete,
+    /// or workers do not wait for each other.
+    #[prost(uint64, optional, tag = "7")]
+    pub step_ns: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "8")]
+    pub overhead_ns: ::core::option::Option<u64>,
+    #[prost(message, repeated, tag = "9")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeDiagnosis>,
+    /// What was decided last. Absent: nothing yet.
+    #[prost(message, optional, tag = "10")]
+    pub decision: ::core::option::Option<Decision>,
+    /// The newest actions, oldest first.
+    #[prost(message, repeated, tag = "11")]
+    pub actions: ::prost::alloc::vec::Vec<Decision>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeDiagnosis {
+    #[prost(message, optional, tag = "1")]
+    pub holder: ::core::option::Option<Holder>,
+    /// pending, running, draining, finished or lost.
+    #[prost(string, tag = "2")]
+    pub status: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub device: ::prost::alloc::string::String,
+    /// Verdict: unknown, normal, leader, transient, persistent or deterministic.
+    #[prost(string, tag = "4")]
+    pub pace: ::prost::alloc::string::String,
+    #[prost(bool, tag = "5")]
+    pub straggler: bool,
+    /// Time per sample over that of its peers, with bounds. Absent: too little is known.
+    #[prost(double, optional, tag = "6")]
+    pub ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "7")]
+    pub ratio_low: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "8")]
+    pub ratio_high: ::core::option::Option<f64>,
+    /// Batches that the ratio is known from.
+    #[prost(uint32, tag = "9")]
+    pub batches: u32,
+    /// When its pace changed last, since the start of the job.
+    #[prost(uint64, optional, tag = "10")]
+    pub pace_since_ns: ::core::option::Option<u64>,
+    /// Share of the long window in which it was slow.
+    #[prost(double, tag = "11")]
+    pub slow_share: f64,
+    #[prost(uint32, tag = "12")]
+    pub batch_size: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Decision {
+    /// Since the start of the job.
+    #[prost(uint64, tag = "1")]
+    pub at_ns: u64,
+    /// ADJUST_BS, KILL_RESTART, NONE, ...
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// A node, or "all".
+    #[prost(string, tag = "3")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LaunchState {
@@ -2264,6 +2781,44 @@ pub mod job_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Stop"));
             self.inner.unary(req, path, codec).await
         }
+        /// Changes the number of workers. Answered at once; status FAILED_PRECONDITION says why it cannot be.
+        pub async fn scale(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScaleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScaleReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Scale");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Scale"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which nodes are slow, how that is known, and what was done about them or why nothing was.
+        pub async fn diagnose(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DiagnoseRequest>,
+        ) -> std::result::Result<tonic::Response<super::DiagnoseReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Diagnose");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Diagnose"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2289,6 +2844,16 @@ pub mod job_server {
             &self,
             request: tonic::Request<super::StopRequest>,
         ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status>;
+        /// Changes the number of workers. Answered at once; status FAILED_PRECONDITION says why it cannot be.
+        async fn scale(
+            &self,
+            request: tonic::Request<super::ScaleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScaleReply>, tonic::Status>;
+        /// Which nodes are slow, how that is known, and what was done about them or why nothing was.
+        async fn diagnose(
+            &self,
+            request: tonic::Request<super::DiagnoseRequest>,
+        ) -> std::result::Result<tonic::Response<super::DiagnoseReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct JobServer<T> {
@@ -2437,6 +3002,92 @@ pub mod job_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StopSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Job/Scale" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScaleSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::ScaleRequest>
+                    for ScaleSvc<T> {
+                        type Response = super::ScaleReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ScaleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::scale(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScaleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Job/Diagnose" => {
+                    #[allow(non_camel_case_types)]
+                    struct DiagnoseSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::DiagnoseRequest>
+                    for DiagnoseSvc<T> {
+                        type Response = super::DiagnoseReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DiagnoseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::diagnose(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DiagnoseSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -14,9 +14,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Whether what is written is compressed. The fastest level: a trace shrinks to about a twelfth, at some 150 MB/s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
-    /// As it is.
+    /// Without compression.
     Plain,
-    /// By gzip.
+    /// Compressed with gzip.
     Gzip,
 }
 
@@ -49,7 +49,7 @@ enum Writer {
 }
 
 impl PackedFile {
-    /// Of an empty file.
+    /// Wraps an empty file.
     pub fn new(file: File, packing: Packing) -> Self {
         let out = BufWriter::new(file);
         Self(match packing {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use antdt_core::JobTime;
-use antdt_core::trace::{End, Entry, Header, Kind, write_entry};
+use antdt_core::trace::{EntryKind, TraceEnd, TraceEntry, TraceHeader, write_entry};
 use serde::Serialize;
 
 use super::{Packing, Recorder};
@@ -17,8 +17,24 @@ use super::{Packing, Recorder};
 const WAITING_MAX: usize = 64 << 20;
 
 /// How often what waits is written. Longer: more is lost when the process is killed; shorter: more small writes. The
-/// thread looks by itself, so that nobody who records pays for waking it.
+/// thread looks by itself, so that recording never pays for waking it.
 const WRITE_EVERY: Duration = Duration::from_millis(100);
+
+/// What a trace is written to.
+pub trait TraceSink: Write + Send {
+    /// Forgets all but the first `len` bytes; what is written next follows them. Called when a write failed.
+    ///
+    /// # Errors
+    /// If they cannot be forgotten: the trace may then end in a piece of a line.
+    fn cut(&mut self, len: u64) -> std::io::Result<()>;
+}
+
+impl TraceSink for File {
+    fn cut(&mut self, len: u64) -> std::io::Result<()> {
+        self.set_len(len)?;
+        self.seek(SeekFrom::Start(len)).map(|_| ())
+    }
+}
 
 /// The trace of one job, being written.
 ///
@@ -31,11 +47,11 @@ pub struct TraceWriter {
     done: Receiver<Recorded>,
 }
 
-/// How a recording ended.
+/// End of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
-    /// What its last entry says.
-    pub end: End,
+    /// Last entry of the recording: entries written and missing.
+    pub end: TraceEnd,
     /// Bytes of the file.
     pub bytes: u64,
 }
@@ -72,14 +88,14 @@ impl TraceWriter {
     ///
     /// # Errors
     /// If the header cannot be written.
-    pub fn start(file: File, packing: Packing, header: &Header) -> std::io::Result<Self> {
+    pub fn start(file: Box<dyn TraceSink>, packing: Packing, header: &TraceHeader) -> std::io::Result<Self> {
         Self::start_within(file, packing, header, WAITING_MAX)
     }
 
     fn start_within(
-        mut file: File,
+        mut file: Box<dyn TraceSink>,
         packing: Packing,
-        header: &Header,
+        header: &TraceHeader,
         waiting_max: usize,
     ) -> std::io::Result<Self> {
         let mut line = Vec::new();
@@ -115,7 +131,7 @@ impl TraceWriter {
 }
 
 impl Drop for TraceWriter {
-    /// The thread writes what is left, and ends; nobody waits for it.
+    /// The thread writes what is left, and ends; the caller does not wait for it.
     fn drop(&mut self) {
         self.close();
     }
@@ -129,7 +145,7 @@ pub struct MachineRecorder {
 }
 
 impl MachineRecorder {
-    fn write<T: Serialize>(&self, now: JobTime, kind: Kind, value: &T) {
+    fn write<T: Serialize>(&self, now: JobTime, kind: EntryKind, value: &T) {
         let mut state = self.shared.lock();
         if state.stopped.is_some() {
             state.dropped += 1;
@@ -161,21 +177,21 @@ where
     Effect: Serialize,
 {
     fn event(&mut self, now: JobTime, event: &Event) {
-        self.write(now, Kind::Event, event);
+        self.write(now, EntryKind::Event, event);
     }
     fn answer(&mut self, now: JobTime, answer: &Answer) {
-        self.write(now, Kind::Answer, answer);
+        self.write(now, EntryKind::Answer, answer);
     }
     fn deadline(&mut self, now: JobTime) {
-        self.write(now, Kind::Deadline, &());
+        self.write(now, EntryKind::Deadline, &());
     }
     fn effect(&mut self, now: JobTime, effect: &Effect) {
-        self.write(now, Kind::Effect, effect);
+        self.write(now, EntryKind::Effect, effect);
     }
 }
 
 /// The thread. `bytes` are in the file already.
-fn write_all(shared: &Shared, mut file: File, packing: Packing, mut bytes: u64) -> Recorded {
+fn write_all(shared: &Shared, mut file: Box<dyn TraceSink>, packing: Packing, mut bytes: u64) -> Recorded {
     let mut taken = Vec::new();
     let (mut in_file, mut warned) = (0, false);
     loop {
@@ -190,7 +206,7 @@ fn write_all(shared: &Shared, mut file: File, packing: Packing, mut bytes: u64) 
         }
         drop(state);
 
-        let written = write_lines(&mut file, packing, &mut taken);
+        let written = write_lines(&mut *file, packing, &mut taken);
         let error = written.error;
         in_file += written.entries;
         bytes += written.bytes;
@@ -202,7 +218,7 @@ fn write_all(shared: &Shared, mut file: File, packing: Packing, mut bytes: u64) 
             why = Some(state.stopped.get_or_insert_with(|| error.to_string()).clone());
             drop(state);
             // The piece of a line, if there is one, must not be taken for the beginning of the next.
-            let _ = file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes)));
+            let _ = file.cut(bytes);
         }
         if let Some(why) = why
             && !std::mem::replace(&mut warned, true)
@@ -212,12 +228,12 @@ fn write_all(shared: &Shared, mut file: File, packing: Packing, mut bytes: u64) 
         if last {
             let state = shared.lock();
             // Some of those that were taken may not have got into the file.
-            let end = End { entries: in_file, dropped: state.dropped + (state.entries - in_file) };
+            let end = TraceEnd { entries: in_file, dropped: state.dropped + (state.entries - in_file) };
             let newest = state.newest;
             drop(state);
             let mut line = Vec::new();
-            if write_entry(&mut line, newest, Entry::TRACE, Kind::End, &end).is_ok() {
-                bytes += write_lines(&mut file, packing, &mut line).bytes;
+            if write_entry(&mut line, newest, TraceEntry::TRACE, EntryKind::End, &end).is_ok() {
+                bytes += write_lines(&mut *file, packing, &mut line).bytes;
             }
             return Recorded { end, bytes };
         }
@@ -229,12 +245,12 @@ struct Written {
     entries: u64,
     /// Of whole lines; compressed, of whole members.
     bytes: u64,
-    /// Why not everything did.
+    /// Error that ended the recording early.
     error: Option<std::io::Error>,
 }
 
 /// Writes whole lines. What is in `lines` afterwards is of no use.
-fn write_lines(file: &mut File, packing: Packing, lines: &mut Vec<u8>) -> Written {
+fn write_lines(file: &mut dyn TraceSink, packing: Packing, lines: &mut Vec<u8>) -> Written {
     let entries = |lines: &[u8]| lines.iter().filter(|byte| **byte == b'\n').count() as u64;
     let all = entries(lines);
     if let Err(error) = packing.pack(lines) {

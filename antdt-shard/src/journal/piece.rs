@@ -1,7 +1,7 @@
 //! A piece of the log as bytes: one object of a store whose objects are written once and as a whole. No I/O.
 //!
 //! Pieces are numbered from 1. Each is written if no other of its number is there, so that the pieces of a log have one
-//! order, whoever wrote them. A piece may begin with a [`Record::Base`] that stands for all before; then it is the
+//! order, from any writer. A piece may begin with a [`Record::Base`] that stands for all before; then it is the
 //! base of those that follow, and what is before it is left over.
 //!
 //! | bytes | what |
@@ -11,7 +11,7 @@
 //! | 8 | fingerprint of the data set's settings |
 //! | 8 | number of the piece |
 //! | 8 | number of its base, its own if it is one; 1 if the log was never compacted |
-//! | 16 | who wrote it, so that a writer knows its own pieces |
+//! | 16 | the id of the writer, so that a writer knows its own pieces |
 //! | … | records, one after the other |
 //! | 4 | CRC-32C of all before |
 //!
@@ -41,9 +41,9 @@ pub enum PieceError {
         "its format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// What it says.
+        /// Version in the file.
         version: u16,
-        /// What can be read.
+        /// Newest version that can be read.
         newest: u16,
     },
     /// It is of other settings.
@@ -74,17 +74,17 @@ pub enum PieceError {
 
 /// A piece, whose records are not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct LogPiece<'a> {
     /// Its place in the log, from 1.
     pub number: u64,
     /// The piece that it builds on.
     pub base: u64,
-    /// Who wrote it.
+    /// Random id of the service that wrote it.
     pub writer: u128,
     records: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
+impl<'a> LogPiece<'a> {
     /// Reads all but the records.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ mod tests {
             let mut records = Vec::new();
             history.groups.concat().iter().for_each(|record| record.encode(&mut records));
             let bytes = write_piece(&spec, (7, 3), 1 << 100, &records);
-            let piece = Piece::read(&bytes, &spec).unwrap();
+            let piece = LogPiece::read(&bytes, &spec).unwrap();
             assert_eq!((piece.number, piece.base, piece.writer), (7, 3, 1 << 100));
             let mut recovery = Recovery::new(spec.clone()).unwrap();
             piece.fold(&mut recovery).unwrap();
@@ -166,12 +166,15 @@ mod tests {
             assert!(matches!(piece.fold(&mut recovery), Err(PieceError::Unfit(_))), "not twice");
 
             let other = DatasetSpec { name: "other".into(), ..spec.clone() };
-            assert_eq!(Piece::read(&bytes, &other), Err(PieceError::SpecMismatch { name: "other".into() }));
+            assert_eq!(
+                LogPiece::read(&bytes, &other),
+                Err(PieceError::SpecMismatch { name: "other".into() })
+            );
             let misplaced = write_piece(&spec, (7, 8), 0, &[]);
-            assert!(matches!(Piece::read(&misplaced, &spec), Err(PieceError::Misplaced { .. })));
+            assert!(matches!(LogPiece::read(&misplaced, &spec), Err(PieceError::Misplaced { .. })));
             let strange = write_piece(&spec, (7, 7), 0, &[99]);
             let mut recovery = Recovery::new(spec.clone()).unwrap();
-            let read = Piece::read(&strange, &spec).unwrap().fold(&mut recovery);
+            let read = LogPiece::read(&strange, &spec).unwrap().fold(&mut recovery);
             assert!(matches!(read, Err(PieceError::Content(_))));
         }
     }
@@ -183,7 +186,7 @@ mod tests {
         Record::GenerationStarted { generation: Generation(1) }.encode(&mut records);
         let bytes = write_piece(&spec, (1, 1), 5, &records);
         for len in 0..bytes.len() {
-            assert_eq!(Piece::read(&bytes[..len], &spec), Err(PieceError::Damaged));
+            assert_eq!(LogPiece::read(&bytes[..len], &spec), Err(PieceError::Damaged));
         }
         let mut rng = Seed(3).rng();
         for _ in 0..20_000 {
@@ -193,12 +196,12 @@ mod tests {
                 damaged[at] = rng.next_u64() as u8;
             }
             if damaged != bytes {
-                assert_eq!(Piece::read(&damaged, &spec), Err(PieceError::Damaged));
+                assert_eq!(LogPiece::read(&damaged, &spec), Err(PieceError::Damaged));
             }
         }
         let mut later = bytes[..bytes.len() - SUM].to_vec();
         later[4] = 2;
         later.extend(crc32c::crc32c(&later).to_le_bytes());
-        assert_eq!(Piece::read(&later, &spec), Err(PieceError::UnknownVersion { version: 2, newest: 1 }));
+        assert_eq!(LogPiece::read(&later, &spec), Err(PieceError::UnknownVersion { version: 2, newest: 1 }));
     }
 }

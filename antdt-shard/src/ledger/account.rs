@@ -47,6 +47,17 @@ impl Account {
         }
     }
 
+    /// The same account where there are more epochs.
+    pub(crate) fn for_epochs(&self, spec: &DatasetSpec) -> Self {
+        let mut account = Self { limit: spec.epoch_limit(), ..self.clone() };
+        if let Epochs::Finite(epochs) = spec.epochs {
+            let more = self.num_samples * u64::from(epochs) - self.job.total;
+            account.job.total += more;
+            account.job.todo += more;
+        }
+        account
+    }
+
     pub(crate) const fn job(&self) -> Counts {
         self.job
     }

@@ -1,4 +1,4 @@
-//! What a ledger must not forget: which samples are done, which are given up, and who is fenced.
+//! What a ledger must not forget: which samples are done, which are given up, and which incarnations are fenced.
 //!
 //! The book knows no leases. [`Record`]s are applied to it, snapshots are copies of it, and the
 //! ledger moves shards in and out of it.
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) position: u64,
 }
 
-/// A shard in somebody's hands.
+/// A leased shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) share: u32,
@@ -100,6 +100,28 @@ impl Book {
         let account = Account::new(&spec);
         let (quarantined, fences) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { spec, generation: None, restored: None, shares, unfinished, quarantined, fences, account })
+    }
+
+    /// The same account under settings that hand out the same, perhaps for more epochs, and in which no node has lived yet.
+    pub(crate) fn for_new_job(&self, spec: DatasetSpec) -> Self {
+        let limit = spec.epoch_limit();
+        let mut shares = self.shares.clone();
+        for share in &mut shares {
+            if share.start == share.end {
+                share.opened = limit;
+            }
+        }
+        let unfinished = shares.iter().filter(|share| share.opened < limit || !share.open.is_empty()).count();
+        Self {
+            generation: None,
+            restored: None,
+            unfinished: u32::try_from(unfinished).expect("share_count is a u32"),
+            shares,
+            quarantined: self.quarantined.clone(),
+            fences: BTreeMap::new(),
+            account: self.account.for_epochs(&spec),
+            spec,
+        }
     }
 
     pub(crate) const fn account(&self) -> &Account {

@@ -4,7 +4,7 @@
 //! exact. That moment is one at which all that is in the model is acknowledged and nothing else. Between two steps of a
 //! synchronous job that is so once the acks are in; an asynchronous one freezes the ledger and lets its pushes drain.
 //!
-//! Nobody can see from a lease whether its holder has samples in flight, so the ledger compares sums: the model says
+//! A lease does not show whether its holder has samples in flight, so the ledger compares sums: the model says
 //! how many samples it has committed, and the ledger refuses to be cut unless it has as many. Both halves then
 //! carry the same [`CutBinding`], and halves that differ in it are never restored together.
 //!
@@ -34,7 +34,7 @@ use crate::spec::DatasetSpec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CutBinding {
-    /// Which checkpoint.
+    /// Id of the checkpoint.
     pub checkpoint: CheckpointId,
     /// Samples that are in the model, and acknowledged.
     pub acked: u64,

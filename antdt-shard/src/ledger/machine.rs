@@ -15,48 +15,48 @@ use crate::error::{AckError, ExchangeError, RecoverError, RegisterError};
 pub enum Event {
     /// [`ShardLedger::register_holding`].
     Register {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// The leases it still has from an earlier generation.
         held: Vec<Held>,
     },
     /// [`ShardLedger::exchange`].
     Exchange {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// The generation it registered in.
         generation: Generation,
-        /// Its running number.
+        /// Number of the request.
         request: RequestId,
-        /// What is done.
+        /// Offsets that are acknowledged.
         acks: Acks,
         /// Shards it asks for.
         want: u32,
     },
     /// [`ShardLedger::settle`].
     Settle {
-        /// Whose leases.
+        /// Holder of the leases.
         holder: Holder,
-        /// What is done.
+        /// Offsets that are acknowledged.
         acks: Vec<Ack>,
     },
     /// [`ShardLedger::release`].
     Release {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// What is done of what is given back.
         acks: Vec<Ack>,
     },
     /// [`ShardLedger::fail`].
     Fail {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
         /// What is done of what cannot be read.
         ack: Ack,
     },
     /// [`ShardLedger::worker_lost`].
     WorkerLost {
-        /// Who.
+        /// Node and incarnation.
         holder: Holder,
     },
     /// [`ShardLedger::freeze`].
@@ -68,9 +68,9 @@ pub enum Event {
     Thaw,
     /// [`ShardLedger::counts`] and what belongs to them.
     Status,
-    /// [`ShardLedger::epoch_counts`].
+    /// See [`ShardLedger::epoch_counts`].
     EpochCounts {
-        /// Which.
+        /// The epoch.
         epoch: Epoch,
     },
     /// [`ShardLedger::outstanding`].
@@ -79,7 +79,7 @@ pub enum Event {
     Quarantined,
     /// [`ShardLedger::missing`].
     Missing {
-        /// Of which epoch.
+        /// The epoch.
         epoch: Epoch,
         /// Of how many shards at most.
         shards: usize,
@@ -90,7 +90,7 @@ pub enum Event {
     /// without the settings of its data set.
     #[cfg_attr(feature = "serde", serde(skip_deserializing))]
     Restore {
-        /// To what.
+        /// Snapshot that the ledger returns to.
         snapshot: Box<LedgerSnapshot>,
         /// In which new life of the service.
         generation: Generation,
@@ -130,7 +130,7 @@ pub enum Answer {
     Restore(Result<(), RecoverError>),
 }
 
-/// Where a ledger stands.
+/// Progress of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LedgerStatus {

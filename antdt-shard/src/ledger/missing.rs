@@ -11,9 +11,9 @@ use super::pass::Begun;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MissingWhy {
-    /// Nobody has its shard.
+    /// No worker holds its shard.
     Waiting,
-    /// Somebody has its shard and has not acknowledged it.
+    /// A worker holds its shard and has not acknowledged the samples.
     Leased,
     /// Its shard had too many data faults.
     Quarantined,
@@ -27,13 +27,13 @@ pub struct Missing {
     pub epoch: Epoch,
     /// Their numbers in the data set.
     pub samples: SampleRange,
-    /// Why.
+    /// Reason why the samples are missing.
     pub why: MissingWhy,
 }
 
 impl ShardLedger {
     /// The samples of one epoch that are not done, in the order of the data set, neighbours together: of at most
-    /// `shards` shards, so that the answer about an epoch that nobody has begun stays small.
+    /// `shards` shards, so that the answer about an epoch that has not begun stays small.
     ///
     /// O(shards · log), and O(length) for each shard of which a part is done in shuffled order.
     pub fn missing(&self, epoch: Epoch, shards: usize) -> Vec<Missing> {

@@ -1,4 +1,4 @@
-//! The state of every shard: who trains it, how far it is, and that nothing is lost or counted twice.
+//! The state of every shard: its holder and its progress, such that no sample is lost or counted twice.
 //!
 //! A shard of an open epoch is TODO, DOING under one lease, DONE, or QUARANTINED after too many data faults:
 //!
@@ -14,7 +14,7 @@
 //! | any | anything with a lease that has ended | unchanged: `StaleLease` |
 //!
 //! Read `book.rs` for what is remembered for ever, `pass.rs` for how little of an epoch that is, `record.rs` for the
-//! log, and this file for leases and fences. Shards that came back are handed out before all that nobody has had, the
+//! log, and this file for leases and fences. Shards that came back are handed out before new shards, the
 //! first in the epoch's order first.
 //!
 //! Source: the three states and the pull are AntDT's; leases, offsets, fences and quarantine are our design
@@ -63,7 +63,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Outstanding {
     /// The lease.
     pub lease: LeaseId,
-    /// Who has it.
+    /// Holder of the lease.
     pub holder: Holder,
     /// The shard.
     pub key: ShardKey,
@@ -81,7 +81,7 @@ pub struct Quarantined {
     pub key: ShardKey,
     /// Its samples in the data set; of these, in the permuted order, the first `offset` were trained.
     pub samples: SampleRange,
-    /// Samples that were trained before it was given up.
+    /// Offset up to which samples were trained before the shard was given up.
     pub offset: u64,
 }
 
@@ -101,7 +101,7 @@ struct Member {
     last: Option<Answered>,
     /// Leases that the live incarnation finished lately, with their lengths: the repetition of an ack whose answer
     /// was lost is recognised. As many as the last call spoke of are enough, because a holder acknowledges one call at
-    /// a time; some more serve those who do otherwise.
+    /// a time; some more serve holders that do otherwise.
     completed: VecDeque<(u64, u64)>,
 }
 
@@ -129,17 +129,17 @@ impl Member {
 
 /// What a new generation starts without: leases, registrations, request answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Standing {
+struct GenerationState {
     generation: Generation,
     sequence: u64,
     members: NodeMap<Member>,
-    /// Those who were told to wait and have not been given anything since.
+    /// Workers that were told to wait and have been granted nothing since.
     idle: BTreeSet<NodeId>,
     /// Nothing is granted before this.
     frozen_until: Option<JobTime>,
 }
 
-impl Standing {
+impl GenerationState {
     const fn new(generation: Generation) -> Self {
         Self { generation, sequence: 0, members: NodeMap::new(), idle: BTreeSet::new(), frozen_until: None }
     }
@@ -176,7 +176,7 @@ impl Standing {
 /// let FetchOutcome::Granted(grant) = ledger.fetch(holder, generation, RequestId(1))? else { unreachable!() };
 /// ledger.ack(holder, Ack { lease: grant.lease, offset: 60 })?;
 ///
-/// // The node dies. Somebody else gets the shard, and only what was not done.
+/// // The node dies. Another worker gets the shard, and only the samples that are not done.
 /// ledger.worker_lost(holder);
 /// let heir = Holder::new(NodeId::worker(1), Incarnation(0));
 /// ledger.register(heir)?;
@@ -189,24 +189,24 @@ impl Standing {
 #[derive(Debug, Clone)]
 pub struct ShardLedger {
     book: Book,
-    standing: Standing,
+    standing: GenerationState,
     records: VecDeque<Record>,
     wake: bool,
 }
 
-/// What the outside must do.
+/// Effect that the driver must carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Effect {
     /// Append durably, before the answer of the same event is released.
     Record(Record),
-    /// Somebody who was told to wait should ask again.
+    /// A waiting worker should ask again.
     Wake,
 }
 
 impl ShardLedger {
-    /// A ledger of a data set that nobody has trained on.
+    /// Returns the ledger of a new data set.
     ///
     /// # Errors
     /// If the data set cannot be registered.
@@ -214,7 +214,7 @@ impl ShardLedger {
         Self::begin(Book::new(spec)?, generation)
     }
 
-    fn standing(book: Book, standing: Standing, first: Record) -> Self {
+    fn standing(book: Book, standing: GenerationState, first: Record) -> Self {
         Self { book, standing, records: VecDeque::from([first]), wake: false }
     }
 
@@ -311,7 +311,7 @@ impl ShardLedger {
     /// recalled).
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch), if nothing is wanted only for who the caller is; or as [`ack_all`](Self::ack_all),
+    /// As [`fetch`](Self::fetch), only as far as the caller's identity is concerned if nothing is wanted; or as [`ack_all`](Self::ack_all),
     /// except that no acks are fine if something is wanted.
     pub fn exchange(
         &mut self,
@@ -443,7 +443,7 @@ impl ShardLedger {
     /// Leases of this holder that others could begin at once: newest first, none that it has acknowledged samples of,
     /// not the oldest, which it is about to begin, and no more than there are idle holders.
     fn recall(&self, holder: Holder) -> Vec<LeaseId> {
-        let Standing { generation, members, idle, .. } = &self.standing;
+        let GenerationState { generation, members, idle, .. } = &self.standing;
         // With a static assignment nobody else may have them.
         let in_vain = idle.is_empty() || self.book.spec.assignment != Assignment::Dynamic;
         let Some(member) = members.get(holder.node).filter(|_| !in_vain) else { return Vec::new() };
@@ -454,10 +454,10 @@ impl ShardLedger {
         unstarted.map(|lease| LeaseId { generation: *generation, sequence: lease.sequence }).collect()
     }
 
-    /// Grants nothing until [`thaw`](Self::thaw), or until the deadline at the latest: whoever asks is told to wait.
+    /// Grants nothing until [`thaw`](Self::thaw), or until the deadline at the latest: every request is answered with a wait.
     /// Acks count. To let a job come to rest before a [cut](Self::cut).
     ///
-    /// The deadline is that of the [`Machine`](antdt_core::Machine); whoever calls methods must thaw.
+    /// The deadline is that of the [`Machine`](antdt_core::Machine); a caller of the methods must thaw.
     pub fn freeze(&mut self, until: JobTime) {
         self.standing.frozen_until = Some(until);
     }
@@ -497,7 +497,7 @@ impl ShardLedger {
         self.ack_all(holder, acks)
     }
 
-    /// Gives leases back: samples below each offset are done, the rest waits for somebody else.
+    /// Gives leases back: samples below each offset are done, the rest waits for another worker.
     ///
     /// # Errors
     /// As [`ack_all`](Self::ack_all).
@@ -651,7 +651,7 @@ impl ShardLedger {
     /// One of a call's acks, which are so many.
     fn ack_checked(&mut self, holder: Holder, ack: Ack, acks: usize) -> AckOutcome {
         let Ack { lease: id, offset } = ack;
-        let Standing { generation, members, .. } = &mut self.standing;
+        let GenerationState { generation, members, .. } = &mut self.standing;
         let current = id.generation == *generation;
         let member =
             members.get_mut(holder.node).filter(|member| current && member.live == holder.incarnation);

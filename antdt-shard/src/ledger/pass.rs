@@ -8,7 +8,7 @@ use super::ranges::RangeSet;
 use crate::order::ShardOrder;
 use crate::spec::{Cut, DatasetSpec};
 
-/// How far a shard is that nobody has finished.
+/// Progress of an unfinished shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Begun {
     /// Samples `0..offset` of its permuted order are done.
@@ -92,7 +92,7 @@ impl Pass {
     }
 
     /// Takes the waiting shard that comes first in the epoch's order. One that came back is thus in front of all
-    /// that nobody has had yet: the epoch closes sooner, and no shard goes stale.
+    /// that no worker has had yet: the epoch closes sooner, and no shard goes stale.
     pub(crate) fn take_first(&mut self) -> Option<(u64, Begun)> {
         let begun = self.begun.first_key_value().map(|(position, _)| *position);
         let taken = match (self.untouched.first(), begun) {

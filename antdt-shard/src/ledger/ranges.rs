@@ -1,7 +1,7 @@
 //! A set of positions: small whatever is in it, and cheap to copy.
 //!
 //! The set is cut into chunks, in order. Where there are few holes a chunk is a list of runs, of any length; where there
-//! are many it is a bitmap of one window of positions. Copies of the set share their chunks, and whoever changes a chunk
+//! are many it is a bitmap of one window of positions. Copies of the set share their chunks, and a copy that changes a chunk
 //! that is shared copies that one first. So a snapshot of an epoch that is full of holes costs its owner one count for
 //! each chunk, and not a walk over the holes.
 //!

@@ -7,7 +7,7 @@ use antdt_core::{Epoch, Generation, Incarnation, NodeId};
 
 use super::book::Book;
 use super::snapshot::LedgerSnapshot;
-use super::{ShardLedger, Standing};
+use super::{GenerationState, ShardLedger};
 use crate::error::RecoverError;
 use crate::spec::DatasetSpec;
 
@@ -132,6 +132,6 @@ impl ShardLedger {
     pub(super) fn begin(mut book: Book, generation: Generation) -> Result<Self, RecoverError> {
         let record = Record::GenerationStarted { generation };
         book.apply(&record)?;
-        Ok(Self::standing(book, Standing::new(generation), record))
+        Ok(Self::standing(book, GenerationState::new(generation), record))
     }
 }

@@ -1,11 +1,14 @@
 //! A copy of a ledger at one moment, to go with a checkpoint of the model.
 
-use antdt_core::{Counts, Generation};
+use std::fmt;
+
+use antdt_core::{Counts, Generation, InvalidValue};
 
 use super::book::Book;
 use super::record::Record;
-use super::{ShardLedger, Standing};
+use super::{GenerationState, ShardLedger};
 use crate::error::RecoverError;
+use crate::spec::{DatasetSpec, Epochs};
 
 /// What a ledger knew at one moment. O(outstanding leases + holes) in size: what is done is not listed.
 ///
@@ -21,6 +24,37 @@ impl LedgerSnapshot {
         self.book.account().job()
     }
 
+    /// The same account for a job of its own that goes on from here, with settings of its own: more epochs, other rules for
+    /// samples that cannot be read. What is quarantined stays so. Lives of the old job's nodes are forgotten, so that the
+    /// new job's may begin with the first.
+    ///
+    /// # Errors
+    /// If what the settings hand out is not what was handed out before, in the same order, or there would be fewer epochs
+    /// than are begun.
+    pub fn continued(&self, spec: DatasetSpec) -> Result<Self, InvalidValue> {
+        spec.validate()?;
+        let ours = &self.book.spec;
+        let kept = |field: &str, same: bool, expected: &dyn fmt::Debug| {
+            let refused = || InvalidValue::new(field, "changed", format!("as before: {expected:?}"));
+            if same { Ok(()) } else { Err(refused()) }
+        };
+        kept("name of the data set", spec.name == ours.name, &ours.name)?;
+        kept("samples", spec.num_samples == ours.num_samples, &ours.num_samples)?;
+        kept("shards", spec.cut == ours.cut, &ours.cut)?;
+        kept("shuffle", spec.shuffle == ours.shuffle, &ours.shuffle)?;
+        kept("seed of the order", spec.seed == ours.seed, &ours.seed)?;
+        kept("epoch overlap", spec.epoch_overlap == ours.epoch_overlap, &ours.epoch_overlap)?;
+        kept("assignment of shards", spec.assignment == ours.assignment, &ours.assignment)?;
+        let (Epochs::Finite(before), Epochs::Finite(after)) = (ours.epochs, spec.epochs) else {
+            kept("epochs", spec.epochs == ours.epochs, &ours.epochs)?;
+            return Ok(Self { book: self.book.for_new_job(spec) });
+        };
+        if after < before {
+            return Err(InvalidValue::new("epochs", after, format!("at least {before}, as before")));
+        }
+        Ok(Self { book: self.book.for_new_job(spec) })
+    }
+
     /// The newest generation that had begun.
     pub const fn generation(&self) -> Option<Generation> {
         self.book.generation
@@ -32,8 +66,8 @@ impl LedgerSnapshot {
 impl serde::Serialize for LedgerSnapshot {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Hexadecimal(Vec<u8>);
-        impl std::fmt::Display for Hexadecimal {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        impl fmt::Display for Hexadecimal {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
         }
@@ -43,7 +77,7 @@ impl serde::Serialize for LedgerSnapshot {
 
 impl ShardLedger {
     /// Copies the state. O(outstanding leases), and a counter for each 65,536 shards with holes: what is waiting is shared
-    /// until somebody changes it.
+    /// until it is changed.
     pub fn snapshot(&self) -> LedgerSnapshot {
         let mut book = self.book.clone();
         for (_, lease) in self.standing.leases() {
@@ -66,7 +100,7 @@ impl ShardLedger {
         book.apply(&restored)?;
         book.apply(&started)?;
         self.book = book;
-        self.standing = Standing::new(generation);
+        self.standing = GenerationState::new(generation);
         self.records.extend([restored, started]);
         self.wake = true;
         Ok(())

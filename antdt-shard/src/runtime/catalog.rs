@@ -38,7 +38,7 @@ pub enum CatalogError {
         name: String,
         /// The first setting that differs.
         field: String,
-        /// What it is.
+        /// Settings of the open data set.
         open: String,
         /// What it was asked to be.
         asked: String,
@@ -46,17 +46,17 @@ pub enum CatalogError {
     /// None of that name is open.
     #[error("there is no data set {name:?}; there is {known:?}")]
     UnknownDataset {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What is there.
+        /// Names that exist.
         known: Vec<String>,
     },
     /// There are too many already.
     #[error("{most} data sets are open, and more are not served; data set {name:?} must do without")]
     TooMany {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// How many are.
+        /// Largest number of open data sets.
         most: usize,
     },
     /// Its store cannot be opened.
@@ -64,7 +64,7 @@ pub enum CatalogError {
     Store {
         /// The data set.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -74,7 +74,7 @@ pub enum CatalogError {
     /// The catalog was shut down.
     #[error("the service of data set {name:?} has shut down with all others; start it again")]
     ShutDown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 }
@@ -85,7 +85,7 @@ impl CatalogError {
     }
 }
 
-/// The service of one data set. What its store is, nobody needs to know.
+/// The service of one data set, with any kind of store.
 #[derive(Debug)]
 struct Running {
     spec: DatasetSpec,
@@ -108,7 +108,7 @@ struct Inner {
     start: Box<dyn Fn(DatasetSpec, CancellationToken) -> Starting + Send + Sync>,
     shutdown: CancellationToken,
     state: Mutex<State>,
-    /// Held by whoever opens a data set, which can take as long as its log is large.
+    /// Held while a data set is opened, which can take long if its log is large.
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -163,13 +163,35 @@ impl Catalog {
         }
     }
 
-    /// A catalog whose data sets have their logs in folders below `root`.
+    /// A catalog whose data sets have their logs in folders below `root`. Nothing is open yet: [`reopen`](Self::reopen) opens
+    /// what is there.
     #[cfg(feature = "file-store")]
     pub fn in_folder(root: impl Into<PathBuf>, options: super::FileStoreOptions, clock: JobClock) -> Self {
         let root = root.into();
         Self::new(clock, move |spec: &DatasetSpec| {
-            super::FileStore::open(dataset_folder(&root, &spec.name), spec.clone(), options)
+            let folder = dataset_folder(&root, &spec.name);
+            let store = super::FileStore::open(&folder, spec.clone(), options)?;
+            super::file::describe(&folder, spec)?;
+            Ok(store)
         })
+    }
+
+    /// Opens every data set that has a log in a folder below `root`, each with the settings that it was opened with first, and
+    /// returns their names. After a restart of a service this serves all that it served before, without being told.
+    ///
+    /// # Errors
+    /// At the first data set whose settings or log cannot be read. Those before it are open.
+    #[cfg(feature = "file-store")]
+    pub async fn reopen(&self, root: impl AsRef<Path>) -> Result<Vec<String>, CatalogError> {
+        let root = root.as_ref().to_owned();
+        let found = tokio::task::spawn_blocking(move || super::file::described(&root)).await;
+        let found = found.map_err(|panicked| CatalogError::Service(Box::new(panicked)))?;
+        let mut names = Vec::new();
+        for spec in found.map_err(|source| CatalogError::Service(Box::new(source)))? {
+            names.push(spec.name.clone());
+            self.open(spec).await?;
+        }
+        Ok(names)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -185,7 +207,7 @@ impl Catalog {
     /// fails.
     ///
     /// # Cancel safety
-    /// A dropped call does not stop the opening: whoever asks again finds it further on.
+    /// A dropped call does not stop the opening: a later call finds it further on.
     pub async fn open(&self, spec: DatasetSpec) -> Result<ShardHandle, CatalogError> {
         spec.validate()?;
         if let Some(handle) = self.find(&spec)? {

@@ -72,7 +72,7 @@ pub struct ShardClient {
 /// Samples of an epoch that are not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingSamples {
-    /// How many there are.
+    /// Number of samples.
     pub samples: u64,
     /// Which, in the order of the data set; fewer than there are if the service was asked for fewer shards, or they
     /// lie in too many pieces.

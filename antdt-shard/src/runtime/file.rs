@@ -3,7 +3,7 @@
 //! What can take long is done by a thread of the store: reading, making durable, compacting. Tokio's blocking pool would
 //! do too, but the thread also has a duty of its own, to make durable what has waited long enough.
 //!
-//! Records that only have to reach the memory of the system are written by whoever appends, if the thread is not at
+//! Records that only have to reach the memory of the system are written by the appending task, if the thread is not at
 //! work: a write of a few hundred bytes takes microseconds, and handing it to a thread and back costs a call over gRPC a
 //! third more time on the cores than it has without a journal.
 
@@ -23,12 +23,14 @@ use crate::spec::DatasetSpec;
 use crate::store::{LedgerStore, SyncPolicy};
 
 mod cuts;
+mod described;
 mod folder;
 
 #[cfg(test)]
 mod tests;
 
 pub use cuts::FileCuts;
+pub(super) use described::{describe, described};
 
 /// How a [`FileStore`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,20 +63,20 @@ pub enum FileStoreError {
     /// There is no room for more. Nothing was changed.
     #[error("there is no room left for {}; free some, the service goes on by itself then", path.display())]
     Full {
-        /// What was written.
+        /// Path of the file that was written.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The system refused.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With what.
+        /// Path that it concerned.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -83,16 +85,27 @@ pub enum FileStoreError {
     Segment {
         /// The segment.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: JournalError,
+    },
+    /// What a data set is cannot be read.
+    #[error(
+        "{} does not describe a data set; open the data set anew with its settings after deleting the file", path.display()
+    )]
+    Description {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: serde_json::Error,
     },
     /// A record does not follow from those before it.
     #[error("a record for {} does not follow from those in it", path.display())]
     Unfit {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: RecoverError,
     },

@@ -19,7 +19,7 @@ pub struct LocalSource {
 }
 
 impl LocalSource {
-    /// A source that nobody has registered at yet.
+    /// Returns a source at which no worker has registered yet.
     pub fn new(handle: ShardHandle) -> Self {
         Self { handle, generation: Arc::default() }
     }

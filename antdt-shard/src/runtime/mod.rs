@@ -30,7 +30,7 @@ pub use crate::store::SyncPolicy;
 pub use file::{FileCuts, FileStore, FileStoreError, FileStoreOptions};
 
 #[cfg(feature = "object-store")]
-pub use object::{ObjectCuts, ObjectError, ObjectLog, ObjectLogOptions, Patience};
+pub use object::{ObjectCuts, ObjectError, ObjectLog, ObjectLogOptions, ObjectTimeouts};
 
 #[cfg(feature = "grpc")]
 pub use client::{ClientOptions, MissingSamples, ShardClient};

@@ -11,7 +11,7 @@
 //! carry the whole log, and not every store can do it.
 //!
 //! The requests are made by a thread with a runtime of its own: a store that is dropped writes what it gathered, and
-//! that must not depend on the runtime of whoever drops it.
+//! that must not depend on the runtime of the task that drops it.
 
 use std::error::Error;
 use std::io;
@@ -42,7 +42,7 @@ mod log;
 #[cfg(test)]
 mod tests;
 
-pub use bucket::Patience;
+pub use bucket::ObjectTimeouts;
 pub use cuts::ObjectCuts;
 
 /// How an [`ObjectLog`] writes.
@@ -54,14 +54,14 @@ pub struct ObjectLogOptions {
     /// this, sooner if the pieces are many. Larger: longer recovery; smaller: more snapshots.
     pub segment_bytes: u64,
     /// How long the object store is waited for.
-    pub patience: Patience,
+    pub patience: ObjectTimeouts,
 }
 
 impl Default for ObjectLogOptions {
     /// A piece a second, because stores take money for each, and a snapshot every 64 MiB.
     fn default() -> Self {
         let sync = SyncPolicy::Every(Duration::from_secs(1));
-        Self { sync, segment_bytes: 64 << 20, patience: Patience::default() }
+        Self { sync, segment_bytes: 64 << 20, patience: ObjectTimeouts::default() }
     }
 }
 
@@ -72,9 +72,9 @@ pub enum ObjectError {
     /// Nothing can be below such a prefix.
     #[error("{prefix:?} is no prefix of an object store; take one like jobs/clicks")]
     Prefix {
-        /// What was given.
+        /// The given prefix.
         prefix: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -89,11 +89,11 @@ pub enum ObjectError {
     /// The store did not answer, or not well, for as long as it was waited for.
     #[error("cannot {what} {path} for {after:?}; see to the object store and start the service again")]
     Unavailable {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With what.
+        /// Path that it concerned.
         path: String,
-        /// How long.
+        /// Time waited.
         after: Duration,
         /// What the last try ended with.
         #[source]
@@ -104,11 +104,11 @@ pub enum ObjectError {
         "the object store refuses to {what} {path}; see to its permissions, and that it can create conditionally"
     )]
     Refused {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With what.
+        /// Path that it concerned.
         path: String,
-        /// What it says.
+        /// Error of the object store.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -123,7 +123,7 @@ pub enum ObjectError {
     Piece {
         /// The piece.
         path: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: PieceError,
     },
@@ -132,7 +132,7 @@ pub enum ObjectError {
     Unfit {
         /// The piece that it was to be in.
         path: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: RecoverError,
     },
@@ -144,11 +144,11 @@ pub enum ObjectError {
     Ended,
 }
 
-type Reply<A> = oneshot::Sender<Result<A, ObjectError>>;
+type ReplySender<A> = oneshot::Sender<Result<A, ObjectError>>;
 
 enum Job {
-    Load(Box<Recovery>, Reply<Recovery>),
-    Append(Vec<Record>, Reply<()>),
+    Load(Box<Recovery>, ReplySender<Recovery>),
+    Append(Vec<Record>, ReplySender<()>),
 }
 
 /// Bytes that may wait for their piece before [`append`](LedgerStore::append) waits too. More would only be lost with
@@ -166,7 +166,7 @@ const GATHERED_MAX: usize = 8 << 20;
 /// Of two that begin at the same time one gets that error. What the first one had answered and not written is trained
 /// again; nothing is lost, and no two of them ever both write.
 ///
-/// Dropping it writes what was gathered and waits for that, at most as long as its [`Patience`].
+/// Dropping it writes what was gathered and waits for that, at most as long as its [`ObjectTimeouts`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -209,7 +209,7 @@ impl ObjectLog {
         Ok(Self { jobs: Some(jobs), thread: Some(thread.map_err(ObjectError::Thread)?) })
     }
 
-    async fn ask<A>(&self, job: impl FnOnce(Reply<A>) -> Job) -> Result<A, ObjectError> {
+    async fn ask<A>(&self, job: impl FnOnce(ReplySender<A>) -> Job) -> Result<A, ObjectError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.jobs.as_ref().map(|jobs| jobs.send(job(reply)));
         match (sent, answer.await) {
@@ -268,7 +268,7 @@ impl Drop for ObjectLog {
 struct Flight {
     piece: BoxFuture<'static, Result<Written, ObjectError>>,
     /// They are answered when it is there.
-    replies: Vec<Reply<()>>,
+    replies: Vec<ReplySender<()>>,
 }
 
 /// The life of the thread: jobs in order, and at the same time one piece on its way and old ones being removed.
@@ -277,10 +277,10 @@ struct Writer {
     /// `None` when there will be no more.
     jobs: Option<mpsc::UnboundedReceiver<Job>>,
     /// They are answered when the next piece is there.
-    waiting: Vec<Reply<()>>,
+    waiting: Vec<ReplySender<()>>,
     flying: Option<Flight>,
     sweeping: Option<BoxFuture<'static, ()>>,
-    /// What went wrong when nobody waited for it.
+    /// Error that occurred while no call waited.
     failure: Option<ObjectError>,
 }
 
@@ -326,7 +326,7 @@ impl Writer {
         Ok(recovery)
     }
 
-    async fn append(&mut self, records: &[Record], reply: Reply<()>) {
+    async fn append(&mut self, records: &[Record], reply: ReplySender<()>) {
         match self.gather(records).await {
             Ok(false) if self.log.gathered() < GATHERED_MAX => drop(reply.send(Ok(()))),
             Ok(_) => self.waiting.push(reply),

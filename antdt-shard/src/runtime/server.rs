@@ -75,7 +75,7 @@ impl ShardServer {
         self
     }
 
-    /// To be added to a tonic server.
+    /// Converts the server into a service for a tonic server.
     pub fn into_service(self) -> v1::shard_server::ShardServer<Self> {
         v1::shard_server::ShardServer::new(self)
     }
@@ -93,7 +93,7 @@ impl ShardServer {
         })
     }
 
-    /// What there is.
+    /// Returns the names of the data sets.
     fn names(&self) -> Vec<String> {
         let catalog = self.catalog.as_ref().map(Catalog::names).unwrap_or_default();
         let mut names: Vec<String> = self.datasets.keys().cloned().chain(catalog).collect();

@@ -32,7 +32,7 @@ pub enum ServiceError<E: std::error::Error + 'static> {
     Recover {
         /// The data set.
         dataset: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: RecoverError,
     },
@@ -41,7 +41,7 @@ pub enum ServiceError<E: std::error::Error + 'static> {
     Store {
         /// The data set.
         dataset: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: E,
     },
@@ -84,7 +84,7 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         Self::start_watched(spec, store, clock, shutdown, ()).await
     }
 
-    /// [`start`](Self::start), with somebody who sees every event, its answer and its effects, from the first event of
+    /// [`start`](Self::start), with a watcher that sees every event, its answer and its effects, from the first event of
     /// the new generation on. While the store is full, answers are those of the service, not of the ledger alone.
     ///
     /// # Errors
@@ -344,7 +344,7 @@ impl ShardHandle {
         ask!(self, Event::Status, Answer::Status(status) => Ok(status))
     }
 
-    /// [`ShardLedger::epoch_counts`].
+    /// See [`ShardLedger::epoch_counts`].
     ///
     /// # Errors
     /// If the service has ended.

@@ -8,7 +8,7 @@ use antdt_core::{Exchanged, FetchOutcome, JobTime, Machine};
 
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
 
-/// How often a full store is tried again, and how long those who ask for shards are told to wait. Longer: training
+/// How often a full store is tried again, and how long workers that ask for shards are told to wait. Longer: training
 /// stands still for longer than the disk is full; shorter: more useless tries.
 const RETRY_FULL: Duration = Duration::from_secs(1);
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::error::{RecoverError, SourceError};
 use crate::ledger::{Record, Recovery};
 use crate::spec::{Cut, DatasetSpec, Epochs, Shuffle};
-use crate::store::{LedgerStore, MemStore, NullStore};
+use crate::store::{BoxStore, LedgerStore, MemStore, NullStore};
 use crate::testing::source::check_source;
 use crate::testing::store::check_store;
 
@@ -88,6 +88,8 @@ async fn the_source_in_process_keeps_the_contract() {
 async fn the_store_in_memory_keeps_the_contract() {
     let store = MemStore::default();
     check_store(|| store.clone()).await;
+    let boxed = MemStore::default();
+    check_store(|| BoxStore::new(boxed.clone())).await;
 }
 
 #[tokio::test(start_paused = true)]

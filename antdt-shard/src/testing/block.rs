@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// How often a pending future that nobody wakes is looked after, and how many times. Together the patience with one call:
+/// How often a pending future without a wake-up is polled, and how many times. Together the patience with one call:
 /// a store that takes longer in a test hangs.
 const TICK: Duration = Duration::from_millis(10);
 const TICKS_MAX: u32 = 3_000;

@@ -9,7 +9,7 @@ use antdt_core::{
 };
 
 use super::Note;
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use crate::error::FetchError;
 use crate::ledger::Record;
 use crate::spec::{Assignment, DatasetSpec};
@@ -96,11 +96,11 @@ pub(crate) struct Book {
     pub(crate) lost: BTreeMap<NodeId, Incarnation>,
     /// Leases up to this generation belong to a model that is no more.
     pub(crate) void: Option<Generation>,
-    /// Somebody was told that this is the end.
+    /// A worker was told that this is the end.
     pub(crate) ended: bool,
     /// Until when nothing is granted.
     pub(crate) frozen: Option<JobTime>,
-    /// Who is registered in this generation.
+    /// Workers registered in this generation.
     pub(crate) members: BTreeMap<NodeId, Incarnation>,
     /// The last question of each life that was answered with grants.
     pub(crate) answered: BTreeMap<Holder, (RequestId, Vec<Grant>)>,
@@ -170,7 +170,7 @@ impl Book {
     }
 
     /// Takes a call, its answer, and what was written down for it.
-    pub(crate) fn hear(&mut self, call: &Call, reply: &Reply, notes: &[Note]) {
+    pub(crate) fn hear(&mut self, call: &Call, reply: &CallReply, notes: &[Note]) {
         self.facts = Facts {
             caller_had_ended: call.caller().is_some_and(|holder| self.has_ended(holder)),
             ..Facts::default()
@@ -184,7 +184,7 @@ impl Book {
             Call::Exchange { holder, acks, .. } => {
                 self.acked(*holder, acks, reply);
                 self.asked(*holder, call, reply);
-                if let Reply::Exchanged(Ok(exchanged)) = reply {
+                if let CallReply::Exchanged(Ok(exchanged)) = reply {
                     (0..exchanged.recalled.len()).for_each(|_| self.saw("recalled"));
                     (0..exchanged.more.len()).for_each(|_| self.saw("several at once"));
                 }
@@ -235,9 +235,9 @@ impl Book {
         }
     }
 
-    fn registered(&mut self, holder: Holder, call: &Call, reply: &Reply, notes: &[Note]) {
+    fn registered(&mut self, holder: Holder, call: &Call, reply: &CallReply, notes: &[Note]) {
         let Call::Register { held, .. } = call else { return };
-        let Reply::Registered(Ok(registered)) = reply else { return };
+        let CallReply::Registered(Ok(registered)) = reply else { return };
         if let Some(before) = holder.incarnation.0.checked_sub(1) {
             self.end_life(holder.node, Incarnation(before));
         }
@@ -274,7 +274,7 @@ impl Book {
         (0..void).for_each(|_| self.saw("not adopted"));
     }
 
-    fn asked(&mut self, holder: Holder, call: &Call, reply: &Reply) {
+    fn asked(&mut self, holder: Holder, call: &Call, reply: &CallReply) {
         if let Some((request, _)) = call.asks() {
             let before = self.answered.get(&holder).filter(|(last, _)| *last == request);
             let same_life = self.members.get(&holder.node) == Some(&holder.incarnation);
@@ -321,7 +321,7 @@ impl Book {
         self.live.get(&lease).copied().filter(|own| own.holder == holder)
     }
 
-    fn acked(&mut self, holder: Holder, acks: &[Ack], reply: &Reply) {
+    fn acked(&mut self, holder: Holder, acks: &[Ack], reply: &CallReply) {
         for outcome in reply.outcomes() {
             self.saw(match outcome {
                 AckOutcome::Accepted => "accepted",

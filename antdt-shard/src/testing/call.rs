@@ -73,7 +73,7 @@ pub(crate) enum Call {
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum CallReply {
     Registered(Result<Registered, RegisterError>),
     Fetched(Result<FetchOutcome, FetchError>),
     Exchanged(Result<Exchanged, ExchangeError>),
@@ -86,7 +86,7 @@ pub(crate) enum Reply {
 }
 
 impl Call {
-    /// Who says it, if it is a worker.
+    /// Returns the worker that makes the call, if it is one.
     pub(crate) const fn caller(&self) -> Option<Holder> {
         match self {
             Self::Register { holder, .. }
@@ -121,7 +121,7 @@ impl Call {
     }
 }
 
-impl Reply {
+impl CallReply {
     /// What was said about the shard that was asked for.
     pub(crate) fn fetched(&self) -> Option<FetchOutcome> {
         match self {

@@ -9,7 +9,7 @@ use antdt_core::port::{SeamError, ShardSource};
 use antdt_core::{Ack, AckOutcome, Epoch, Exchanged, Generation, Held, Holder, Registered, RequestId, Retry};
 
 use super::block::block_on;
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use super::invariant::{Breach, Invariant};
 use super::subject::{Journal, Ram, Served, Subject};
 use super::view::View;
@@ -40,7 +40,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl LedgerSource {
-    fn say(&self, call: &Call) -> Result<Reply, SourceError> {
+    fn say(&self, call: &Call) -> Result<CallReply, SourceError> {
         let mut shared = lock(&self.shared);
         shared.ledger.say(call).map_err(|breach| {
             let error = SourceError::Rejected(breach.what.clone());
@@ -49,7 +49,7 @@ impl LedgerSource {
         })
     }
 
-    fn other(reply: &Reply) -> SourceError {
+    fn other(reply: &CallReply) -> SourceError {
         SourceError::Rejected(format!("answered {reply:?}"))
     }
 }
@@ -59,7 +59,7 @@ impl ShardSource for LedgerSource {
 
     async fn register(&self, holder: Holder, held: &[Held]) -> Result<Registered, SourceError> {
         match self.say(&Call::Register { holder, held: held.to_vec() })? {
-            Reply::Registered(registered) => {
+            CallReply::Registered(registered) => {
                 let registered = registered?;
                 self.generation.store(registered.generation.0, Ordering::Relaxed);
                 Ok(registered)
@@ -78,21 +78,21 @@ impl ShardSource for LedgerSource {
     ) -> Result<Exchanged, SourceError> {
         let generation = Generation(self.generation.load(Ordering::Relaxed));
         match self.say(&Call::Exchange { holder, generation, request, acks: acks.to_vec(), want })? {
-            Reply::Exchanged(exchanged) => Ok(exchanged?),
+            CallReply::Exchanged(exchanged) => Ok(exchanged?),
             reply => Err(Self::other(&reply)),
         }
     }
 
     async fn release(&self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, SourceError> {
         match self.say(&Call::Release { holder, acks: acks.to_vec() })? {
-            Reply::Acked(outcomes) => Ok(outcomes?),
+            CallReply::Acked(outcomes) => Ok(outcomes?),
             reply => Err(Self::other(&reply)),
         }
     }
 
     async fn fail(&self, holder: Holder, ack: Ack, _why: &str) -> Result<AckOutcome, SourceError> {
         match self.say(&Call::Fail { holder, ack })? {
-            Reply::Failed(outcome) => Ok(outcome?),
+            CallReply::Failed(outcome) => Ok(outcome?),
             reply => Err(Self::other(&reply)),
         }
     }
@@ -114,36 +114,37 @@ impl<F: FnMut(LedgerSource) -> S, S: ShardSource> Guarded<F, S> {
     }
 
     /// The answer of a life's source to a call of it; `None` if that is no worker's.
-    fn ask(&mut self, call: &Call) -> Option<Result<Reply, String>> {
+    fn ask(&mut self, call: &Call) -> Option<Result<CallReply, String>> {
         let holder = call.caller()?;
         let straight = LedgerSource { shared: Arc::clone(&self.shared), generation: Arc::default() };
         let source = self.sources.entry(holder).or_insert_with(|| (self.wrap)(straight));
-        let refused = |error: S::Error| Reply::Refused(retry(&error), error.to_string());
+        let refused = |error: S::Error| CallReply::Refused(retry(&error), error.to_string());
         Some(block_on(async {
             match call {
                 Call::Register { held, .. } => source
                     .register(holder, held)
                     .await
-                    .map_or_else(refused, |registered| Reply::Registered(Ok(registered))),
+                    .map_or_else(refused, |registered| CallReply::Registered(Ok(registered))),
                 Call::Fetch { request, .. } => source
                     .fetch(holder, *request, Duration::ZERO)
                     .await
-                    .map_or_else(refused, |fetched| Reply::Fetched(Ok(fetched))),
+                    .map_or_else(refused, |fetched| CallReply::Fetched(Ok(fetched))),
                 Call::Exchange { request, acks, want, .. } => source
                     .exchange(holder, *request, acks, *want, Duration::ZERO)
                     .await
-                    .map_or_else(refused, |exchanged| Reply::Exchanged(Ok(exchanged))),
-                Call::Ack { acks, .. } => {
-                    source.ack(holder, acks).await.map_or_else(refused, |outcomes| Reply::Acked(Ok(outcomes)))
-                }
+                    .map_or_else(refused, |exchanged| CallReply::Exchanged(Ok(exchanged))),
+                Call::Ack { acks, .. } => source
+                    .ack(holder, acks)
+                    .await
+                    .map_or_else(refused, |outcomes| CallReply::Acked(Ok(outcomes))),
                 Call::Release { acks, .. } => source
                     .release(holder, acks)
                     .await
-                    .map_or_else(refused, |outcomes| Reply::Acked(Ok(outcomes))),
+                    .map_or_else(refused, |outcomes| CallReply::Acked(Ok(outcomes))),
                 Call::Fail { ack, .. } => source
                     .fail(holder, *ack, "a history says so")
                     .await
-                    .map_or_else(refused, |outcome| Reply::Failed(Ok(outcome))),
+                    .map_or_else(refused, |outcome| CallReply::Failed(Ok(outcome))),
                 Call::Lost { .. }
                 | Call::Freeze { .. }
                 | Call::Tick { .. }
@@ -151,7 +152,7 @@ impl<F: FnMut(LedgerSource) -> S, S: ShardSource> Guarded<F, S> {
                 | Call::Keep
                 | Call::Cut { .. }
                 | Call::Restore { .. }
-                | Call::Restart { .. } => Reply::Nothing,
+                | Call::Restart { .. } => CallReply::Nothing,
             }
         }))
     }
@@ -162,7 +163,7 @@ fn retry(error: &impl SeamError) -> Retry {
 }
 
 impl<F: FnMut(LedgerSource) -> S, S: ShardSource> Subject for Guarded<F, S> {
-    fn say(&mut self, call: &Call) -> Result<Reply, Breach> {
+    fn say(&mut self, call: &Call) -> Result<CallReply, Breach> {
         let Some(reply) = self.ask(call) else { return lock(&self.shared).ledger.say(call) };
         if let Some(breach) = lock(&self.shared).breach.take() {
             return Err(breach);

@@ -1,15 +1,15 @@
-//! What ought to happen to a ledger: the naive one, and a book-keeper who watches.
+//! What ought to happen to a ledger: the naive one, and a book-keeper that watches.
 
 use antdt_core::Generation;
 
 use super::book::Book;
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use super::{NaiveLedger, Note};
 use crate::error::CutError;
 use crate::ledger::Record;
 use crate::spec::{Assignment, DatasetSpec, OnQuarantine};
 
-/// What ought to happen: the naive ledger, and a book-keeper who watches it.
+/// What ought to happen: the naive ledger, and a book-keeper that watches it.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     pub(crate) naive: NaiveLedger,
@@ -27,58 +27,58 @@ impl Model {
 
     /// The answer that is right, of which the book-keeper hears.
     #[cfg(test)]
-    pub(crate) fn say(&mut self, call: &Call) -> Reply {
+    pub(crate) fn say(&mut self, call: &Call) -> CallReply {
         let (reply, written) = self.answer(call);
         self.hear(call, &reply, written);
         reply
     }
 
     /// Tells the book-keeper what a ledger answered, and what the naive one wrote down.
-    pub(crate) fn hear(&mut self, call: &Call, reply: &Reply, written: usize) {
+    pub(crate) fn hear(&mut self, call: &Call, reply: &CallReply, written: usize) {
         self.book.hear(call, reply, &self.naive.notes()[written..]);
     }
 
     /// The answer that is right, of which the book-keeper has not heard; and how many notes there were before it.
-    pub(crate) fn answer(&mut self, call: &Call) -> (Reply, usize) {
+    pub(crate) fn answer(&mut self, call: &Call) -> (CallReply, usize) {
         let mut written = self.naive.notes().len();
         let next = self.book.generation.next();
         let naive = &mut self.naive;
         let reply = match call.clone() {
-            Call::Register { holder, held } => Reply::Registered(naive.register_holding(holder, &held)),
+            Call::Register { holder, held } => CallReply::Registered(naive.register_holding(holder, &held)),
             Call::Fetch { holder, generation, request } => {
-                Reply::Fetched(naive.fetch(holder, generation, request))
+                CallReply::Fetched(naive.fetch(holder, generation, request))
             }
             Call::Exchange { holder, generation, request, acks, want } => {
-                Reply::Exchanged(naive.exchange(holder, generation, request, &acks, want))
+                CallReply::Exchanged(naive.exchange(holder, generation, request, &acks, want))
             }
-            Call::Ack { holder, acks } => Reply::Acked(naive.ack_all(holder, &acks)),
-            Call::Release { holder, acks } => Reply::Acked(naive.release(holder, &acks)),
-            Call::Fail { holder, ack } => Reply::Failed(naive.fail(holder, ack)),
+            Call::Ack { holder, acks } => CallReply::Acked(naive.ack_all(holder, &acks)),
+            Call::Release { holder, acks } => CallReply::Acked(naive.release(holder, &acks)),
+            Call::Fail { holder, ack } => CallReply::Failed(naive.fail(holder, ack)),
             Call::Lost { holder } => {
                 naive.worker_lost(holder);
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Freeze { .. } => {
                 naive.freeze();
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Tick { now } => {
                 if self.book.frozen.is_some_and(|until| until <= now) {
                     naive.thaw();
                 }
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Thaw => {
                 naive.thaw();
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Keep => {
                 self.kept.push(naive.snapshot());
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Cut { committed } => {
                 let acked = naive.counts().acked;
-                Reply::Cut(if acked == committed {
+                CallReply::Cut(if acked == committed {
                     self.kept.push(naive.snapshot());
                     Ok(())
                 } else {
@@ -87,12 +87,12 @@ impl Model {
             }
             Call::Restore { which } => {
                 naive.restore(&self.kept[which], next);
-                Reply::Nothing
+                CallReply::Nothing
             }
             Call::Restart { kept, .. } => {
                 *naive = naive.recover(kept, next);
                 written = kept;
-                Reply::Nothing
+                CallReply::Nothing
             }
         };
         (reply, written)

@@ -602,7 +602,7 @@ impl NaiveLedger {
         copy
     }
 
-    /// A life of the service ends: nobody holds anything, is known or waits.
+    /// A life of the service ends: no worker holds a lease, is registered or waits.
     fn void(&mut self) {
         for shard in &mut self.shards {
             if matches!(shard.state, State::Doing(_)) {
@@ -711,7 +711,7 @@ impl NaiveLedger {
         missing
     }
 
-    /// By counting.
+    /// Returns the counts, obtained by looking at every sample.
     pub fn counts(&self) -> Counts {
         let all = (0..self.epochs()).filter_map(|epoch| self.epoch_counts(Epoch(epoch)));
         all.fold(Counts::default(), |a, b| Counts {
@@ -723,7 +723,7 @@ impl NaiveLedger {
         })
     }
 
-    /// By counting.
+    /// Returns the counts, obtained by looking at every sample.
     pub fn epoch_counts(&self, epoch: Epoch) -> Option<Counts> {
         if epoch.0 >= self.epochs() {
             return None;

@@ -1,4 +1,4 @@
-//! What every [`ShardSource`] must do, whoever wrote it.
+//! What every [`ShardSource`] must do, in any implementation.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What every [`LedgerStore`] and every [`CutStore`] must do, whoever wrote it.
+//! What every [`LedgerStore`] and every [`CutStore`] must do, in any implementation.
 
 use super::records::History;
 use crate::ledger::{LedgerSnapshot, Recovery};

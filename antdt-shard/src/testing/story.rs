@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use antdt_core::{Ack, Generation, Held, Holder, JobTime, RequestId};
 
-use super::call::{Call, Reply, worker};
+use super::call::{Call, CallReply, worker};
 use super::history::{Lease, Offset, Presented, Saying, Speaker, Step};
 use super::model::Model;
 use crate::spec::DatasetSpec;
@@ -123,12 +123,12 @@ impl Story {
     }
 
     /// Takes the answer to a call.
-    pub(crate) fn heard(&mut self, call: &Call, reply: &Reply) {
-        if let (Call::Register { holder, .. }, Reply::Registered(Ok(registered))) = (call, reply) {
+    pub(crate) fn heard(&mut self, call: &Call, reply: &CallReply) {
+        if let (Call::Register { holder, .. }, CallReply::Registered(Ok(registered))) = (call, reply) {
             self.known.insert(*holder, registered.generation);
         }
         if let Call::Exchange { holder, .. } = call
-            && let Reply::Exchanged(Ok(exchanged)) = reply
+            && let CallReply::Exchanged(Ok(exchanged)) = reply
             && !exchanged.recalled.is_empty()
         {
             let live = &self.model.book.live;

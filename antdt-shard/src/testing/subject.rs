@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use antdt_core::{CheckpointId, Epoch, FetchOutcome, Generation, Holder, JobTime, Machine};
 
 use super::block::block_on;
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use super::invariant::{Breach, Invariant};
 use super::view::View;
 use crate::error::ExchangeError;
@@ -18,7 +18,7 @@ use crate::store::LedgerStore;
 /// What a history is played against.
 pub(crate) trait Subject {
     /// Tells it of an event.
-    fn say(&mut self, call: &Call) -> Result<Reply, Breach>;
+    fn say(&mut self, call: &Call) -> Result<CallReply, Breach>;
     /// Looks at it.
     fn view(&mut self) -> Result<View, Breach>;
     /// Its answer to [`Event::Missing`].
@@ -174,9 +174,9 @@ pub(crate) struct Served<M, F, L> {
     /// What the log says.
     replay: Recovery,
     generation: Generation,
-    /// Whether the last call woke those who wait.
+    /// Whether the last call woke waiting workers.
     pub(crate) woke: bool,
-    /// Who was told to wait, and not woken since.
+    /// Workers that were told to wait and were not woken since.
     waiting: BTreeSet<Holder>,
     /// Number of times that a waiting worker was woken.
     pub(crate) wakes: u64,
@@ -226,7 +226,7 @@ where
         Err(breach(Invariant::Determinism, format!("one event, two answers: {answer:?} and {again:?}")))
     }
 
-    fn carry_out(&mut self, call: &Call) -> Result<Reply, Breach> {
+    fn carry_out(&mut self, call: &Call) -> Result<CallReply, Breach> {
         if let Some(event) = event(call) {
             let answer = self.handle(event)?;
             return reply(call, answer).map_err(|answer| {
@@ -247,7 +247,7 @@ where
             }
             Call::Cut { committed } => {
                 let cut = self.snapshot()?.cut(CheckpointId(self.kept.len() as u64), *committed);
-                return Ok(Reply::Cut(
+                return Ok(CallReply::Cut(
                     cut.map(|cut| self.kept.push(Kept::Cut(cut.to_bytes(), cut.binding()))),
                 ));
             }
@@ -263,7 +263,7 @@ where
             | Call::Freeze { .. }
             | Call::Thaw => unreachable!("these are events"),
         }
-        Ok(Reply::Nothing)
+        Ok(CallReply::Nothing)
     }
 
     fn snapshot(&mut self) -> Result<Box<LedgerSnapshot>, Breach> {
@@ -346,7 +346,7 @@ where
     F: FnMut(ShardLedger) -> M,
     L: Log,
 {
-    fn say(&mut self, call: &Call) -> Result<Reply, Breach> {
+    fn say(&mut self, call: &Call) -> Result<CallReply, Breach> {
         let reply = self.carry_out(call)?;
         self.store()?;
         // With the process of the service the calls of those who wait end too; a restore has to wake them.
@@ -421,21 +421,21 @@ fn event(call: &Call) -> Option<Event> {
 }
 
 /// The answer to a call, unless it is one to another call.
-fn reply(call: &Call, answer: Answer) -> Result<Reply, Box<Answer>> {
+fn reply(call: &Call, answer: Answer) -> Result<CallReply, Box<Answer>> {
     Ok(match (call, answer) {
-        (Call::Register { .. }, Answer::Register(registered)) => Reply::Registered(registered),
+        (Call::Register { .. }, Answer::Register(registered)) => CallReply::Registered(registered),
         (Call::Fetch { .. }, Answer::Exchange(Ok(exchanged))) => match exchanged.fetched {
-            Some(fetched) => Reply::Fetched(Ok(fetched)),
+            Some(fetched) => CallReply::Fetched(Ok(fetched)),
             None => return Err(Box::new(Answer::Exchange(Ok(exchanged)))),
         },
         (Call::Fetch { .. }, Answer::Exchange(Err(ExchangeError::Fetch(error)))) => {
-            Reply::Fetched(Err(error))
+            CallReply::Fetched(Err(error))
         }
-        (Call::Exchange { .. }, Answer::Exchange(exchanged)) => Reply::Exchanged(exchanged),
-        (Call::Ack { .. } | Call::Release { .. }, Answer::Ack(outcomes)) => Reply::Acked(outcomes),
-        (Call::Fail { .. }, Answer::Fail(outcome)) => Reply::Failed(outcome),
+        (Call::Exchange { .. }, Answer::Exchange(exchanged)) => CallReply::Exchanged(exchanged),
+        (Call::Ack { .. } | Call::Release { .. }, Answer::Ack(outcomes)) => CallReply::Acked(outcomes),
+        (Call::Fail { .. }, Answer::Fail(outcome)) => CallReply::Failed(outcome),
         (Call::Lost { .. }, Answer::WorkerLost) | (Call::Freeze { .. } | Call::Thaw, Answer::Frozen) => {
-            Reply::Nothing
+            CallReply::Nothing
         }
         (_, answer) => return Err(Box::new(answer)),
     })

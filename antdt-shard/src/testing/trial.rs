@@ -5,7 +5,7 @@ use std::fmt;
 use antdt_core::port::ShardSource;
 use antdt_core::{Epoch, Machine};
 
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use super::guarded::{Guarded, LedgerSource};
 use super::history::{History, Line};
 use super::invariant::i09_progress::{Told, drain};
@@ -43,7 +43,7 @@ impl Violation {
         self.0.step
     }
 
-    /// How it was broken.
+    /// Returns a description of the violation.
     pub fn what(&self) -> &str {
         &self.0.what
     }
@@ -162,7 +162,7 @@ impl<S: Subject> Trial<S> {
     }
 
     /// Makes a call, as it arrives, and checks the answer.
-    fn tell(&mut self, story: &mut Story, call: Call) -> (Call, Result<Reply, Breach>) {
+    fn tell(&mut self, story: &mut Story, call: Call) -> (Call, Result<CallReply, Breach>) {
         let call = story.arriving(call);
         let (expected, written) = story.model.answer(&call);
         let heard = self.subject.say(&call).and_then(|reply| {
@@ -178,8 +178,8 @@ impl<S: Subject> Trial<S> {
     pub(crate) fn check(
         &mut self,
         call: &Call,
-        expected: &Reply,
-        reply: &Reply,
+        expected: &CallReply,
+        reply: &CallReply,
         model: &Model,
     ) -> Result<(), Breach> {
         let after = self.subject.view()?;
@@ -215,7 +215,7 @@ struct Playing<'a, S> {
 impl<S: Subject> Told for Playing<'_, S> {
     type Error = (String, Breach);
 
-    fn tell(&mut self, call: Call) -> Result<Reply, Self::Error> {
+    fn tell(&mut self, call: Call) -> Result<CallReply, Self::Error> {
         let (call, heard) = self.trial.tell(self.story, call);
         heard.map_err(|breach| (format!("{call:?}"), breach))
     }
@@ -230,7 +230,7 @@ impl<S: Subject> Told for Playing<'_, S> {
     }
 }
 
-/// Lets what is late arrive, the service restart, everybody die and one worker for each share finish. Every history must
+/// Lets what is late arrive, the service restart, every worker die and one new worker for each share finish. Every history must
 /// end this way.
 fn finish<S: Subject>(trial: &mut Trial<S>, story: &mut Story) -> Result<(), (String, Breach)> {
     let late = story.due(u8::MAX);

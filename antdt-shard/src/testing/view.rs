@@ -1,4 +1,4 @@
-//! A ledger as everybody can see it: its answers to questions that change nothing.
+//! The visible state of a ledger: its answers to questions that change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(crate) struct View {
     pub(crate) outstanding: Vec<Outstanding>,
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) snapshot: Box<LedgerSnapshot>,
-    /// Offsets and faults of all shards that would wait if nobody held a lease.
+    /// Offsets and faults of all shards that would wait if no lease were held.
     pub(crate) waiting: BTreeMap<ShardKey, (u64, u32)>,
 }
 

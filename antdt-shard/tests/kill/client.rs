@@ -14,7 +14,7 @@ use antdt_shard::runtime::{ClientOptions, ShardClient};
 use tokio::sync::watch;
 
 use crate::Failure;
-use crate::world::World;
+use crate::world::ServiceWorld;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Habits {
@@ -34,7 +34,7 @@ pub(crate) struct Client {
     node: NodeId,
     habits: Habits,
     rng: DetRng,
-    world: Arc<World>,
+    world: Arc<ServiceWorld>,
     life: u32,
     /// The life of the service that it is registered at.
     generation: Generation,
@@ -45,7 +45,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(index: u32, habits: Habits, seed: u64, world: Arc<World>) -> Self {
+    pub(crate) fn new(index: u32, habits: Habits, seed: u64, world: Arc<ServiceWorld>) -> Self {
         Self {
             node: NodeId::worker(index),
             habits,

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use client::{Client, Habits};
-use world::World;
+use world::ServiceWorld;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
@@ -107,7 +107,7 @@ impl Round {
         let folder = tempfile::tempdir()?;
         let spec = service::spec(self.samples / 2);
         let mut rng = self.seed.derive(self.what).rng();
-        let world = Arc::new(World::new(spec.clone()));
+        let world = Arc::new(ServiceWorld::new(spec.clone()));
         let (addresses, address) = watch::channel(None);
         let mut clients = JoinSet::new();
         for index in 0..CLIENTS {
@@ -148,7 +148,7 @@ impl Round {
     /// Until a random number of answers was given.
     async fn let_work(
         &self,
-        world: &World,
+        world: &ServiceWorld,
         clients: &mut JoinSet<Result<(), Failure>>,
         rng: &mut DetRng,
     ) -> Result<(), Failure> {
@@ -167,7 +167,7 @@ impl Round {
 }
 
 /// A service that was started again knows all that was promised, nothing that nobody said, and is of a new generation.
-async fn check_start(address: &str, world: &World, last: Generation) -> Result<Generation, Failure> {
+async fn check_start(address: &str, world: &ServiceWorld, last: Generation) -> Result<Generation, Failure> {
     let client = ShardClient::connect(address, "kill", ClientOptions::default())?;
     let promised = world.promised();
     let status = client.status().await?.remove("kill").ok_or("the data set is not open")??;

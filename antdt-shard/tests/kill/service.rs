@@ -17,7 +17,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::Failure;
-use crate::world::World;
+use crate::world::ServiceWorld;
 
 /// Set for the process that is the service: the folder of its logs.
 const FOLDER: &str = "ANTDT_KILL_FOLDER";
@@ -139,7 +139,7 @@ fn durable(folder: &Path, segment: &Path) -> Result<u64, Failure> {
 pub(crate) fn lose_machine(
     root: &Path,
     generation: Generation,
-    world: &World,
+    world: &ServiceWorld,
     rng: &mut DetRng,
 ) -> Result<(), Failure> {
     let folder = dataset_folder(root, "kill");

@@ -25,7 +25,7 @@ struct Known {
     trained: Vec<u32>,
 }
 
-pub(crate) struct World {
+pub(crate) struct ServiceWorld {
     spec: DatasetSpec,
     shards: Mutex<BTreeMap<ShardKey, Known>>,
     /// The last life of the service whose machine was lost: its promises are worth what its disk says.
@@ -41,7 +41,7 @@ pub(crate) struct World {
     hurry: AtomicBool,
 }
 
-impl World {
+impl ServiceWorld {
     pub(crate) fn new(spec: DatasetSpec) -> Self {
         Self {
             spec,

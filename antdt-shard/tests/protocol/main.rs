@@ -29,7 +29,7 @@ use antdt_shard::{DatasetSpec, Epochs, OnQuarantine, Shuffle};
 use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model, UniformChooser};
 
 use service::Flaw;
-use world::{Faults, World};
+use world::{Faults, ProtocolWorld};
 
 fn spec(samples: u64) -> DatasetSpec {
     DatasetSpec {
@@ -41,12 +41,12 @@ fn spec(samples: u64) -> DatasetSpec {
     }
 }
 
-fn checker(world: World) -> CheckerBuilder<World> {
+fn checker(world: ProtocolWorld) -> CheckerBuilder<ProtocolWorld> {
     world.checker().finish_when(HasDiscoveries::AnyFailures)
 }
 
 /// Goes through all of a world, the shortest histories first. The number of different states.
-fn explore(what: &str, world: World) -> usize {
+fn explore(what: &str, world: ProtocolWorld) -> usize {
     let threads = available_parallelism().map_or(1, Into::into);
     let checker = checker(world).threads(threads).spawn_bfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
@@ -58,14 +58,15 @@ fn explore(what: &str, world: World) -> usize {
 /// Every kind of fault, whenever it can happen.
 #[test]
 fn two_clients_lose_nothing_whatever_happens() {
-    let states = explore("2 shards of 2 samples, one fault", World::new(spec(4), 2, Faults::once(1)));
+    let states = explore("2 shards of 2 samples, one fault", ProtocolWorld::new(spec(4), 2, Faults::once(1)));
     assert!(states > 5_000, "{states}");
 }
 
 /// Every two kinds of faults, whenever they can happen.
 #[test]
 fn two_clients_lose_nothing_whatever_two_things_happen() {
-    let states = explore("shards of 2 and 1 samples, two faults", World::new(spec(3), 2, Faults::once(2)));
+    let states =
+        explore("shards of 2 and 1 samples, two faults", ProtocolWorld::new(spec(3), 2, Faults::once(2)));
     assert!(states > 50_000, "{states}");
 }
 
@@ -75,7 +76,7 @@ fn three_clients_lose_nothing_in_many_histories() {
     const STATES: usize = 60_000;
     let spec = DatasetSpec { epochs: Epochs::Finite(2), epoch_overlap: 1, ..spec(6) };
     let faults = Faults { losses: 2, repeats: 2, deaths: 2, ..Faults::once(10) };
-    let checker = checker(World::new(spec, 3, faults)).target_state_count(STATES);
+    let checker = checker(ProtocolWorld::new(spec, 3, faults)).target_state_count(STATES);
     let checker = checker.spawn_simulation(7, UniformChooser).join();
     println!("3 shards of 2 samples in 2 epochs, ten faults: {} states", checker.state_count());
     checker.assert_properties();
@@ -87,7 +88,7 @@ fn a_planted_defect_is_found_with_the_way_to_it() {
     for flaw in
         [Flaw::AnswersBeforeItRecords, Flaw::TakesTheLeaseAsProofOfItsHolder, Flaw::KeepsNoGenerations]
     {
-        let world = World::new(spec(4), 2, Faults::once(3)).with(flaw);
+        let world = ProtocolWorld::new(spec(4), 2, Faults::once(3)).with(flaw);
         let checker = checker(world).spawn_bfs().join();
         let found = checker.discoveries();
         let failure = found

@@ -142,14 +142,14 @@ impl PartialEq for State {
 /// The property that is asked of each state, not of each step.
 pub(crate) const FAIR: &str = "without further faults everybody comes to the end";
 
-pub(crate) struct World {
+pub(crate) struct ProtocolWorld {
     spec: DatasetSpec,
     clients: u32,
     faults: Faults,
     flaw: Option<Flaw>,
 }
 
-impl World {
+impl ProtocolWorld {
     pub(crate) fn new(spec: DatasetSpec, clients: u32, faults: Faults) -> Self {
         Self { spec, clients, faults, flaw: None }
     }
@@ -159,7 +159,7 @@ impl World {
     }
 }
 
-impl Model for World {
+impl Model for ProtocolWorld {
     type State = State;
     type Action = Step;
 
@@ -218,7 +218,7 @@ impl Model for World {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! never {
             ($($at:literal)*) => {
-                vec![$(Property::always(Broken::ALL[$at].name(), |_: &World, s: &State| {
+                vec![$(Property::always(Broken::ALL[$at].name(), |_: &ProtocolWorld, s: &State| {
                     s.broken != Some(Broken::ALL[$at])
                 })),*]
             };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use antdt_sim::Recording;
-use antdt_sim::chaos::{self, CaseError};
+use antdt_sim::chaos::{self, CaseError, JobEnding, SEEDS_ENOUGH, Tally};
 use antdt_sim::recording::RecordingError;
 use antdt_sim::shrink::shrink;
 
@@ -22,7 +22,7 @@ mod arguments;
 
 use arguments::Order;
 
-/// Prints a line. Whoever reads no further, like `head`, has seen enough; that is no reason to fail.
+/// Prints a line. A reader that closes the pipe early, like `head`, is no failure.
 macro_rules! say {
     ($($text:tt)*) => {
         drop(writeln!(io::stdout(), $($text)*))
@@ -140,30 +140,36 @@ fn said_of_replay(path: &Path, compared: Result<u64, RecordingError>) -> Result<
     Ok(())
 }
 
-/// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them.
+/// Cases on all processors, for so many seconds at most. Returns whether all invariants hold in all of them, and whether
+/// everything that can go wrong did, if there are enough of them.
 fn many(from: u64, count: u64, seconds: u64) -> bool {
     let began = Instant::now();
-    let (next, events) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (next, events, ran) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let failed: Mutex<Vec<(u64, CaseError)>> = Mutex::new(Vec::new());
+    let tallies: Mutex<[Tally; 2]> = Mutex::default();
     let work = || loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
         if at >= count || began.elapsed().as_secs() >= seconds {
             return;
         }
         let seed = from.wrapping_add(at);
-        let job = chaos::case(seed).run().map(|outcome| outcome.simulated);
-        let groups = chaos::partial_case(seed).run().map(|outcome| outcome.simulated);
-        for (world, result) in [("its job", job), ("its groups", groups)] {
+        let job = chaos::case(seed).run_counted().map(|(outcome, tally)| (outcome.simulated, tally));
+        let groups =
+            chaos::partial_case(seed).run_counted().map(|(outcome, tally)| (outcome.simulated, tally));
+        for (index, (world, result)) in [("its job", job), ("its groups", groups)].into_iter().enumerate() {
             match result {
-                Ok(simulated) => drop(events.fetch_add(simulated, Ordering::Relaxed)),
+                Ok((simulated, tally)) => {
+                    events.fetch_add(simulated, Ordering::Relaxed);
+                    lock(&tallies)[index].add(&tally);
+                }
                 Err(error) => {
                     say!("seed {seed}, {world}: {error}");
                     say!("    again: cargo xtask sim --seed {seed} --trace seed-{seed}.jsonl");
-                    let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    failed.push((seed, error));
+                    lock(&failed).push((seed, error));
                 }
             }
         }
+        ran.fetch_add(1, Ordering::Relaxed);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -171,11 +177,31 @@ fn many(from: u64, count: u64, seconds: u64) -> bool {
             scope.spawn(work);
         }
     });
-    let failed = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-    let (ran, events) = (next.into_inner().min(count), events.into_inner());
+    let (ran, events) = (ran.into_inner(), events.into_inner());
+    let [jobs, groups] = &*lock(&tallies);
+    say!("jobs: {jobs}");
+    say!("groups: {groups}");
+    let mut never = Vec::new();
+    if ran >= SEEDS_ENOUGH {
+        for (world, tally, endings) in
+            [("jobs", jobs, &JobEnding::ALL[..]), ("groups", groups, &[JobEnding::Completed])]
+        {
+            let missing = tally.missing(endings);
+            never.extend(missing.into_iter().map(|what| format!("{what} ({world})")));
+        }
+    }
+    if !never.is_empty() {
+        say!("never seen in {ran} seeds, of which {SEEDS_ENOUGH} must show it: {}", never.join(", "));
+    }
+    let failed = lock(&failed).len();
     let seconds = began.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let rate = ran as f64 / seconds;
     say!("{ran} seeds, {events} events in {seconds:.1} s, {rate:.0} seeds/s: {failed} failed");
-    failed == 0
+    failed == 0 && never.is_empty()
+}
+
+/// A thread that panicked has counted nothing by halves.
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::{DetRng, InvalidValue, JobTime, Seed};
 
-use super::{CaseError, EVENTS_MAX, LIMIT, Rough, Story, below, faults, index, story, up_to};
+use super::{CaseError, EVENTS_MAX, LIMIT, Rough, Story, Tally, below, faults, index, story, tally, up_to};
 use crate::happening::Observer;
 use crate::invariant::{Checkers, all_of_groups};
 use crate::model::Fault;
 use crate::model::faults::Listed;
-use crate::partial::{Formation, Outcome, Setup, World};
+use crate::partial::{GroupFormation, GroupSetup, GroupWorld, SimulatedAveraging};
 use crate::world::Blind;
 use crate::{Tracer, Violation};
 
@@ -20,7 +20,7 @@ use crate::{Tracer, Violation};
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartialCase {
     /// The workers.
-    pub setup: Setup,
+    pub setup: GroupSetup,
     /// How fast workers and messages are, and how unreliably.
     pub rough: Rough,
     /// What goes wrong, in order of time.
@@ -40,14 +40,14 @@ pub fn partial_case(seed: u64) -> PartialCase {
     PartialCase { setup, rough: Rough { calm_from: calm, ..rough }, faults }
 }
 
-fn setup(seed: u64, rng: &mut DetRng) -> Setup {
+fn setup(seed: u64, rng: &mut DetRng) -> GroupSetup {
     let again_after = Duration::from_millis(20 + rng.below(400));
     let collective_timeout = Duration::from_millis(500) + up_to(rng, Duration::from_secs(5));
     let link = CostModel { bandwidth: 1e9, ..CostModel::LOOPBACK };
-    Setup {
+    GroupSetup {
         workers: 2 + below(rng, 8),
         workers_per_host: 1 + below(rng, 4),
-        formation: Formation::ALL[index(rng, 4)],
+        formation: GroupFormation::ALL[index(rng, 4)],
         group_size: 2 + below(rng, 4),
         progress_gap_max: rng.below(5),
         bridges: rng.below(2) == 0,
@@ -74,15 +74,29 @@ impl PartialCase {
     ///
     /// # Errors
     /// If one of them does not hold.
-    pub fn run(&self) -> Result<Outcome, CaseError> {
+    pub fn run(&self) -> Result<SimulatedAveraging, CaseError> {
         Ok(self.run_watched(Blind)?.0?)
     }
 
-    fn run_watched<O: Observer>(&self, and: O) -> Result<(Result<Outcome, Violation>, O), InvalidValue> {
+    /// The same, and what went wrong in it.
+    ///
+    /// # Errors
+    /// If an invariant does not hold.
+    pub fn run_counted(&self) -> Result<(SimulatedAveraging, Tally), CaseError> {
+        let (outcome, seen) = self.run_watched(tally::Seen::default())?;
+        let outcome = outcome?;
+        let tally = Tally::of(&seen, &outcome.result);
+        Ok((outcome, tally))
+    }
+
+    fn run_watched<O: Observer>(
+        &self,
+        and: O,
+    ) -> Result<(Result<SimulatedAveraging, Violation>, O), InvalidValue> {
         let faults = Box::new(Listed::new(self.faults.iter().copied()));
         let models = self.rough.models(self.setup.workers_per_host, faults)?;
         let watched = (and, Checkers::new(all_of_groups()));
-        let world = World::watched(self.setup.clone(), models, watched)?.at_most(EVENTS_MAX);
+        let world = GroupWorld::watched(self.setup.clone(), models, watched)?.at_most(EVENTS_MAX);
         Ok(match world.run(JobTime::ZERO + LIMIT) {
             Ok((outcome, (and, mut checkers))) => (checkers.finish().and_then(|()| ended(outcome)), and),
             Err((violation, (and, _))) => (Err(violation), and),
@@ -113,7 +127,7 @@ impl PartialCase {
 }
 
 /// Nothing goes wrong at the end, so all steps must have been made.
-fn ended(outcome: Outcome) -> Result<Outcome, Violation> {
+fn ended(outcome: SimulatedAveraging) -> Result<SimulatedAveraging, Violation> {
     match outcome.result {
         Ok(()) => Ok(outcome),
         Err(what) => Err(Violation { invariant: "epoch_ends", at: outcome.completed, what }),
@@ -122,7 +136,7 @@ fn ended(outcome: Outcome) -> Result<Outcome, Violation> {
 
 impl fmt::Display for PartialCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { workers, workers_per_host, formation, group_size, steps, .. } = &self.setup;
+        let GroupSetup { workers, workers_per_host, formation, group_size, steps, .. } = &self.setup;
         write!(
             f,
             "{workers} workers, {workers_per_host} a host, {steps} steps, {formation:?} of {group_size}"

@@ -13,7 +13,7 @@ use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView,
 pub struct Restless(DetRng);
 
 impl Restless {
-    /// Its name.
+    /// Name in the registry.
     pub const NAME: &str = "restless";
 
     /// One whose whims are a function of the seed.
@@ -42,7 +42,7 @@ impl Policy for Restless {
         let (one, other) = (self.pick(&workers), self.pick(&workers));
         if whim == 0 {
             let drain = Duration::from_millis(self.0.below(3_000));
-            let room = budget.free_at_once(workers.len()) > 0 && view.has_model_without(one.id);
+            let room = budget.room(now, workers.len()) > 0 && view.has_model_without(one.id);
             if room && workers.len() > 1 && !one.chief && budget.allows(now, one.id, workers.len()).is_ok() {
                 decision.node_actions.push(ProposedAction {
                     target: Holder::new(one.id, one.incarnation),

@@ -129,6 +129,7 @@ fn line(what: &Happening<'_>) -> Option<String> {
         Happening::Born(holder) => Some(format!("{holder} begins to run")),
         Happening::Died(holder) => Some(format!("{holder} ends")),
         Happening::Fault(fault) => Some(format!("! fault {fault:?}")),
+        Happening::Lost(holder) => Some(format!("a message of {holder} is lost")),
         Happening::Calm => Some("! calm from here".to_owned()),
         Happening::Ended(result) => Some(format!("! the job ends: {result:?}")),
     }
@@ -234,13 +235,28 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::Leave { holder, end_of_data, .. } => {
             format!("master: {holder} leaves, end of data {end_of_data}: {word}")
         }
+        HeadEvent::Rest { holder, checkpoint } => {
+            format!("{holder} stands still for checkpoint {checkpoint}")
+        }
+        HeadEvent::Scale { workers } => format!("master: asked for {workers} workers: {word}"),
+        HeadEvent::Stalled { holder, stall } => {
+            format!(
+                "master: {holder} has been {} for {:?} and does not get on: {word}",
+                stall.work, stall.lasts
+            )
+        }
+        HeadEvent::Preempted(holder) => format!("master: {holder} is told to leave by its platform: {word}"),
         HeadEvent::Exited(holder, exit, _) => format!("master: {holder} ended ({exit})"),
         HeadEvent::LaunchFailed(holder, why) => format!("master: {holder} could not be started: {why}"),
         HeadEvent::Begin
         | HeadEvent::Heartbeat { .. }
         | HeadEvent::Evaluated { .. }
+        | HeadEvent::Cut { .. }
+        | HeadEvent::Kept { .. }
+        | HeadEvent::RolledBack { .. }
         | HeadEvent::Started(_)
         | HeadEvent::Tick(_)
+        | HeadEvent::Diagnose
         | HeadEvent::Stop(_) => return None,
     })
 }
@@ -271,6 +287,14 @@ fn effect(effect: &HeadEffect) -> Option<String> {
             format!("master: {kind} {target}: {reason}")
         }
         HeadEffect::Note { note: Note::Published(plan), .. } => format!("! plan {plan:?}"),
+        HeadEffect::Undone(holder) => format!("master: the step of {holder} is undone"),
+        HeadEffect::RollBack(rollback) => format!("master: the job goes back, rollback {rollback}"),
+        HeadEffect::Rested { holder, checkpoint, keep: true } => {
+            format!("master: {holder} takes the copies of checkpoint {checkpoint}")
+        }
+        HeadEffect::Rested { holder, checkpoint, keep: false } => {
+            format!("master: {holder} goes on after checkpoint {checkpoint}")
+        }
         HeadEffect::End(_) | HeadEffect::Note { .. } => return None,
     })
 }

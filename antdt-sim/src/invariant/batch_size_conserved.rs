@@ -23,7 +23,7 @@ use crate::setup::Setup;
 #[derive(Debug, Clone, Copy, Default)]
 struct Loaded {
     samples: u64,
-    /// What its plan says.
+    /// Batch size in its plan.
     size: u64,
     /// It was told that there is nothing for it now.
     short: bool,
@@ -46,21 +46,21 @@ pub struct BatchSizeConserved {
     loaded: BTreeMap<Holder, Loaded>,
     /// Samples in a worker's own model and in no average yet.
     advanced: BTreeMap<Holder, u64>,
-    /// Who was told so since its last batch; of those at the data's end, for ever.
+    /// Workers that were told so since their last batch; at the end of the data, for ever.
     told: BTreeMap<Holder, bool>,
     /// What each worker has to take batches from.
     holdings: BTreeMap<Holder, Holding>,
     /// The group in force, its size, and its open step.
     group: (MembershipVersion, usize),
     open: BTreeMap<(MembershipVersion, u64), Step>,
-    /// With servers: who takes part, and who is ready for which step.
+    /// With servers: the members, and the workers that are ready for each step.
     members: BTreeSet<Holder>,
     ready: BTreeMap<Holder, (u64, Loaded)>,
     committed: Option<u64>,
 }
 
 impl BatchSizeConserved {
-    /// Of this job.
+    /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         Self {
             mode: setup.sync.capabilities(),
@@ -368,7 +368,15 @@ mod tests {
                 contributors.insert(who, vec![]);
             }
             let contributors = contributors.into();
-            let commit = StepCommit { step: 0, contributors, samples: sum, apply: None, end: false };
+            let commit = StepCommit {
+                step: 0,
+                contributors,
+                samples: sum,
+                apply: None,
+                end: false,
+                asked: 0,
+                counted: false,
+            };
             history.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
             history
         };
@@ -376,8 +384,15 @@ mod tests {
         run(None, 8).holds();
         let mut late = History::new(BatchSizeConserved::new(&setup("ps-bsp")));
         let told = Box::new(joined(1, &[], plan(1, &[8, 4]), 0));
-        let commit =
-            StepCommit { step: 0, contributors: BTreeMap::new().into(), samples: 0, apply: None, end: false };
+        let commit = StepCommit {
+            step: 0,
+            contributors: BTreeMap::new().into(),
+            samples: 0,
+            apply: None,
+            end: false,
+            asked: 0,
+            counted: false,
+        };
         late.effect(&HeadEffect::Joined(holder(1), told));
         late.effect(&HeadEffect::Committed(holder(0), Box::new(commit)));
         late.fails("before worker-1#0 is ready");

@@ -1,10 +1,10 @@
 //! The model contains exactly what is acknowledged. Nothing is acknowledged before its gradient is part of a committed step;
-//! in synchronous training what is part of one is acknowledged before anybody else could train it again, whoever dies in
-//! between; and a step is committed once, by all who go on with the model, or by nobody.
+//! in synchronous training what is part of one is acknowledged before another worker could train it again, whichever process dies in
+//! between; and a step is committed once, by all that go on with the model, or by none.
 //!
 //! Two things may be trained twice, and are not found fault with: in asynchronous training, what was pushed and not yet
 //! acknowledged when its worker was given up; and what was committed and not yet acknowledged when the shard service was
-//! started again, if it is granted to somebody else before its holder has registered there and presented it.
+//! started again, if it is granted to another worker before its holder has registered there and presented it.
 //!
 //! Source: our design: the two rounds of a step in all-reduce, and the commit in one place with servers.
 
@@ -23,7 +23,7 @@ use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 use crate::setup::Setup;
 
-/// Leases whose shard is remembered beside those that somebody has: acks are for newer ones.
+/// Leases whose shard is remembered beside those that are held: acks are for newer ones.
 const LEASES_MAX: usize = 1 << 16;
 
 /// Committed steps remembered: members of a group are at most one apart.
@@ -33,7 +33,7 @@ const STEPS_MAX: usize = 16;
 #[derive(Debug, Clone, Copy)]
 struct InModel {
     end: u64,
-    /// Who contributed them last, and the life of the service that leased them to it.
+    /// Worker that contributed them last, and the generation of the service that leased them to it.
     holder: Holder,
     generation: Generation,
     /// They were granted again, and that was excused.
@@ -49,7 +49,7 @@ pub struct CommittedOnce {
     keys: BTreeMap<LeaseId, ShardKey>,
     /// Samples in the model that are not acknowledged yet.
     in_model: BTreeMap<ShardKey, InModel>,
-    /// Who has registered at this life of the service, and so has presented what it holds.
+    /// Workers that have registered at this generation of the service and have presented their leases.
     registered: BTreeSet<Holder>,
     /// The group of each worker, and the result that it has last, with the group that it is of.
     groups: BTreeMap<Holder, MembershipVersion>,
@@ -59,7 +59,7 @@ pub struct CommittedOnce {
     /// The newest step in the model that a worker has; `None` for the one that all start from.
     models: BTreeMap<Holder, Option<u64>>,
     entering: BTreeMap<Holder, Option<u64>>,
-    /// What those said who wait for a group.
+    /// Standings of the workers that wait for a group.
     standings: BTreeMap<Holder, Standing>,
     /// The step of which parts of the dead were settled, until the group hears of it.
     decided: Option<u64>,
@@ -149,7 +149,7 @@ impl CommittedOnce {
         Ok(())
     }
 
-    /// Everybody goes on from one model.
+    /// Checks that all members go on from one model.
     fn entered(&mut self, holder: Holder, joined: &Joined) -> Result<(), String> {
         let from = joined.source.map(|rank| (rank, joined.next_step.checked_sub(1)));
         let model = self.models.get(&holder).copied();
@@ -175,7 +175,7 @@ impl CommittedOnce {
         Ok(())
     }
 
-    /// The master settles what somebody contributed.
+    /// The master settles a contribution.
     fn settle(&mut self, contribution: &Contribution) -> Result<(), String> {
         let Contribution { holder, acks } = contribution;
         if self.mode.forms_groups() {
@@ -332,7 +332,9 @@ impl Invariant for CommittedOnce {
                 Ok(())
             }
             Happening::Effect(HeadEffect::Settle(contribution)) => self.settle(contribution),
-            Happening::Effect(HeadEffect::Committed(_, commit)) => self.committed(commit),
+            Happening::Effect(HeadEffect::Committed(_, commit)) if self.mode.acks == AckPoint::Commit => {
+                self.committed(commit)
+            }
             Happening::Effect(HeadEffect::Joined(holder, joined)) => {
                 self.standings.remove(holder);
                 match self.decided.take() {
@@ -500,7 +502,15 @@ mod tests {
         let ready = HeadEvent::Ready { holder: holder(0), step: 0, readiness };
         let commit = |acks: Vec<Ack>| {
             let contributors = BTreeMap::from([(holder(0), acks)]).into();
-            let commit = StepCommit { step: 0, contributors, samples: 4, apply: None, end: false };
+            let commit = StepCommit {
+                step: 0,
+                contributors,
+                samples: 4,
+                apply: None,
+                end: false,
+                asked: 0,
+                counted: false,
+            };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };
         let new = || {

@@ -1,24 +1,90 @@
-//! Once nothing goes wrong any more the job gets on, with no longer wait than a bound, until it ends; and one in which nothing ever went wrong ends well. Whatever
-//! went wrong, a job ends badly only for a reason that was there: a server is gone, a worker ended in a way that starting
-//! it again cannot help, or was started as often as it may be, or all those who have the model are gone. And no worker
-//! gives up by itself.
+//! Once nothing goes wrong any more the job gets on, with no longer wait than a bound, until it ends; and one in which
+//! nothing ever went wrong ends well. Whatever went wrong, a process ends only by what happened to that very life: a fault
+//! that ends it, an order of the policy or of the master, or silence between it and those that it waits for. The master
+//! orders the end of no life with which nothing was wrong. So a job ends badly only for a reason that was there, and in one
+//! of the ways that there are; see [`JobEnding`]. And no worker gives up by itself.
 //!
 //! Source: liveness after the faults stop, as `TigerBeetle`'s simulator has it: our design.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use antdt_core::{Capabilities, Exit, Holder, JobTime, NodeId, Role};
-use antdt_job::{Call, End, HeadEffect, HeadEvent, Reply};
+use antdt_job::{Call, End, HeadEffect, HeadEvent, Note, Reply};
+use antdt_monitor::classify;
 use antdt_shard::ledger::Record;
 
 use super::Invariant;
 use crate::happening::Happening;
+use crate::model::Fault;
 use crate::setup::Setup;
 
 /// The bound if none is given: the longest single wait of a job is half an hour, for a process that never registers; the rest
 /// is room for several, and for a batch.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// How a job can end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobEnding {
+    /// Everything is committed.
+    Completed,
+    /// A server ended, and its part of the model with it.
+    ServerLost,
+    /// All workers that had the model ended at once.
+    ModelLost,
+    /// A worker ended in a way that starting it again cannot help.
+    Unretryable,
+    /// A worker ended once more than it may be started again.
+    RestartsExhausted,
+}
+
+impl JobEnding {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Completed, Self::ServerLost, Self::ModelLost, Self::Unretryable, Self::RestartsExhausted];
+
+    /// Which one a result tells of; `None` if of none that a job may have.
+    pub fn of(result: &Result<(), String>) -> Option<Self> {
+        let Err(why) = result else { return Some(Self::Completed) };
+        let all = [
+            ("all workers were lost at once, and the model with them", Self::ModelLost),
+            ("and the parameters it held with it", Self::ServerLost),
+            ("times already (--max-restarts)", Self::RestartsExhausted),
+            (" ended: exit code ", Self::Unretryable),
+        ];
+        all.into_iter().find_map(|(text, ending)| why.contains(text).then_some(ending))
+    }
+}
+
+impl fmt::Display for JobEnding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Completed => "completed",
+            Self::ServerLost => "a server lost",
+            Self::ModelLost => "the model lost",
+            Self::Unretryable => "a worker failed for good",
+            Self::RestartsExhausted => "restarts exhausted",
+        })
+    }
+}
+
+/// What happened to a life that may end it.
+#[derive(Debug, Default)]
+struct Harm {
+    dead: bool,
+    registered: bool,
+    /// A fault killed it.
+    crashed: bool,
+    /// A fault ended it with this code.
+    code: Option<i32>,
+    /// It stood still or was cut off, the master did, or a message of theirs was lost: each may take the other for dead.
+    silent: bool,
+    /// The policy or the master ordered its end.
+    ordered: bool,
+    /// Its training was over, or it was drained.
+    done: bool,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -29,10 +95,15 @@ pub struct EpochEnds {
     calm: Option<JobTime>,
     /// When samples were acknowledged last.
     acked: JobTime,
-    faults: u64,
+    /// Whether anything went wrong yet.
+    faulty: bool,
     ended: bool,
-    /// Lives of each node that were launched.
-    lives: BTreeMap<NodeId, u32>,
+    /// Every life that was launched.
+    harms: BTreeMap<Holder, Harm>,
+    /// The newest life of each node.
+    current: BTreeMap<NodeId, Holder>,
+    /// Until when the master stands still.
+    away_until: JobTime,
     /// All-reduce: lives that are in a group or were, and have its model.
     models: BTreeSet<Holder>,
     /// The end of a process that the master heard of last.
@@ -40,7 +111,7 @@ pub struct EpochEnds {
 }
 
 impl EpochEnds {
-    /// Of this job.
+    /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         Self {
             limit: LIMIT,
@@ -48,9 +119,11 @@ impl EpochEnds {
             max_restarts: setup.max_restarts,
             calm: None,
             acked: JobTime::ZERO,
-            faults: 0,
+            faulty: false,
             ended: false,
-            lives: BTreeMap::new(),
+            harms: BTreeMap::new(),
+            current: BTreeMap::new(),
+            away_until: JobTime::ZERO,
             models: BTreeSet::new(),
             exit: None,
         }
@@ -62,29 +135,97 @@ impl EpochEnds {
         Self { limit, ..self }
     }
 
-    /// Whether the job may end with this error.
-    fn justified(&self, why: &str) -> Result<(), String> {
+    fn harm(&mut self, holder: Holder) -> &mut Harm {
+        self.harms.entry(holder).or_default()
+    }
+
+    /// The life of a node that runs.
+    fn running(&mut self, node: NodeId) -> Option<&mut Harm> {
+        let holder = self.current.get(&node)?;
+        self.harms.get_mut(holder).filter(|harm| !harm.dead)
+    }
+
+    fn fault(&mut self, at: JobTime, fault: Fault) {
+        self.faulty = true;
+        match fault {
+            Fault::Crash(node) => self.running(node).into_iter().for_each(|harm| harm.crashed = true),
+            Fault::Exit(node, code) => {
+                self.running(node).into_iter().for_each(|harm| harm.code = Some(code));
+            }
+            Fault::Pause(node, _) | Fault::Cut(node, _) => {
+                self.running(node).into_iter().for_each(|harm| harm.silent = true);
+            }
+            Fault::PauseMaster(lasting) => {
+                self.away_until = self.away_until.max(at + lasting);
+                self.harms.values_mut().for_each(|harm| harm.silent = true);
+            }
+            // Everyone finds the service again.
+            Fault::RestartLedger => {}
+        }
+    }
+
+    /// The master wants this life to end.
+    fn kill(&mut self, holder: Holder) -> Result<(), String> {
+        let harm = self.harm(holder);
+        // One that never registers is not waited for without end.
+        let reason = harm.dead || harm.silent || harm.ordered || !harm.registered;
+        harm.ordered = true;
+        self.models.remove(&holder);
+        if reason { Ok(()) } else { Err(format!("{holder} is killed, and nothing was wrong with it")) }
+    }
+
+    /// Whether the end of a life is one that what happened to it can bring about.
+    fn is_matched(&self, holder: Holder, exit: Exit) -> bool {
+        let Some(harm) = self.harms.get(&holder) else { return false };
+        if harm.code.is_some_and(|code| classify(Some(code), None) == exit) {
+            return true;
+        }
+        let worker = holder.node.role == Role::Worker;
+        // A worker gives a server up that does not answer, too.
+        let servers = || {
+            let mut servers = self.harms.iter().filter(|(holder, _)| holder.node.role == Role::Server);
+            servers.any(|(_, harm)| harm.dead || harm.silent)
+        };
+        match exit {
+            Exit::Killed { .. } => harm.crashed || harm.ordered,
+            Exit::Retryable { code: Exit::CODE_RETRY } => {
+                harm.silent || harm.ordered || worker && self.mode.needs_servers() && servers()
+            }
+            Exit::Finished => worker && harm.done,
+            Exit::Retryable { .. } | Exit::Unretryable { .. } | Exit::OutOfMemory | Exit::Silent => false,
+        }
+    }
+
+    /// Whether the job may end so.
+    fn justified(&self, result: &Result<(), String>) -> Result<(), String> {
+        let Err(why) = result else { return Ok(()) };
         let wrong = |what: &str| Err(format!("{what}, and the job ends with: {why}"));
-        if self.faults == 0 {
+        if !self.faulty {
             return wrong("nothing went wrong");
         }
-        if why == "all workers were lost at once, and the model with them" {
+        let Some(ending) = JobEnding::of(result) else { return wrong("it is no way in which a job may end") };
+        if ending == JobEnding::ModelLost {
             return match self.models.first() {
                 Some(holder) => wrong(&format!("{holder} has the model")),
                 None if self.mode.needs_servers() => wrong("the servers have the model"),
                 None => Ok(()),
             };
         }
+        // That it ended for a reason was seen when the master heard of it.
         let Some((holder, exit)) = self.exit else { return wrong("no process ended") };
-        let lives = self.lives.get(&holder.node).copied().unwrap_or_default();
-        if holder.node.role == Role::Server || matches!(exit, Exit::Unretryable { .. }) {
-            return Ok(());
+        let lives = self.harms.keys().filter(|life| life.node == holder.node).count();
+        let fits = match ending {
+            JobEnding::ServerLost => holder.node.role == Role::Server,
+            JobEnding::Unretryable => matches!(exit, Exit::Unretryable { .. }),
+            JobEnding::RestartsExhausted => lives > self.max_restarts as usize,
+            JobEnding::Completed | JobEnding::ModelLost => false,
+        };
+        let max = self.max_restarts;
+        if fits {
+            Ok(())
+        } else {
+            wrong(&format!("{holder} ended ({exit}), of {lives} lives, with {max} restarts allowed"))
         }
-        if lives <= self.max_restarts || !why.contains("times already") {
-            let max = self.max_restarts;
-            return wrong(&format!("{holder} ended ({exit}), of {lives} lives, with {max} restarts allowed"));
-        }
-        Ok(())
     }
 }
 
@@ -95,24 +236,51 @@ impl Invariant for EpochEnds {
 
     fn saw(&mut self, at: JobTime, what: &Happening<'_>) -> Result<(), String> {
         match what {
-            Happening::Fault(_) => self.faults += 1,
-            Happening::Effect(HeadEffect::Kill(holder)) => {
-                // Whoever is killed was silent or slow, which messages that are lost can bring about.
-                self.faults += 1;
-                self.models.remove(holder);
+            Happening::Fault(fault) => self.fault(at, *fault),
+            Happening::Lost(holder) => {
+                self.faulty = true;
+                self.harm(*holder).silent = true;
             }
-            Happening::Effect(HeadEffect::Launch(holder)) => *self.lives.entry(holder.node).or_default() += 1,
+            Happening::Born(holder) => {
+                self.current.insert(holder.node, *holder);
+                self.harm(*holder).silent |= at < self.away_until;
+            }
+            Happening::Effect(HeadEffect::Kill(holder)) => self.kill(*holder)?,
+            Happening::Effect(HeadEffect::Note {
+                note: Note::Action { kind: "KILL_RESTART", target, .. },
+                ..
+            }) => {
+                let mut current = self.current.values().copied();
+                if let Some(holder) = current.find(|holder| holder.node.to_string() == *target) {
+                    self.harm(holder).ordered = true;
+                }
+            }
             // Who is given up has it for nobody.
-            Happening::Died(holder) | Happening::Effect(HeadEffect::LedgerLost(holder)) => {
+            Happening::Effect(HeadEffect::LedgerLost(holder)) => {
                 self.models.remove(holder);
             }
-            Happening::Head(HeadEvent::Exited(holder, exit, _), _) => self.exit = Some((*holder, *exit)),
+            Happening::Died(holder) => {
+                self.models.remove(holder);
+                self.harm(*holder).dead = true;
+            }
+            Happening::Head(HeadEvent::Register(registration), _) => {
+                self.harm(registration.info.holder).registered = true;
+            }
+            Happening::Head(HeadEvent::Exited(holder, exit, _), _) => {
+                self.exit = Some((*holder, *exit));
+                if !self.is_matched(*holder, *exit) {
+                    return Err(format!(
+                        "{holder} ended ({exit}), and nothing happened to it that ends it so"
+                    ));
+                }
+            }
             Happening::Worker(holder, reply, call) => {
                 if matches!(reply, Reply::Entered) && self.mode.forms_groups() {
                     self.models.insert(*holder);
                 }
                 if let Call::Stop(end) = call {
                     self.models.remove(holder);
+                    self.harm(*holder).done = true;
                     if let End::Failed(why) = end {
                         return Err(format!("{holder} gives up: {why}"));
                     }
@@ -124,9 +292,7 @@ impl Invariant for EpochEnds {
             }
             Happening::Ended(result) => {
                 self.ended = true;
-                if let Err(why) = result {
-                    self.justified(why)?;
-                }
+                self.justified(result)?;
             }
             _ => {}
         }
@@ -154,11 +320,11 @@ impl Invariant for EpochEnds {
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::Incarnation;
     use antdt_job::HeadAnswer;
 
-    use super::super::testing::{History, IDLE, holder, life};
+    use super::super::testing::{History, IDLE, action, holder, life, registered};
     use super::*;
-    use crate::model::Fault;
 
     const LOST: &str = "all workers were lost at once, and the model with them";
 
@@ -168,11 +334,31 @@ mod tests {
         )
     }
 
-    /// A worker was launched and crashed, and the master heard of it.
-    fn crashed(history: &mut History<EpochEnds>, incarnation: u32, exit: Exit) {
-        let life = life(0, incarnation);
-        history.effect(&HeadEffect::Launch(life)).saw(&Happening::Fault(Fault::Crash(life.node)));
+    const KILLED: Exit = Exit::Killed { signal: 9 };
+    const NEVER: Exit = Exit::Unretryable { code: Exit::CODE_NEVER };
+    const RETRY: Exit = Exit::Retryable { code: Exit::CODE_RETRY };
+
+    /// The master hears that a life ended.
+    fn exited(history: &mut History<EpochEnds>, life: Holder, exit: Exit) {
         history.saw(&Happening::Died(life)).head(&HeadEvent::Exited(life, exit, vec![]), &HeadAnswer::Noted);
+    }
+
+    /// A worker begins to run and is crashed, and the master hears of it.
+    fn crashed(history: &mut History<EpochEnds>, incarnation: u32) {
+        let life = life(0, incarnation);
+        history.saw(&Happening::Born(life)).saw(&Happening::Fault(Fault::Crash(life.node)));
+        exited(history, life, KILLED);
+    }
+
+    /// Every end of a life of the first worker, after this has happened to it.
+    fn ends_after(what: &[Happening<'_>], exit: Exit) -> History<EpochEnds> {
+        let mut history = history();
+        history.saw(&Happening::Born(holder(0)));
+        for what in what {
+            history.saw(what);
+        }
+        exited(&mut history, holder(0), exit);
+        history
     }
 
     #[test]
@@ -203,29 +389,126 @@ mod tests {
     }
 
     #[test]
+    fn a_process_ends_only_by_what_happened_to_it() {
+        let (node, time) = (NodeId::worker(0), Duration::from_secs(1));
+        let fault = Happening::Fault;
+        for (what, exit) in [
+            (fault(Fault::Crash(node)), KILLED),
+            (fault(Fault::Exit(node, Exit::CODE_NEVER)), NEVER),
+            (fault(Fault::Exit(node, Exit::CODE_RETRY)), RETRY),
+            (fault(Fault::Exit(node, 137)), KILLED),
+            (fault(Fault::Pause(node, time)), RETRY),
+            (fault(Fault::Cut(node, time)), RETRY),
+            (fault(Fault::PauseMaster(time)), RETRY),
+            (Happening::Lost(holder(0)), RETRY),
+        ] {
+            ends_after(&[what], exit).holds();
+        }
+        // The same ends, by faults of another kind, of other nodes, and by none.
+        for (what, exit) in [
+            (fault(Fault::Crash(NodeId::worker(1))), KILLED),
+            (fault(Fault::Pause(node, time)), KILLED),
+            (fault(Fault::Crash(node)), NEVER),
+            (fault(Fault::Exit(node, 1)), NEVER),
+            (fault(Fault::Exit(NodeId::worker(1), Exit::CODE_NEVER)), NEVER),
+            (fault(Fault::RestartLedger), RETRY),
+            (Happening::Lost(holder(1)), RETRY),
+            (Happening::Calm, Exit::Finished),
+        ] {
+            ends_after(&[what], exit).fails("nothing happened to it that ends it so");
+        }
+    }
+
+    #[test]
+    fn what_happened_to_a_life_is_no_reason_for_the_next_one() {
+        let mut history = history();
+        crashed(&mut history, 0);
+        history.saw(&Happening::Born(life(0, 1)));
+        exited(&mut history, life(0, 1), KILLED);
+        history.fails("worker-0#1 ended");
+    }
+
+    #[test]
+    fn a_server_is_given_up_by_the_workers_that_wait_for_it_and_ends_only_by_a_fault() {
+        let setup = Setup { sync: "ps-asp".parse().unwrap(), servers: 1, ..Setup::default() };
+        let server = Holder::new(NodeId::server(0), Incarnation(0));
+        let begun = || {
+            let mut history = History::new(EpochEnds::new(&setup));
+            history.saw(&Happening::Born(server)).saw(&Happening::Born(holder(0)));
+            history
+        };
+        let mut cut = begun();
+        cut.saw(&Happening::Fault(Fault::Cut(server.node, Duration::from_secs(9))));
+        exited(&mut cut, holder(0), RETRY);
+        cut.holds();
+        let mut healthy = begun();
+        exited(&mut healthy, holder(0), RETRY);
+        healthy.fails("worker-0#0 ended (exit code 75)");
+        let gone = "server-0 ended (killed by signal 9), and the parameters it held with it";
+        let mut crashed = begun();
+        crashed.saw(&Happening::Fault(Fault::Crash(server.node)));
+        exited(&mut crashed, server, KILLED);
+        crashed.ended(Err(gone.to_owned())).holds();
+        let mut left = begun();
+        exited(&mut left, server, Exit::Finished);
+        left.fails("server-0#0 ended (finished)");
+    }
+
+    #[test]
+    fn nobody_is_killed_with_whom_nothing_is_wrong() {
+        let kill = HeadEffect::Kill(holder(0));
+        let begun = || {
+            let mut history = history();
+            let (event, answer) = registered(holder(0), 1, 256);
+            history.saw(&Happening::Born(holder(0))).head(&event, &answer);
+            history
+        };
+        begun().effect(&kill).fails("worker-0#0 is killed, and nothing was wrong with it");
+        let mut silent = begun();
+        silent.saw(&Happening::Lost(holder(0))).effect(&kill);
+        exited(&mut silent, holder(0), KILLED);
+        silent.holds();
+        let mut slow = begun();
+        slow.effect(&action(0, "KILL_RESTART", "worker-0")).effect(&kill);
+        exited(&mut slow, holder(0), KILLED);
+        slow.holds();
+        history().saw(&Happening::Born(holder(0))).effect(&kill).holds();
+    }
+
+    #[test]
     fn a_job_ends_badly_only_for_a_reason_that_was_there() {
-        let killed = Exit::Killed { signal: 9 };
         let often = "worker-0 ended: killed by signal 9; it was restarted 1 times already (--max-restarts)";
         let mut once = history();
-        crashed(&mut once, 0, killed);
+        crashed(&mut once, 0);
         once.ended(Err(often.to_owned())).fails("of 1 lives, with 1 restarts allowed");
         let mut twice = history();
-        crashed(&mut twice, 0, killed);
-        crashed(&mut twice, 1, killed);
+        crashed(&mut twice, 0);
+        crashed(&mut twice, 1);
         twice.ended(Err(often.to_owned())).holds();
-        let mut never = history();
-        crashed(&mut never, 0, Exit::Unretryable { code: 78 });
+        let never = Fault::Exit(NodeId::worker(0), Exit::CODE_NEVER);
+        let mut never = ends_after(&[Happening::Fault(never)], NEVER);
         never.ended(Err("worker-0 ended: exit code 78".to_owned())).holds();
         let mut other = history();
-        crashed(&mut other, 0, killed);
+        crashed(&mut other, 0);
         other.ended(Err("no batch sizes fit 3 workers".to_owned())).fails("no batch sizes fit");
+    }
+
+    #[test]
+    fn every_ending_is_known_by_its_words() {
+        let of = |why: &str| JobEnding::of(&Err(why.to_owned()));
+        assert_eq!(JobEnding::of(&Ok(())), Some(JobEnding::Completed));
+        assert_eq!(of(LOST), Some(JobEnding::ModelLost));
+        assert_eq!(of("worker-0 ended: exit code 78; it said: no such file"), Some(JobEnding::Unretryable));
+        let often = "worker-0 ended: exit code 75; it was restarted 3 times already (--max-restarts)";
+        assert_eq!(of(often), Some(JobEnding::RestartsExhausted));
+        assert_eq!(of("the job is not over after 100 s"), None);
     }
 
     #[test]
     fn the_model_is_not_lost_while_somebody_has_it() {
         let mut history = history();
         history.worker(holder(1), &Reply::Entered, &IDLE);
-        crashed(&mut history, 0, Exit::Killed { signal: 9 });
+        crashed(&mut history, 0);
         history.ended(Err(LOST.to_owned())).fails("worker-1#0 has the model");
     }
 

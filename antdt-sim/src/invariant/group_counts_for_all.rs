@@ -1,4 +1,4 @@
-//! The average of a group is taken over by all of its members, or by none: it is committed when all have reported it, nobody
+//! The average of a group is taken over by all of its members, or by none: it is committed when all have reported it, no member
 //! takes over what is not committed, and what is committed is not aborted.
 //!
 //! Source: the atomicity that aborted averages need, our design.
@@ -7,37 +7,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Holder, JobTime};
 use antdt_groups::member::MemberEffect;
-use antdt_groups::message::Outcome;
-use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupKey, Verdict};
+use antdt_groups::message::ReduceOutcome;
+use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupDecision, GroupKey};
 
 use super::Invariant;
 use crate::happening::Happening;
 
 #[derive(Debug, Default)]
-struct Group {
+struct SeenGroup {
     members: BTreeSet<Holder>,
     reported: BTreeSet<Holder>,
-    verdict: Option<Verdict>,
+    decision: Option<GroupDecision>,
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct GroupCountsForAll {
-    groups: BTreeMap<GroupKey, Group>,
+    groups: BTreeMap<GroupKey, SeenGroup>,
 }
 
 impl GroupCountsForAll {
-    fn ends(&mut self, group: GroupKey, verdict: Verdict) -> Result<(), String> {
+    fn ends(&mut self, group: GroupKey, decision: GroupDecision) -> Result<(), String> {
         let known = self.groups.entry(group).or_default();
-        match known.verdict.replace(verdict) {
-            Some(before) if before != verdict => {
+        match known.decision.replace(decision) {
+            Some(before) if before != decision => {
                 return Err(format!("group {group} ends twice, by {before:?}"));
             }
             Some(_) => return Ok(()),
             None => {}
         }
         let missing = known.members.difference(&known.reported).next();
-        match missing.filter(|_| verdict == Verdict::Commit) {
+        match missing.filter(|_| decision == GroupDecision::Commit) {
             Some(member) => Err(format!("group {group} is committed, and {member} has not reported it")),
             None => Ok(()),
         }
@@ -56,17 +56,22 @@ impl Invariant for GroupCountsForAll {
                 known.members.extend(go.members.iter().copied());
                 Ok(())
             }
-            Happening::Group(GeneratorEvent::Done { holder, group, outcome: Outcome::Reduced }, Ok(_)) => {
+            Happening::Group(
+                GeneratorEvent::Done { holder, group, outcome: ReduceOutcome::Reduced },
+                Ok(_),
+            ) => {
                 self.groups.entry(*group).or_default().reported.insert(*holder);
                 Ok(())
             }
             Happening::GroupEffect(GeneratorEffect::Commit { group, .. }) => {
-                self.ends(*group, Verdict::Commit)
+                self.ends(*group, GroupDecision::Commit)
             }
-            Happening::GroupEffect(GeneratorEffect::Abort { group, .. }) => self.ends(*group, Verdict::Abort),
+            Happening::GroupEffect(GeneratorEffect::Abort { group, .. }) => {
+                self.ends(*group, GroupDecision::Abort)
+            }
             Happening::Member(holder, MemberEffect::Apply(group)) => {
-                match self.groups.get(group).and_then(|group| group.verdict) {
-                    Some(Verdict::Commit) => Ok(()),
+                match self.groups.get(group).and_then(|group| group.decision) {
+                    Some(GroupDecision::Commit) => Ok(()),
                     other => Err(format!("{holder} takes over group {group}, which ended by {other:?}")),
                 }
             }
@@ -80,7 +85,7 @@ mod tests {
     use std::sync::Arc;
 
     use antdt_core::MembershipVersion;
-    use antdt_groups::{Go, GroupKind, Taken};
+    use antdt_groups::{Go, GroupOrigin, Taken};
 
     use super::super::testing::{History, holder};
     use super::*;
@@ -91,7 +96,7 @@ mod tests {
         let mut history = History::new(GroupCountsForAll::default());
         let go = Arc::new(Go {
             key: KEY,
-            kind: GroupKind::Random,
+            kind: GroupOrigin::Random,
             membership: MembershipVersion(1),
             members: Box::new([holder(0), holder(1)]),
             deadline: JobTime::NEVER,
@@ -99,7 +104,7 @@ mod tests {
         let go = GeneratorEffect::Go { to: holder(0), request: 1, go, last: true };
         history.saw(&Happening::GroupEffect(&go));
         for index in reported {
-            let (holder, outcome) = (holder(*index), Outcome::Reduced);
+            let (holder, outcome) = (holder(*index), ReduceOutcome::Reduced);
             let done = GeneratorEvent::Done { holder, group: KEY, outcome };
             history.saw(&Happening::Group(&done, &Ok(Taken::New)));
         }

@@ -70,14 +70,14 @@ mod tests {
     use std::sync::Arc;
 
     use antdt_core::MembershipVersion;
-    use antdt_groups::{Go, GroupKind};
+    use antdt_groups::{Go, GroupOrigin};
 
     use super::super::testing::{History, holder};
     use super::*;
 
     fn enter(order: u64, attempt: u32, members: &[u32]) -> MemberEffect {
         let members = members.iter().map(|index| holder(*index)).collect();
-        let (key, kind) = (GroupKey { order, attempt }, GroupKind::Random);
+        let (key, kind) = (GroupKey { order, attempt }, GroupOrigin::Random);
         let (membership, deadline) = (MembershipVersion(1), JobTime::NEVER);
         MemberEffect::Reduce(Arc::new(Go { key, kind, membership, members, deadline }))
     }

@@ -18,7 +18,7 @@ pub struct GroupsDisjoint {
     running: BTreeMap<GroupKey, Box<[Holder]>>,
     /// The group that each node is in.
     of: BTreeMap<NodeId, GroupKey>,
-    /// Everybody who was ever there.
+    /// All nodes that ever took part.
     nodes: BTreeSet<NodeId>,
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use std::sync::Arc;
 
     use antdt_core::MembershipVersion;
-    use antdt_groups::{Go, GroupKind};
+    use antdt_groups::{Go, GroupOrigin};
 
     use super::super::testing::{History, holder};
     use super::*;
@@ -90,7 +90,7 @@ mod tests {
 
     fn go(to: u32, order: u64, members: &[u32]) -> GeneratorEffect {
         let members = members.iter().map(|index| holder(*index)).collect();
-        let (kind, deadline) = (GroupKind::Random, JobTime::NEVER);
+        let (kind, deadline) = (GroupOrigin::Random, JobTime::NEVER);
         let go = Go { key: key(order), kind, membership: MembershipVersion(1), members, deadline };
         GeneratorEffect::Go { to: holder(to), request: 1, go: Arc::new(go), last: true }
     }

@@ -17,7 +17,7 @@ use crate::happening::Happening;
 /// last 1,024.
 const FINISHED_MAX: usize = 1024;
 
-/// A lease that somebody has.
+/// A lease that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) holder: Holder,
@@ -46,7 +46,7 @@ pub(super) enum Ended {
 pub(super) enum Move {
     /// A lease that did not exist before.
     Granted(Holder, Grant),
-    /// An ack was accepted of a lease that somebody else has, or that nobody has and this holder did not finish.
+    /// An ack was accepted for a lease of another worker, or for an unheld lease that this worker did not finish.
     Odd(Holder, Ack),
     /// A lease is no more; as it was.
     Ended(Lease, Ended),
@@ -207,7 +207,7 @@ impl Leases {
         self.live.get(&id)
     }
 
-    /// Who has a lease on the shard. O(leases).
+    /// Returns the holder of a lease on the shard. O(leases).
     pub(super) fn holder_of(&self, key: ShardKey) -> Option<Holder> {
         self.live.values().find(|lease| lease.grant.key == key).map(|lease| lease.holder)
     }

@@ -1,4 +1,4 @@
-//! Nobody is told that the data have ended while a sample waits or is leased; after the first who was told so, nothing is
+//! The end of the data is not announced while a sample waits or is leased; after the first announcement, nothing is
 //! granted any more; and the job does not count as complete before.
 //!
 //! Source: our design, against a defect of `DLRover`'s data sharding service, whose workers are told "end" while an epoch is out.

@@ -1,4 +1,4 @@
-//! All members of a group make the same collective calls in the same order: they agree on who is in it, and the k-th call of
+//! All members of a group make the same collective calls in the same order: they agree on its members, and the k-th call of
 //! each is the k-th call of all. Otherwise a collective library adds up what does not belong together, or hangs.
 //!
 //! Source: the contract of MPI's collectives, which gloo and NCCL share.
@@ -21,7 +21,7 @@ enum Made {
 }
 
 #[derive(Debug)]
-struct Group {
+struct SeenGroup {
     members: Vec<Holder>,
     /// Calls of each member.
     calls: BTreeMap<Holder, u64>,
@@ -33,7 +33,7 @@ struct Group {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct OneCollectiveOrder {
-    groups: BTreeMap<MembershipVersion, Group>,
+    groups: BTreeMap<MembershipVersion, SeenGroup>,
     of: BTreeMap<Holder, MembershipVersion>,
 }
 
@@ -78,7 +78,7 @@ impl Invariant for OneCollectiveOrder {
                     return Err(format!("{holder} enters group {version}, which is without it"));
                 }
                 self.of.insert(*holder, version);
-                let new = || Group {
+                let new = || SeenGroup {
                     members: members.clone(),
                     calls: BTreeMap::new(),
                     open: VecDeque::new(),

@@ -1,5 +1,5 @@
 //! In synchronous training all workers switch to a plan at the same step, or none does: every step is computed under one plan,
-//! and a plan that is agreed on is held by each of those who agreed.
+//! and a plan that is agreed on is held by every worker that agreed.
 //!
 //! Source: `AntDT`'s global actions, which every worker carries out at one iteration.
 
@@ -23,7 +23,7 @@ const STEPS_MAX: usize = 4096;
 pub struct PlanAppliesAtOneIteration {
     mode: Capabilities,
     seats: Seats,
-    /// The newest step of each group that lately took one, and the plan of the first who came to it.
+    /// The newest step of each group that lately took one, and the plan of the first worker that came to it.
     open: BTreeMap<MembershipVersion, (u64, PlanVersion)>,
     /// What each worker said it holds when it gave its control values, or was ready.
     said: BTreeMap<Holder, PlanVersion>,
@@ -34,7 +34,7 @@ pub struct PlanAppliesAtOneIteration {
 }
 
 impl PlanAppliesAtOneIteration {
-    /// Of this job.
+    /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         Self {
             mode: setup.sync.capabilities(),
@@ -112,7 +112,7 @@ impl Invariant for PlanAppliesAtOneIteration {
     }
 
     fn saw(&mut self, _at: JobTime, what: &Happening<'_>) -> Result<(), String> {
-        if !self.mode.waits_for_all() {
+        if !self.mode.steps_in_common() {
             return Ok(());
         }
         if let Happening::Worker(holder, Reply::Agreed(verdict), _) = what {

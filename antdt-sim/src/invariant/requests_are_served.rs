@@ -1,5 +1,5 @@
-//! Whoever waits for the master is answered, unless he or the job ended meanwhile; and nobody is answered who does not wait.
-//! So is whoever waits for the generator of groups; it may say a thing again.
+//! Every call that waits for the master is answered, unless the caller or the job ended meanwhile; and no answer comes without a waiting call.
+//! The same holds for the generator of groups, which may repeat an answer.
 //!
 //! Source: our design.
 
@@ -35,7 +35,7 @@ impl fmt::Display for Asked {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct RequestsAreServed {
-    /// Who waits for what, and since when. An old copy of a question is one of its own, and is answered beside the newer one.
+    /// Waiting calls with the time at which they began. An old copy of a call is a separate entry, answered beside the newer one.
     waiting: BTreeMap<(Holder, Asked), JobTime>,
     /// Those whose end the master may not know of yet.
     dead: BTreeSet<Holder>,
@@ -110,7 +110,7 @@ impl Invariant for RequestsAreServed {
             }
             Happening::Effect(HeadEffect::Joined(holder, _)) => return self.served(*holder, Asked::Group),
             Happening::Effect(HeadEffect::Committed(holder, commit)) => {
-                return self.served(*holder, Asked::Commit(commit.step));
+                return self.served(*holder, Asked::Commit(commit.asked));
             }
             Happening::Head(HeadEvent::Leave { holder, .. }, _) => self.waits_no_more(*holder),
             Happening::Head(HeadEvent::Exited(holder, ..), _) => {
@@ -144,7 +144,7 @@ mod tests {
     use std::sync::Arc;
 
     use antdt_core::{MembershipVersion, PlanVersion, Readiness, Standing, StepCommit};
-    use antdt_groups::{Go, GroupKind};
+    use antdt_groups::{Go, GroupOrigin};
 
     use super::super::testing::{History, holder, joined, plan};
     use super::*;
@@ -172,7 +172,7 @@ mod tests {
         let key = |order| GroupKey { order, attempt: 0 };
         let go = |order, last| {
             let members = Box::new([holder(0), holder(1)]);
-            let (kind, deadline) = (GroupKind::Division, JobTime::NEVER);
+            let (kind, deadline) = (GroupOrigin::Division, JobTime::NEVER);
             let membership = MembershipVersion(2);
             let go = Go { key: key(order), kind, membership, members, deadline };
             GeneratorEffect::Go { to: holder(0), request: 1, go: Arc::new(go), last }
@@ -213,7 +213,15 @@ mod tests {
         };
         let commit = |step| {
             let contributors = BTreeMap::new().into();
-            let commit = StepCommit { step, contributors, samples: 0, apply: None, end: false };
+            let commit = StepCommit {
+                step,
+                contributors,
+                samples: 0,
+                apply: None,
+                end: false,
+                asked: step,
+                counted: false,
+            };
             HeadEffect::Committed(holder(0), Box::new(commit))
         };
         let mut history = History::new(RequestsAreServed::default());

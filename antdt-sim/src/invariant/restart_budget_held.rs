@@ -30,7 +30,7 @@ pub struct RestartBudgetHeld {
 }
 
 impl RestartBudgetHeld {
-    /// Of this job.
+    /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         Self {
             workers: setup.workers as usize,
@@ -90,6 +90,12 @@ impl Invariant for RestartBudgetHeld {
                 if *times > self.max_restarts {
                     let most = self.max_restarts;
                     return Err(format!("{node} is started again {times} times, {most} are allowed"));
+                }
+            }
+            // Only ends without a commit in between count.
+            Note::Batches(reports) => {
+                for (report, _) in reports {
+                    self.after_an_end.remove(&report.holder.node);
                 }
             }
             // A restart for slowness has ended.

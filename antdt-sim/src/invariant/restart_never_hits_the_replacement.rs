@@ -1,4 +1,4 @@
-//! Who is killed or given up was meant: by an order that judged this very life, because it was silent, or because it never
+//! A kill or give-up order only hits the incarnation that it was issued for: one that was judged, that was silent, or that never
 //! registered. And a new life is launched once, when the one before it has ended.
 //!
 //! Source: our design; actions name the life they judged, so that a late or repeated one cannot hit its replacement.
@@ -36,7 +36,7 @@ pub struct RestartNeverHitsTheReplacement {
 }
 
 impl RestartNeverHitsTheReplacement {
-    /// Of this job.
+    /// Returns the invariant for a job with this setup.
     pub fn new(setup: &Setup) -> Self {
         Self { silence: setup.silence_limit, lives: BTreeMap::new() }
     }

@@ -1,5 +1,5 @@
 //! Every sample is in exactly one place: acknowledged, waiting, leased or given up; and the ledger's account of them is that
-//! of whoever adds up its answers.
+//! of an observer that adds up its answers.
 //!
 //! Source: our design.
 

@@ -1,4 +1,4 @@
-//! Every sample of every epoch is acknowledged once: whoever gets a shard goes on exactly where it was acknowledged, and a job
+//! Every sample of every epoch is acknowledged once: the next holder of a shard continues exactly where it was acknowledged, and a job
 //! that ends well has acknowledged or given up all of them.
 //!
 //! Samples that were computed and not acknowledged when their holder ended are computed again: at least once, repeats only

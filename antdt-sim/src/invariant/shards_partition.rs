@@ -1,4 +1,4 @@
-//! A shard is in one place: nobody has it, or one life does, or it is done or given up. What is granted is a shard of the
+//! A shard is in one state: waiting, held by one incarnation, done, or given up. What is granted is a shard of the
 //! data set, whole, under a name that was never used, to a life that has room for it.
 //!
 //! Source: `AntDT`'s three states of a shard, TODO, DOING and DONE; exclusive leases and their cap are our design.

@@ -1,5 +1,5 @@
 //! A life that was declared dead changes nothing any more, at the ledger, at the master or at the generator of groups, whatever
-//! it says; and a lease that has ended counts for nobody.
+//! it says; and a lease that has ended counts no more.
 //!
 //! Source: fencing by incarnation, our design after Chubby's sequencers (Burrows 2006, recalled).
 

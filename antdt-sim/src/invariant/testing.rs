@@ -6,7 +6,7 @@ use antdt_agent::{Batch, Batcher};
 use antdt_core::{
     Ack, AckOutcome, Counts, DeviceClass, Epoch, Exchanged, FetchOutcome, Generation, Grant, Holder,
     Incarnation, JobTime, Joined, LeaseId, MembershipVersion, NodeId, NodeInfo, Plan, PlanVersion,
-    Registered, RequestId, ShardKey, StepResult,
+    Registered, RequestId, RollbackId, ShardKey, StepResult,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Registration, Reply};
 use antdt_shard::ledger::{Answer, Event, LedgerStatus, Record};
@@ -56,6 +56,9 @@ pub(super) fn joined(membership: u64, members: &[Holder], plan: Plan, next_step:
         next_step,
         plan,
         last_commit: None,
+        rollback: RollbackId(0),
+        checkpoint: None,
+        servers: [].into(),
         finished: false,
     }
 }
@@ -94,7 +97,7 @@ pub(super) fn registered(
         batch_size_max,
     };
     let registration = Registration { info, data_address: String::new(), process_id: 1 };
-    let answer = HeadAnswer::Registered { heartbeat: Duration::ZERO, plan: None, servers: Vec::new().into() };
+    let answer = HeadAnswer::Registered { heartbeat: Duration::ZERO, plan: None };
     (HeadEvent::Register(registration), answer)
 }
 

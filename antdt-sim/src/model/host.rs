@@ -1,4 +1,4 @@
-//! Who shares a machine with whom.
+//! Hosts: the assignment of nodes to machines.
 
 use antdt_core::{InvalidValue, Role};
 
@@ -42,7 +42,7 @@ impl Hosts {
         self.workers_per_host
     }
 
-    /// Where it runs.
+    /// Returns the host that it runs on.
     pub const fn of(self, site: Site) -> Host {
         match site {
             Site::Master => Host::Master,

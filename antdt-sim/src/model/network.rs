@@ -1,6 +1,6 @@
 //! How messages travel.
 //!
-//! Who is cut off from whom is a [`Fault`](super::Fault), whatever the network.
+//! A partition between nodes is a [`Fault`](super::Fault), for every network model.
 
 mod alpha_beta;
 mod shared_nic;

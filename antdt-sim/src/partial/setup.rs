@@ -15,7 +15,7 @@ use crate::setup::NODES_MAX;
 /// How groups are formed, by the names of [`GroupPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Formation {
+pub enum GroupFormation {
     /// [`Random`].
     Random,
     /// [`Random::buffered`].
@@ -26,7 +26,7 @@ pub enum Formation {
     InterIntra,
 }
 
-impl Formation {
+impl GroupFormation {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Random, Self::Buffer, Self::Division, Self::InterIntra];
 
@@ -70,8 +70,8 @@ impl Formation {
 /// What a generator of groups is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratorSettings {
-    /// Its policy.
-    pub policy: Formation,
+    /// Policy that forms groups.
+    pub policy: GroupFormation,
     /// Members of a group, as the policy aims at.
     pub group_size: u32,
     /// All other settings.
@@ -90,18 +90,18 @@ impl GeneratorSettings {
 
 /// Workers that average with each other.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setup {
+pub struct GroupSetup {
     /// Workers.
     pub workers: u32,
     /// Workers that share a host, by their index: `index / workers_per_host`.
     pub workers_per_host: u32,
-    /// Who averages with whom.
-    pub formation: Formation,
+    /// Way in which groups are formed.
+    pub formation: GroupFormation,
     /// Members of a group, as the policy aims at.
     pub group_size: u32,
-    /// Who is so many requests behind is not drafted; 0 drafts everybody.
+    /// Workers this many requests behind are not drafted; 0 drafts all.
     pub progress_gap_max: u64,
-    /// Whether workers are bridged that had nobody in common for a while.
+    /// Whether a group bridges workers whose groups had no member in common for a while.
     pub bridges: bool,
     /// Steps of each worker, and as many averages.
     pub steps: u32,
@@ -133,13 +133,13 @@ pub struct Setup {
     pub seed: Seed,
 }
 
-impl Default for Setup {
+impl Default for GroupSetup {
     fn default() -> Self {
         let config = GeneratorConfig::default();
         Self {
             workers: 16,
             workers_per_host: 4,
-            formation: Formation::InterIntra,
+            formation: GroupFormation::InterIntra,
             group_size: 4,
             progress_gap_max: 3,
             bridges: config.bridges,
@@ -161,7 +161,7 @@ impl Default for Setup {
     }
 }
 
-impl Setup {
+impl GroupSetup {
     /// Whether it can be simulated.
     ///
     /// # Errors

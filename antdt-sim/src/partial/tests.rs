@@ -31,9 +31,9 @@ fn models(slow: f64, faults: Listed) -> Models {
     }
 }
 
-fn run(setup: &Setup, models: Models) -> Outcome {
+fn run(setup: &GroupSetup, models: Models) -> SimulatedAveraging {
     let checkers = Checkers::new(all_of_groups());
-    let world = World::watched(setup.clone(), models, checkers).unwrap();
+    let world = GroupWorld::watched(setup.clone(), models, checkers).unwrap();
     let (outcome, mut checkers) = match world.run(JobTime::ZERO + Duration::from_secs(100_000)) {
         Ok(ended) => ended,
         Err((violation, _)) => panic!("{violation}"),
@@ -43,17 +43,24 @@ fn run(setup: &Setup, models: Models) -> Outcome {
     outcome
 }
 
-fn setup(formation: Formation) -> Setup {
-    Setup { workers: 8, steps: 60, model_bytes: 1 << 20, formation, seed: Seed(3), ..Setup::default() }
+fn setup(formation: GroupFormation) -> GroupSetup {
+    GroupSetup {
+        workers: 8,
+        steps: 60,
+        model_bytes: 1 << 20,
+        formation,
+        seed: Seed(3),
+        ..GroupSetup::default()
+    }
 }
 
 #[test]
 fn equal_workers_make_all_their_steps_and_mostly_train() {
-    for formation in Formation::ALL {
+    for formation in GroupFormation::ALL {
         let outcome = run(&setup(formation), models(1.0, Listed::default()));
         assert_eq!(outcome.steps, 8 * 60);
         assert!(outcome.averages > 300, "{formation:?}: {outcome:?}");
-        let least = if formation == Formation::Random { 0.1 } else { 0.4 };
+        let least = if formation == GroupFormation::Random { 0.1 } else { 0.4 };
         assert!((least..1.0).contains(&outcome.busy), "{formation:?}: {outcome:?}");
     }
 }
@@ -61,7 +68,8 @@ fn equal_workers_make_all_their_steps_and_mostly_train() {
 /// All of them in one group are an all-reduce: a step, two messages there and back, and the formula of the average.
 #[test]
 fn two_workers_take_as_long_as_the_closed_form_says() {
-    let setup = Setup { workers: 2, workers_per_host: 1, group_size: 2, ..setup(Formation::Division) };
+    let setup =
+        GroupSetup { workers: 2, workers_per_host: 1, group_size: 2, ..setup(GroupFormation::Division) };
     let outcome = run(&setup, models(1.0, Listed::default()));
     let link = setup.between;
     let choice = antdt_collective::schedule::Choice::Auto.resolve(2, 1 << 20, &link);
@@ -76,12 +84,12 @@ fn two_workers_take_as_long_as_the_closed_form_says() {
 #[test]
 fn a_slow_worker_delays_groups_less_than_it_delays_an_average_of_all() {
     let busy = |formation, group_size, progress_gap_max| {
-        let setup = Setup { group_size, progress_gap_max, ..setup(formation) };
+        let setup = GroupSetup { group_size, progress_gap_max, ..setup(formation) };
         run(&setup, models(8.0, Listed::default())).busy
     };
-    let all = busy(Formation::Division, 8, 0);
+    let all = busy(GroupFormation::Division, 8, 0);
     assert!(all < 0.3, "everybody waits for the slow one: {all}");
-    for formation in [Formation::Division, Formation::InterIntra] {
+    for formation in [GroupFormation::Division, GroupFormation::InterIntra] {
         let groups = busy(formation, 3, 3);
         assert!(groups > 1.5 * all, "{formation:?}: {groups} of {all}");
     }
@@ -96,30 +104,30 @@ fn a_worker_that_dies_is_replaced_and_its_steps_are_made() {
         (at(3), Fault::Pause(NodeId::worker(5), Duration::from_secs(20))),
         (at(4), Fault::Cut(NodeId::worker(6), Duration::from_secs(2))),
     ]);
-    let outcome = run(&setup(Formation::InterIntra), models(1.0, faults));
+    let outcome = run(&setup(GroupFormation::InterIntra), models(1.0, faults));
     // The step that was under way when it died is lost.
     assert!((8 * 60 - 2..=8 * 60).contains(&outcome.steps), "{outcome:?}");
 }
 
 #[test]
 fn impossible_settings_are_refused_by_name() {
-    let usual = Setup::default();
-    let refused: [(&str, Setup); 12] = [
-        ("workers", Setup { workers: 0, ..usual.clone() }),
-        ("workers-per-host", Setup { workers_per_host: 0, ..usual.clone() }),
-        ("batch-size", Setup { batch_size: 0, ..usual.clone() }),
-        ("again-after", Setup { again_after: Duration::ZERO, ..usual.clone() }),
-        ("collective-timeout", Setup { collective_timeout: Duration::ZERO, ..usual.clone() }),
-        ("silence-limit", Setup { silence_limit: Duration::ZERO, ..usual.clone() }),
-        ("steps", Setup { steps: 0, ..usual.clone() }),
-        ("workers", Setup { workers: u32::MAX, ..usual.clone() }),
-        ("attempts-max", Setup { attempts_max: 0, ..usual.clone() }),
-        ("group-limit", Setup { group_limit: Duration::ZERO, ..usual.clone() }),
-        ("repeats", Setup { repeats: f64::NAN, ..usual.clone() }),
-        ("group-size", Setup { group_size: 1, ..usual }),
+    let usual = GroupSetup::default();
+    let refused: [(&str, GroupSetup); 12] = [
+        ("workers", GroupSetup { workers: 0, ..usual.clone() }),
+        ("workers-per-host", GroupSetup { workers_per_host: 0, ..usual.clone() }),
+        ("batch-size", GroupSetup { batch_size: 0, ..usual.clone() }),
+        ("again-after", GroupSetup { again_after: Duration::ZERO, ..usual.clone() }),
+        ("collective-timeout", GroupSetup { collective_timeout: Duration::ZERO, ..usual.clone() }),
+        ("silence-limit", GroupSetup { silence_limit: Duration::ZERO, ..usual.clone() }),
+        ("steps", GroupSetup { steps: 0, ..usual.clone() }),
+        ("workers", GroupSetup { workers: u32::MAX, ..usual.clone() }),
+        ("attempts-max", GroupSetup { attempts_max: 0, ..usual.clone() }),
+        ("group-limit", GroupSetup { group_limit: Duration::ZERO, ..usual.clone() }),
+        ("repeats", GroupSetup { repeats: f64::NAN, ..usual.clone() }),
+        ("group-size", GroupSetup { group_size: 1, ..usual }),
     ];
     for (field, setup) in refused {
-        let error = World::new(setup, models(1.0, Listed::default())).unwrap_err().to_string();
+        let error = GroupWorld::new(setup, models(1.0, Listed::default())).unwrap_err().to_string();
         assert!(error.starts_with(field), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! [`World`]: workers and a generator of groups on a virtual clock.
+//! [`GroupWorld`]: workers and a generator of groups on a virtual clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use antdt_collective::schedule::CostModel;
 use antdt_collective::schedule::select::cost_all_reduce;
 use antdt_core::{DetRng, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId};
 use antdt_groups::member::{MemberEffect, MemberEvent};
-use antdt_groups::message::Outcome as Part;
+use antdt_groups::message::ReduceOutcome as Part;
 use antdt_groups::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupGenerator, GroupKey, GroupMember, Taken,
 };
 
-use super::Setup;
+use super::GroupSetup;
 use crate::Violation;
 use crate::happening::{Happening, Observer};
 use crate::model::{Fault, Models, Site};
@@ -70,7 +70,7 @@ struct Life {
     given_up: bool,
     /// Stands still until then.
     paused_until: JobTime,
-    /// Reaches nobody until then.
+    /// Cut off from all other processes until then.
     cut_until: JobTime,
     /// When it will be asked whether it has to say something again.
     alarm: JobTime,
@@ -96,12 +96,12 @@ enum Input {
     Deadline,
 }
 
-/// What came of it.
+/// Result of a simulation of workers that average in groups.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct SimulatedAveraging {
     /// Whether every worker has made its steps, or was started as often as it may be; otherwise why not.
     pub result: Result<(), String>,
-    /// When that was.
+    /// Time at which the last worker ended.
     pub completed: JobTime,
     /// Steps made, over all workers.
     pub steps: u64,
@@ -115,8 +115,8 @@ pub struct Outcome {
 
 /// Workers that average with each other, and a generator of groups.
 #[derive(Debug)]
-pub struct World<O = Blind> {
-    setup: Setup,
+pub struct GroupWorld<O = Blind> {
+    setup: GroupSetup,
     models: Models,
     observer: O,
     now: JobTime,
@@ -145,22 +145,22 @@ pub struct World<O = Blind> {
     violation: Option<Violation>,
 }
 
-impl World {
-    /// A world in which nothing has happened yet, and nobody looks.
+impl GroupWorld {
+    /// Returns a world before its first event, without observers.
     ///
     /// # Errors
     /// If a setting cannot be used; the error names it.
-    pub fn new(setup: Setup, models: Models) -> Result<Self, InvalidValue> {
-        World::watched(setup, models, Blind)
+    pub fn new(setup: GroupSetup, models: Models) -> Result<Self, InvalidValue> {
+        GroupWorld::watched(setup, models, Blind)
     }
 }
 
-impl<O: Observer> World<O> {
+impl<O: Observer> GroupWorld<O> {
     /// A world in which nothing has happened yet, and an observer of all that will.
     ///
     /// # Errors
     /// If a setting cannot be used; the error names it.
-    pub fn watched(setup: Setup, mut models: Models, observer: O) -> Result<Self, InvalidValue> {
+    pub fn watched(setup: GroupSetup, mut models: Models, observer: O) -> Result<Self, InvalidValue> {
         setup.validate()?;
         let generator = setup.generator()?.generator()?;
         let rng = |label: &str| setup.seed.derive(label).rng();
@@ -217,7 +217,7 @@ impl<O: Observer> World<O> {
     ///
     /// # Errors
     /// If the observer found something that must not happen.
-    pub fn run(mut self, limit: JobTime) -> Result<(Outcome, O), (Violation, O)> {
+    pub fn run(mut self, limit: JobTime) -> Result<(SimulatedAveraging, O), (Violation, O)> {
         let mut result = Ok(());
         while self.violation.is_none() && self.unfinished > 0 {
             let Some((at, due)) = self.queue.pop() else {
@@ -247,7 +247,7 @@ impl<O: Observer> World<O> {
         let alive = self.lives.iter().map(|life| life.ended.unwrap_or(self.now).since(life.born));
         let alive: Duration = alive.sum();
         let busy = trained.as_secs_f64() / alive.as_secs_f64().max(1e-9);
-        let outcome = Outcome {
+        let outcome = SimulatedAveraging {
             result,
             completed: self.now,
             steps: self.steps,
@@ -558,7 +558,12 @@ impl<O: Observer> World<O> {
         let twice = self.setup.repeats > 0.0 && self.chance.unit() < self.setup.repeats;
         let (network, rng) = (&mut self.models.network, &mut self.network_rng);
         let mut copy = || network.message(self.now, from, to, MESSAGE_BYTES, rng);
-        [copy(), if twice { copy() } else { None }]
+        let copies = [copy(), if twice { copy() } else { None }];
+        if copies == [None; 2] && self.observer.watches() {
+            let holder = self.lives[id].holder;
+            self.saw(&Happening::Lost(holder));
+        }
+        copies
     }
 
     fn send(&mut self, id: LifeId, event: GeneratorEvent) {
@@ -699,7 +704,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// Who has waited too long blames whom it has not heard of.
+    /// A member whose wait times out reports the members it has not heard from.
     fn late(&mut self, id: LifeId, key: GroupKey) {
         if !self.ready(id, Due::Late(id, key)) {
             return;

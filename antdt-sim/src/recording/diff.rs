@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{self, BufRead};
 
-use antdt_core::trace::Header;
+use antdt_core::trace::TraceHeader;
 use serde_json::Value;
 
 use crate::read;
@@ -15,10 +15,10 @@ const CONTEXT: usize = 3;
 /// Characters of a line that are shown.
 const SHOWN: usize = 160;
 
-/// How two traces differ.
+/// Differences of two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What their headers say differently: who recorded, which settings, from what the machines were made.
+    /// Differences of the headers: recorder, settings, inputs of the machines.
     pub header: Vec<Field>,
     /// Where their entries part; `None` if they are the same.
     pub parting: Option<Parting>,
@@ -107,7 +107,7 @@ pub fn diff(mut a: impl BufRead, mut b: impl BufRead) -> Result<Option<Differenc
 /// What a header says, by name; `None` if the line is none.
 fn fields(line: &[u8]) -> Option<BTreeMap<String, String>> {
     let line = std::str::from_utf8(line).ok()?;
-    Header::parse(line).ok()?;
+    TraceHeader::parse(line).ok()?;
     let mut fields = BTreeMap::new();
     flatten(String::new(), &serde_json::from_str(line).ok()?, &mut fields);
     Some(fields)

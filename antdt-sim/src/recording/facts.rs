@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use antdt_core::trace::{End, Kind};
+use antdt_core::trace::{EntryKind, TraceEnd};
 use antdt_core::{BatchReport, Counts, DeviceClass, Exit, Holder, JobTime, NodeId, Phase, Role};
 use antdt_job::{HeadEvent, HeadSettings};
 use antdt_shard::DatasetSpec;
@@ -26,7 +26,7 @@ pub struct Facts {
     pub settings: BTreeMap<String, String>,
     /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
     /// neighbours stand as one: what is known of a long job takes no more memory than that.
-    pub batches: BTreeMap<NodeId, Vec<Batch>>,
+    pub batches: BTreeMap<NodeId, Vec<BatchFact>>,
     /// What each node said of its hardware when it registered, in its last life.
     pub devices: BTreeMap<NodeId, DeviceClass>,
     /// Orders to start a process, in order of time.
@@ -38,7 +38,7 @@ pub struct Facts {
     pub ends: Vec<EndFact>,
     /// What the policy and the relaunch of dead nodes did, or refused to.
     pub actions: Vec<ActionFact>,
-    /// Steps of which a batch was reported: common ones, or with `ps-asp` everybody's own.
+    /// Steps of which a batch was reported: common steps, or under `ps-asp` the steps of each worker.
     pub steps: u64,
     /// The accounts of the ledger at the last tick.
     pub counts: Counts,
@@ -49,17 +49,17 @@ pub struct Facts {
     /// Time of the last entry.
     pub last: JobTime,
     /// What the last entry says; `None` if the recording was cut off.
-    pub end: Option<End>,
+    pub end: Option<TraceEnd>,
     /// Bytes of a last line that was only begun.
     pub torn: Option<u64>,
 }
 
 /// A batch as its worker reported it, or the sum of several that followed each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchFact {
     /// When it ended, on the master's clock: counted back from the arrival of the report. Of several, the last one.
     pub end: JobTime,
-    /// How many it is.
+    /// Number of batches that the point stands for.
     pub batches: u32,
     /// Which life of the worker: its number of restarts.
     pub life: u32,
@@ -75,7 +75,7 @@ pub struct Batch {
     pub barrier_wait: Duration,
 }
 
-impl Batch {
+impl BatchFact {
     /// From its begin to its end.
     pub fn wall(&self) -> Duration {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
@@ -107,7 +107,7 @@ impl Batch {
 pub struct StartFact {
     /// Which life of which node.
     pub life: Holder,
-    /// When it was ordered.
+    /// Time of the order.
     pub at: JobTime,
     /// Until it registered; `None` if it never did.
     pub took: Option<Duration>,
@@ -123,7 +123,7 @@ pub struct EndFact {
     pub life: Holder,
     /// When the master learnt of it.
     pub at: JobTime,
-    /// How it ended.
+    /// Exit of the process.
     pub exit: Exit,
     /// The master had ordered it, or the life had left by itself: drained, or at the end of the data.
     pub expected: bool,
@@ -132,13 +132,13 @@ pub struct EndFact {
 /// Something that was done about a node, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionFact {
-    /// When.
+    /// Time at which it happened.
     pub at: JobTime,
     /// `ADJUST_BS`, `KILL_RESTART`, ...
     pub kind: String,
     /// A node, or `all`.
     pub target: String,
-    /// Why.
+    /// Reason, in words.
     pub reason: String,
 }
 
@@ -152,6 +152,7 @@ enum Effect {
     LedgerLost(IgnoredAny),
     Joined(Holder, IgnoredAny),
     Committed(IgnoredAny, IgnoredAny),
+    Rested(IgnoredAny),
     End(Result<(), String>),
     Note { at: JobTime, note: Note },
 }
@@ -168,18 +169,6 @@ enum Note {
     Batches(IgnoredAny),
     Completed,
     Evaluated(IgnoredAny),
-}
-
-/// A [`HeadAnswer`](antdt_job::HeadAnswer) that may name the servers.
-#[derive(Deserialize)]
-enum Answer {
-    Registered { servers: Vec<IgnoredAny> },
-    Beat(Beat),
-}
-
-#[derive(Deserialize)]
-struct Beat {
-    servers: Vec<IgnoredAny>,
 }
 
 /// An [`Event`](antdt_shard::Event) of the ledger by which a worker begins.
@@ -226,7 +215,6 @@ impl Recording {
             },
             expected: BTreeSet::new(),
             begun: BTreeMap::new(),
-            asked: None,
             told: JobTime::ZERO,
             entering: BTreeSet::new(),
             recent_steps: BTreeSet::new(),
@@ -240,7 +228,7 @@ impl Recording {
             gathering.facts.last = gathering.facts.last.max(entry.at);
             if entry.machine != "head" {
                 // What else the ledger is told is not even looked at.
-                if entry.kind == Kind::Event
+                if entry.kind == EntryKind::Event
                     && !gathering.entering.is_empty()
                     && let Ok(LedgerEvent::Register { holder }) = entry.read()
                 {
@@ -250,16 +238,9 @@ impl Recording {
             }
             let wrong = |e| self.value_error(line, &entry, e);
             match entry.kind {
-                Kind::Answer => {
-                    if gathering.asked.is_some()
-                        && let Ok(answer) = entry.read()
-                    {
-                        gathering.answer(entry.at, &answer);
-                    }
-                }
-                Kind::Event => gathering.event(entry.at, entry.read().map_err(wrong)?),
-                Kind::Effect => gathering.effect(entry.at, entry.read().map_err(wrong)?),
-                Kind::Deadline | Kind::Restart | Kind::End => {}
+                EntryKind::Event => gathering.event(entry.at, entry.read().map_err(wrong)?),
+                EntryKind::Effect => gathering.effect(entry.at, entry.read().map_err(wrong)?),
+                EntryKind::Answer | EntryKind::Deadline | EntryKind::Restart | EntryKind::End => {}
             }
         }
         gathering.facts.end = entries.end();
@@ -273,13 +254,10 @@ impl Recording {
 
 struct Gathering {
     facts: Facts,
-    /// Lives whose end surprises nobody.
+    /// Incarnations whose end is expected.
     expected: BTreeSet<Holder>,
-    /// Workers that have registered and not met the others: since when they could, which with servers is when they were
-    /// told of them.
-    begun: BTreeMap<Holder, Option<JobTime>>,
-    /// One of them that waits for an answer, which may name the servers.
-    asked: Option<Holder>,
+    /// Workers that have registered and not met the others: since when they could.
+    begun: BTreeMap<Holder, JobTime>,
     /// When the newest member of the first group was told of it.
     told: JobTime,
     /// Members of the first group that are not in it yet.
@@ -287,30 +265,26 @@ struct Gathering {
     recent_steps: BTreeSet<u64>,
     /// Batches that are kept, of all workers.
     kept: usize,
-    /// How many become one.
+    /// Batches that are merged into one.
     grain: u32,
     batches_max: usize,
 }
 
 impl Gathering {
     fn event(&mut self, at: JobTime, event: HeadEvent) {
-        self.asked = None;
         match event {
             HeadEvent::Register(registration) => {
                 let life = registration.info.holder;
                 self.facts.devices.insert(life.node, registration.info.device);
                 if life.node.role == Role::Worker {
-                    let since = (self.facts.head.servers == 0).then_some(at);
-                    self.begun.insert(life, since);
-                    self.asked = since.is_none().then_some(life);
+                    self.begun.insert(life, at);
                 }
                 let start = self.facts.starts.iter_mut().rev().find(|start| start.life == life);
                 if let Some(start) = start {
                     start.took.get_or_insert(at.since(start.at));
                 }
             }
-            HeadEvent::Heartbeat { holder, reports, .. } => {
-                self.asked = self.begun.get(&holder).is_some_and(Option::is_none).then_some(holder);
+            HeadEvent::Heartbeat { reports, .. } => {
                 // The reporter's clock is used for durations only: count back from the arrival.
                 let mut ends = Vec::with_capacity(reports.len());
                 let mut end = at;
@@ -334,26 +308,25 @@ impl Gathering {
                 if let Some(since) = self.begun.remove(&holder)
                     && let Some(start) = self.facts.starts.iter_mut().rev().find(|start| start.life == holder)
                 {
-                    start.ready = since.map(|since| at.since(since));
+                    start.ready = Some(at.since(since));
                 }
             }
             HeadEvent::Begin
             | HeadEvent::Ready { .. }
             | HeadEvent::Evaluated { .. }
+            | HeadEvent::Rest { .. }
+            | HeadEvent::Cut { .. }
+            | HeadEvent::RolledBack { .. }
+            | HeadEvent::Kept { .. }
             | HeadEvent::Started(_)
             | HeadEvent::LaunchFailed(..)
             | HeadEvent::Exited(..)
+            | HeadEvent::Scale { .. }
+            | HeadEvent::Stalled { .. }
+            | HeadEvent::Preempted(_)
             | HeadEvent::Tick(None)
+            | HeadEvent::Diagnose
             | HeadEvent::Stop(_) => {}
-        }
-    }
-
-    fn answer(&mut self, at: JobTime, answer: &Answer) {
-        let (Answer::Registered { servers } | Answer::Beat(Beat { servers })) = answer;
-        if !servers.is_empty()
-            && let Some(holder) = self.asked.take()
-        {
-            self.begun.insert(holder, Some(at));
         }
     }
 
@@ -369,7 +342,7 @@ impl Gathering {
         if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
             return;
         }
-        if self.facts.head.sync.capabilities().waits_for_all() {
+        if self.facts.head.sync.capabilities().steps_in_common() {
             self.facts.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {
                 self.recent_steps.pop_first();
@@ -377,7 +350,7 @@ impl Gathering {
         } else {
             self.facts.steps += 1;
         }
-        let batch = Batch {
+        let batch = BatchFact {
             end,
             batches: 1,
             life: report.holder.incarnation.0,
@@ -399,7 +372,7 @@ impl Gathering {
             self.grain = self.grain.saturating_mul(2);
             self.kept = 0;
             for batches in self.facts.batches.values_mut() {
-                let pair = |pair: &[Batch]| pair[1..].iter().fold(pair[0], |a, b| a.with(b));
+                let pair = |pair: &[BatchFact]| pair[1..].iter().fold(pair[0], |a, b| a.with(b));
                 *batches = batches.chunks(2).map(pair).collect();
                 self.kept += batches.len();
             }
@@ -434,7 +407,7 @@ impl Gathering {
                     self.entering.insert(holder);
                 }
             }
-            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Committed(..) => {}
+            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Committed(..) | Effect::Rested(_) => {}
         }
     }
 }

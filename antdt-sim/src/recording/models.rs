@@ -88,7 +88,7 @@ impl Compute for RecordedCompute {
 /// recorded, or did not come so far, the median of all.
 ///
 /// The times are part of the recording because they are the machine's, not the job's: where a hypervisor takes memory back
-/// that nobody uses, the first job after a pause was seen to take 0.6 to 1 s from registration to the first meeting, and
+/// that is unused, the first job after a pause was seen to take 0.6 to 1 s from registration to the first meeting, and
 /// the next one 0.03 s.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedStarts {
@@ -137,7 +137,7 @@ impl Scheduler for RecordedStarts {
     }
 }
 
-/// The ends of worker processes that nobody ordered, when the master learnt of them.
+/// Ends of worker processes without an order, at the time when the master learnt of them.
 #[derive(Debug, Clone)]
 pub struct RecordedFaults {
     faults: std::vec::IntoIter<(JobTime, Fault)>,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use antdt_controller::{Policy, policy};
-use antdt_core::trace::{Entry, Kind};
+use antdt_core::trace::{EntryKind, TraceEntry};
 use antdt_core::{Generation, JobTime, Machine};
 use antdt_groups::GroupGenerator;
 use antdt_job::Head;
@@ -50,9 +50,9 @@ pub struct ReplayedGroups {
 pub struct Parting {
     /// Number of the entry, from 1; the header is not counted.
     pub entry: u64,
-    /// When.
+    /// Time at which it happened.
     pub at: JobTime,
-    /// Which machine.
+    /// Name of the state machine.
     pub machine: String,
     /// What is recorded; `None` if nothing is, where the machine does something.
     pub recorded: Option<String>,
@@ -79,7 +79,7 @@ impl Recording {
     /// its ledger was set back to a cut (a recording does not hold what is needed for that).
     pub fn replay(&self) -> Result<Replayed, RecordingError> {
         let head = self.head()?;
-        self.replay_with(policy::build(&head.policy, &head.policy_settings)?)
+        self.replay_with(policy::REGISTRY.build(&head.policy, &head.policy_settings)?)
     }
 
     /// [`replay`](Self::replay) with a policy that has no name here, in the state in which the recorded job began.
@@ -113,7 +113,7 @@ impl Recording {
             match (entry.machine.as_str(), &mut ledger) {
                 ("head", _) => head.take(line, &entry, |_| ())?,
                 ("ledger", Some(ledger)) => ledger.take(line, &entry)?,
-                (Entry::TRACE, _) => {}
+                (TraceEntry::TRACE, _) => {}
                 (machine, _) => {
                     let (file, machine) = (self.path.clone(), machine.to_owned());
                     return Err(RecordingError::UnknownMachine { file, line, machine });
@@ -159,9 +159,9 @@ impl Recording {
             let (entry, line) = (entry?, entries.line());
             match (entry.machine.as_str(), entry.kind) {
                 // It was told again all that it had been told, and so is what it was.
-                (GENERATOR, Kind::Restart) => player.nothing_ahead(line, &entry)?,
+                (GENERATOR, EntryKind::Restart) => player.nothing_ahead(line, &entry)?,
                 (GENERATOR, _) => player.take(line, &entry, |_| ())?,
-                (Entry::TRACE, _) => {}
+                (TraceEntry::TRACE, _) => {}
                 (machine, _) => {
                     let machine = machine.to_owned();
                     return Err(RecordingError::UnknownMachine { file: file(), line, machine });
@@ -183,7 +183,7 @@ struct Player<'a, M> {
     name: &'static str,
     machine: M,
     /// What it did that the recording has not shown yet, as it would be written.
-    ahead: VecDeque<(Kind, String)>,
+    ahead: VecDeque<(EntryKind, String)>,
     now: JobTime,
     events: u64,
     compared: u64,
@@ -202,15 +202,20 @@ where
     }
 
     /// Tells the machine what the entry says, or compares what it did. `sees` is shown every effect of the machine.
-    fn take(&mut self, line: u64, entry: &Entry, sees: impl FnMut(&M::Effect)) -> Result<(), RecordingError> {
+    fn take(
+        &mut self,
+        line: u64,
+        entry: &TraceEntry,
+        sees: impl FnMut(&M::Effect),
+    ) -> Result<(), RecordingError> {
         match entry.kind {
-            Kind::Event => {
+            EntryKind::Event => {
                 self.nothing_ahead(line, entry)?;
                 let event = entry.read().map_err(|e| self.recording.value_error(line, entry, e))?;
                 let answer = self.machine.handle(entry.at, event);
-                self.push(line, entry, Kind::Answer, &answer)?;
+                self.push(line, entry, EntryKind::Answer, &answer)?;
             }
-            Kind::Deadline => {
+            EntryKind::Deadline => {
                 self.nothing_ahead(line, entry)?;
                 if self.machine.deadline().is_none_or(|due| due > entry.at) {
                     return Err(self.parted(line, Some(entry), None));
@@ -218,10 +223,10 @@ where
                 self.machine.on_deadline(entry.at);
             }
             // Of a machine that keeps no log.
-            Kind::Restart => return Err(self.parted(line, Some(entry), None)),
-            Kind::Answer | Kind::Effect | Kind::End => {
+            EntryKind::Restart => return Err(self.parted(line, Some(entry), None)),
+            EntryKind::Answer | EntryKind::Effect | EntryKind::End => {
                 let ahead = self.ahead.pop_front();
-                let same = |(kind, value): &(Kind, String)| {
+                let same = |(kind, value): &(EntryKind, String)| {
                     (*kind, value.as_str(), self.now) == (entry.kind, entry.value.get(), entry.at)
                 };
                 if !ahead.as_ref().is_some_and(same) {
@@ -238,14 +243,14 @@ where
     fn drain(
         &mut self,
         line: u64,
-        entry: &Entry,
+        entry: &TraceEntry,
         mut sees: impl FnMut(&M::Effect),
     ) -> Result<(), RecordingError> {
         self.events += 1;
         self.now = entry.at;
         while let Some(effect) = self.machine.poll_effect() {
             sees(&effect);
-            self.push(line, entry, Kind::Effect, &effect)?;
+            self.push(line, entry, EntryKind::Effect, &effect)?;
         }
         Ok(())
     }
@@ -253,8 +258,8 @@ where
     fn push<T: Serialize>(
         &mut self,
         line: u64,
-        entry: &Entry,
-        kind: Kind,
+        entry: &TraceEntry,
+        kind: EntryKind,
         value: &T,
     ) -> Result<(), RecordingError> {
         let text = serde_json::to_string(value).map_err(|e| self.recording.value_error(line, entry, e))?;
@@ -263,7 +268,7 @@ where
     }
 
     /// The recorded machine did nothing more before it was told the next thing.
-    fn nothing_ahead(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+    fn nothing_ahead(&mut self, line: u64, entry: &TraceEntry) -> Result<(), RecordingError> {
         match self.ahead.pop_front() {
             Some(ahead) => Err(self.parted(line, Some(entry), Some(ahead))),
             None => Ok(()),
@@ -278,9 +283,14 @@ where
         }
     }
 
-    fn parted(&self, line: u64, entry: Option<&Entry>, ahead: Option<(Kind, String)>) -> RecordingError {
-        let text = |at: JobTime, kind: Kind, value: &str| match kind {
-            Kind::Deadline | Kind::Restart => format!("{} at {} ns", kind.name(), at.0),
+    fn parted(
+        &self,
+        line: u64,
+        entry: Option<&TraceEntry>,
+        ahead: Option<(EntryKind, String)>,
+    ) -> RecordingError {
+        let text = |at: JobTime, kind: EntryKind, value: &str| match kind {
+            EntryKind::Deadline | EntryKind::Restart => format!("{} at {} ns", kind.name(), at.0),
             _ => format!("{} at {} ns: {value}", kind.name(), at.0),
         };
         let parting = Parting {
@@ -301,9 +311,9 @@ struct LedgerPlayer<'a> {
 }
 
 impl LedgerPlayer<'_> {
-    fn take(&mut self, line: u64, entry: &Entry) -> Result<(), RecordingError> {
+    fn take(&mut self, line: u64, entry: &TraceEntry) -> Result<(), RecordingError> {
         let Self { player, log } = self;
-        if entry.kind == Kind::Restart {
+        if entry.kind == EntryKind::Restart {
             player.nothing_ahead(line, entry)?;
             let generation = player.machine.generation().next();
             let again = log.clone().finish(generation);

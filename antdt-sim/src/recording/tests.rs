@@ -2,7 +2,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use antdt_controller::policy;
-use antdt_core::trace::{self, Kind};
+use antdt_core::trace::{self, EntryKind};
 use antdt_core::{
     BatchReport, DeviceClass, Exit, Generation, Holder, Incarnation, Iteration, JobTime, Machine, NodeId,
     NodeInfo, Phase, PlanVersion, RequestId, Seed, Standing,
@@ -37,21 +37,21 @@ where
     M::Effect: Serialize,
 {
     fn tell(&mut self, out: &mut Vec<u8>, now: JobTime, event: M::Event) {
-        trace::write_entry(out, now, self.name, Kind::Event, &event).unwrap();
+        trace::write_entry(out, now, self.name, EntryKind::Event, &event).unwrap();
         let answer = self.machine.handle(now, event);
-        trace::write_entry(out, now, self.name, Kind::Answer, &answer).unwrap();
+        trace::write_entry(out, now, self.name, EntryKind::Answer, &answer).unwrap();
         self.effects(out, now);
     }
 
     fn pass_deadline(&mut self, out: &mut Vec<u8>, now: JobTime) {
-        trace::write_entry(out, now, self.name, Kind::Deadline, &()).unwrap();
+        trace::write_entry(out, now, self.name, EntryKind::Deadline, &()).unwrap();
         self.machine.on_deadline(now);
         self.effects(out, now);
     }
 
     fn effects(&mut self, out: &mut Vec<u8>, now: JobTime) {
         while let Some(effect) = self.machine.poll_effect() {
-            trace::write_entry(out, now, self.name, Kind::Effect, &effect).unwrap();
+            trace::write_entry(out, now, self.name, EntryKind::Effect, &effect).unwrap();
         }
     }
 }
@@ -88,12 +88,16 @@ fn trace() -> Vec<u8> {
         global_batch_size: 20,
         heartbeat: Duration::from_millis(500),
         max_restarts: 3,
+        min_workers: 1,
         must_register: true,
-        policy: policy::by_name("nd").unwrap(),
+        dry_run: false,
+        policy: policy::REGISTRY.by_name("nd").unwrap(),
         monitor: MonitorConfig::default(),
+        checkpoints: None,
+        can_roll_back: false,
     };
     let dataset = DatasetSpec { seed: Seed(u64::MAX), ..DatasetSpec::new("train", 1_000, 100) };
-    let mut header = Header::new("test", "job");
+    let mut header = TraceHeader::new("test", "job");
     header.machines.insert("head".to_owned(), serde_json::to_value(HeadSettings::from(&config)).unwrap());
     header.machines.insert("ledger".to_owned(), serde_json::to_value(&dataset).unwrap());
     let mut out = Vec::new();
@@ -142,8 +146,9 @@ fn trace() -> Vec<u8> {
     head.pass_deadline(&mut out, due + millis(1));
     let after = due.since_start() + millis(100);
     head.tell(&mut out, JobTime::from_duration(after), register(life(1, 1)));
-    let end = End { entries: 0, dropped: 0 };
-    trace::write_entry(&mut out, JobTime::from_duration(after), Entry::TRACE, Kind::End, &end).unwrap();
+    let end = TraceEnd { entries: 0, dropped: 0 };
+    trace::write_entry(&mut out, JobTime::from_duration(after), TraceEntry::TRACE, EntryKind::End, &end)
+        .unwrap();
     out
 }
 
@@ -182,8 +187,8 @@ fn any_answer_or_effect_that_was_changed_is_found_at_its_entry() {
     let lines = lines(&trace());
     let mut changed = 0;
     for (index, line) in lines.iter().enumerate().skip(1) {
-        let entry = Entry::parse(line).unwrap();
-        if !matches!(entry.kind, Kind::Answer | Kind::Effect) {
+        let entry = TraceEntry::parse(line).unwrap();
+        if !matches!(entry.kind, EntryKind::Answer | EntryKind::Effect) {
             continue;
         }
         changed += 1;
@@ -335,7 +340,7 @@ fn batches_beyond_what_is_kept_are_kept_as_sums_of_neighbours() {
     assert!((15..=50).contains(&count(&few)), "{}", count(&few));
     let sums = |facts: &Facts| {
         let batches = || facts.batches.values().flatten();
-        let walls: Duration = batches().map(Batch::wall).sum();
+        let walls: Duration = batches().map(BatchFact::wall).sum();
         (
             batches().map(|batch| batch.batches).sum::<u32>(),
             batches().map(|batch| batch.samples).sum::<u64>(),

@@ -7,9 +7,9 @@ use antdt_core::{InvalidValue, NodeId};
 use serde::Deserialize;
 
 use super::models::{Actions, Span};
-use crate::Outcome;
+use crate::SimulatedJob;
 
-/// How a job ends.
+/// Expected end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
@@ -23,7 +23,7 @@ pub enum Ending {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Expectation {
-    /// How the job ends.
+    /// Expected end of the job.
     pub outcome: Option<Ending>,
     /// Least time until it ends.
     pub shortest: Option<Span>,
@@ -61,7 +61,7 @@ impl Expectation {
     }
 
     /// What is not as expected, one line each.
-    pub fn check(&self, outcome: &Outcome) -> Vec<String> {
+    pub fn check(&self, outcome: &SimulatedJob) -> Vec<String> {
         let took = outcome.completed.since_start();
         let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);
         let taken = |wanted: &str| {
@@ -110,10 +110,10 @@ mod tests {
     use antdt_core::{Counts, JobTime};
 
     use super::*;
-    use crate::journal::Action;
+    use crate::journal::JournalAction;
 
-    fn action(kind: &'static str, target: &str) -> Action {
-        Action { at: JobTime::ZERO, step: 0, kind, target: target.to_owned(), reason: String::new() }
+    fn action(kind: &'static str, target: &str) -> JournalAction {
+        JournalAction { at: JobTime::ZERO, step: 0, kind, target: target.to_owned(), reason: String::new() }
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
             must: vec!["KILL_RESTART worker-1".to_owned()],
             must_not: vec!["ADJUST_BS".to_owned()],
         };
-        let outcome = |result, seconds: u32, actions: &[(&'static str, &str)]| Outcome {
+        let outcome = |result, seconds: u32, actions: &[(&'static str, &str)]| SimulatedJob {
             result,
             completed: JobTime::from_duration(second * seconds),
             actions: actions.iter().map(|(kind, target)| action(kind, target)).collect(),

@@ -9,16 +9,16 @@ use super::expect::{Ending, ends};
 use super::models::{Cluster, ModelsSpec, ScenarioFile, Span, within};
 use super::{ScenarioError, about, toml};
 use crate::model::Models;
-use crate::partial::{Formation, Outcome, Setup};
+use crate::partial::{GroupFormation, GroupSetup, SimulatedAveraging};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(super) struct GroupsFile {
-    policy: Formation,
+    policy: GroupFormation,
     workers: u32,
     workers_per_host: u32,
     group_size: u32,
-    /// 0 drafts everybody.
+    /// See [`GroupSetup::progress_gap_max`]; 0 drafts all workers.
     progress_gap_max: u64,
     bridges: bool,
     steps: u32,
@@ -35,7 +35,7 @@ pub(super) struct GroupsFile {
 
 impl Default for GroupsFile {
     fn default() -> Self {
-        let setup = Setup::default();
+        let setup = GroupSetup::default();
         Self {
             policy: setup.formation,
             workers: setup.workers,
@@ -59,9 +59,9 @@ impl Default for GroupsFile {
 
 impl GroupsFile {
     /// The links and the algorithm are those of `[network]`.
-    fn resolve(&self, models: &ModelsSpec) -> Result<Setup, InvalidValue> {
+    fn resolve(&self, models: &ModelsSpec) -> Result<GroupSetup, InvalidValue> {
         let (inside, between, algorithm) = models.links()?;
-        Ok(Setup {
+        Ok(GroupSetup {
             workers: self.workers,
             workers_per_host: self.workers_per_host,
             formation: self.policy,
@@ -81,7 +81,7 @@ impl GroupsFile {
             silence_limit: self.silence_limit.0,
             max_restarts: self.max_restarts,
             repeats: self.repeats,
-            seed: Setup::default().seed,
+            seed: GroupSetup::default().seed,
         })
     }
 }
@@ -113,7 +113,7 @@ impl GroupExpectation {
     }
 
     /// What is not as expected, one line each.
-    pub fn check(&self, outcome: &Outcome) -> Vec<String> {
+    pub fn check(&self, outcome: &SimulatedAveraging) -> Vec<String> {
         let took = outcome.completed.since_start();
         let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);
         if let Some(least) = self.busy_min.filter(|least| outcome.busy < *least) {
@@ -132,7 +132,7 @@ pub struct GroupScenario {
     /// What it shows: the comment at the head of the file.
     pub about: String,
     /// The workers, and how groups are formed.
-    pub setup: Setup,
+    pub setup: GroupSetup,
     /// What must come of it.
     pub expect: GroupExpectation,
     models: ModelsSpec,
@@ -166,9 +166,9 @@ impl GroupScenario {
     ///
     /// # Errors
     /// If the setup, which may have been changed since it was read, cannot be.
-    pub fn build(&self, seed: Seed) -> Result<(Setup, Models), ScenarioError> {
+    pub fn build(&self, seed: Seed) -> Result<(GroupSetup, Models), ScenarioError> {
         within("groups", self.setup.validate())?;
-        let setup = Setup { seed, ..self.setup.clone() };
+        let setup = GroupSetup { seed, ..self.setup.clone() };
         let models = self.models.build(&Cluster::of_groups(&setup))?;
         Ok((setup, models))
     }
@@ -192,7 +192,7 @@ mod tests {
             busy_min: Some(0.5),
             busy_max: Some(0.9),
         };
-        let outcome = |result, seconds, busy| Outcome {
+        let outcome = |result, seconds, busy| SimulatedAveraging {
             result,
             completed: JobTime::from_duration(Duration::from_secs(seconds)),
             steps: 0,

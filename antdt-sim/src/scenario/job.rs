@@ -1,8 +1,11 @@
 //! The job of a scenario.
 
+use std::collections::BTreeMap;
+
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_job::SyncMode;
+use antdt_monitor::Rule;
 use serde::Deserialize;
 
 use super::ScenarioError;
@@ -14,6 +17,8 @@ use crate::Setup;
 pub(super) struct JobFile {
     sync: String,
     policy: String,
+    dry_run: bool,
+    pace_rule: String,
     workers: u32,
     servers: u32,
     global_batch_size: Option<u32>,
@@ -43,6 +48,8 @@ impl Default for JobFile {
         Self {
             sync: setup.sync.to_string(),
             policy: "nd".to_owned(),
+            dry_run: setup.dry_run,
+            pace_rule: setup.pace_rule.name().to_owned(),
             workers: setup.workers,
             servers: setup.servers,
             global_batch_size: None,
@@ -63,8 +70,13 @@ impl Default for JobFile {
 
 impl JobFile {
     pub(super) fn resolve(&self) -> Result<(Setup, String), InvalidValue> {
+        let pace_rule = Rule::named(&self.pace_rule, &BTreeMap::new()).map_err(|error| {
+            InvalidValue::new("job.pace-rule", &self.pace_rule, format!("a known one: {error}"))
+        })?;
         let setup = Setup {
             sync: sync_mode(&self.sync)?,
+            dry_run: self.dry_run,
+            pace_rule,
             workers: self.workers,
             servers: self.servers,
             global_batch_size: self.global_batch_size.unwrap_or(Setup::default().global_batch_size),
@@ -91,6 +103,6 @@ fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
 
 /// By the rules of `antdt run`.
 pub(super) fn check(setup: &Setup, policy: &str) -> Result<(), ScenarioError> {
-    policy::by_name(policy)?;
+    policy::REGISTRY.by_name(policy)?;
     Ok(within("job", setup.validate())?)
 }

@@ -198,7 +198,7 @@ struct SchedulerSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum PendingSpec {
-    /// Of a production cluster.
+    /// Start-up times of a production cluster.
     Production,
     Quantiles(Vec<(f64, f64)>),
     File(PathBuf),
@@ -257,7 +257,7 @@ fn codes() -> Vec<i32> {
 /// Random faults that a scenario may have: 100 MB of them.
 const FAULTS_MAX: u32 = 1 << 20;
 
-/// Who is there to meet something.
+/// Nodes that the models apply to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cluster {
     /// The table of the scenario that says so.
@@ -274,8 +274,8 @@ impl Cluster {
         Self { table: "job", workers, servers, workers_per_host, seed }
     }
 
-    pub(super) const fn of_groups(setup: &partial::Setup) -> Self {
-        let partial::Setup { workers, workers_per_host, seed, .. } = *setup;
+    pub(super) const fn of_groups(setup: &partial::GroupSetup) -> Self {
+        let partial::GroupSetup { workers, workers_per_host, seed, .. } = *setup;
         Self { table: "groups", workers, servers: 0, workers_per_host, seed }
     }
 }

@@ -163,7 +163,7 @@ fn groups_have_the_defaults_of_their_world_and_the_links_of_the_network() {
     let (setup, mut models) =
         parse_groups("[groups]\n[compute]\nspeed = 1000\n").unwrap().build(Seed(0)).unwrap();
     let link = setup.between;
-    assert_eq!(setup, partial::Setup { inside: link, between: link, ..partial::Setup::default() });
+    assert_eq!(setup, partial::GroupSetup { inside: link, between: link, ..partial::GroupSetup::default() });
     assert_eq!((link.alpha, time(&mut models, 0, 0)), (20e-6, Duration::from_secs(1)));
     let text = "
         [groups]
@@ -198,10 +198,10 @@ fn groups_have_the_defaults_of_their_world_and_the_links_of_the_network() {
     let (setup, mut models) = parse_groups(text).unwrap().build(Seed(3)).unwrap();
     let link = |bandwidth| CostModel { alpha: 1e-3, bandwidth, ..CostModel::LOOPBACK };
     let ms = Duration::from_millis;
-    let expected = partial::Setup {
+    let expected = partial::GroupSetup {
         workers: 6,
         workers_per_host: 2,
-        formation: partial::Formation::Buffer,
+        formation: partial::GroupFormation::Buffer,
         group_size: 5,
         progress_gap_max: 0,
         bridges: false,

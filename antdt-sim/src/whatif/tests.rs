@@ -86,12 +86,15 @@ fn a_run_that_takes_too_long_is_given_up() {
 }
 
 /// The trace of a simulated job, which reads as that of a real one.
-fn trace(setup: &Setup) -> (tempfile::TempDir, PathBuf, Outcome) {
+fn trace(setup: &Setup) -> (tempfile::TempDir, PathBuf, SimulatedJob) {
     trace_of(setup, |models| models)
 }
 
 /// The same, when the job meets something else.
-fn trace_of(setup: &Setup, other: impl FnOnce(Models) -> Models) -> (tempfile::TempDir, PathBuf, Outcome) {
+fn trace_of(
+    setup: &Setup,
+    other: impl FnOnce(Models) -> Models,
+) -> (tempfile::TempDir, PathBuf, SimulatedJob) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.trace");
     let mut world = WhatIf::read(&scenarios("straggler.toml")).unwrap();
@@ -116,7 +119,7 @@ fn a_trace_of_a_simulated_job_reads_as_a_recording_and_simulates_alike() {
     assert_eq!(world.policy(), Some("nd"));
     let recorded = world.recorded().unwrap();
     assert_eq!((recorded.completed, &recorded.result), (outcome.completed, &Ok(())));
-    assert_eq!(recorded.source, Source::Trace, "it has not really happened");
+    assert_eq!(recorded.source, Provenance::Trace, "it has not really happened");
     assert_eq!((recorded.samples, recorded.cut_off), (60_000, false), "those after the last tick too");
     let kinds = |actions: &[Action]| actions.iter().map(|action| action.kind.clone()).collect::<Vec<_>>();
     let simulated: Vec<Action> = outcome.actions.iter().cloned().map(Action::from).collect();

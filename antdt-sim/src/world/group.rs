@@ -1,5 +1,5 @@
-//! A group of workers that reduce together, as the network sees it: who has come to which operation, and who hears of
-//! its result when somebody dies meanwhile.
+//! A group of workers that reduce together, as the network sees it: which members have come to which operation, and which of them learn
+//! its result when a member dies meanwhile.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub(super) enum Part {
     Agree(Lanes),
 }
 
-/// What the members have brought to the open operation so far. The first of them says what it is; whoever brings something
+/// What the members have brought to the open operation so far. The first of them says what it is; a member that brings something
 /// else gets a reply that does not answer its call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sum {
-    /// Whether somebody lacks the model.
+    /// Whether a member lacks the model.
     Entered { lacking: bool },
     /// The step, and the acks for it.
     Combined { step: u64, acks: u64 },
@@ -42,12 +42,12 @@ pub(super) enum Fate {
 const NO_CALL: u64 = 0;
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct SimGroup {
     /// In order of rank.
     pub(super) members: Arc<[LifeId]>,
     /// The same, as the job names them.
     pub(super) holders: Arc<[Holder]>,
-    /// Who gives the model to those that lack it.
+    /// Member that gives the model to those that lack it.
     pub(super) source: Option<usize>,
     /// A member died, left or was late: no further operation ends well.
     pub(super) broken: bool,
@@ -59,7 +59,7 @@ pub(super) struct Group {
     pub(super) sum: Option<Sum>,
     /// What each member contributes to the open step.
     contributions: Arc<[Contribution]>,
-    /// What each contributed to the step before: its memory is used again when nobody needs it any more.
+    /// What each contributed to the step before: its memory is used again when it is no longer needed.
     before: Arc<[Contribution]>,
     pub(super) arrived: usize,
     /// When the first member came, and the last one.
@@ -67,7 +67,7 @@ pub(super) struct Group {
     pub(super) last: JobTime,
     /// All have come; the result is on its way.
     pub(super) under_way: bool,
-    /// By rank, if somebody died while the result was on its way.
+    /// By rank, if a member died while the result was on its way.
     pub(super) fates: Option<Vec<Fate>>,
     /// Number of the open operation.
     pub(super) operation: u64,
@@ -75,7 +75,7 @@ pub(super) struct Group {
     pub(super) timer_armed: bool,
 }
 
-impl Group {
+impl SimGroup {
     pub(super) fn new(members: Vec<LifeId>, holders: Arc<[Holder]>, source: Option<usize>) -> Self {
         Self {
             calls: vec![NO_CALL; members.len()],

@@ -33,7 +33,7 @@ pub(super) struct Life {
     pub(super) call: u64,
     /// Stands still until then.
     pub(super) paused_until: JobTime,
-    /// Reaches nobody until then.
+    /// Cut off from all other processes until then.
     pub(super) cut_until: JobTime,
     /// The group that it is in, and its rank there.
     pub(super) group: Option<(MembershipVersion, u32)>,

@@ -1,4 +1,4 @@
-//! Operations of a group on the virtual clock: who has come, when the result arrives, and who misses it.
+//! Operations of a group on the virtual clock: which members have come, when the result arrives, and which members miss it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use antdt_core::{JobTime, Joined, MembershipVersion};
 use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
 
-use super::group::{Fate, Group, Part, Sum};
+use super::group::{Fate, Part, SimGroup, Sum};
 use super::life::LifeId;
 use super::{ACK_BYTES, Due, Work, World};
 use crate::happening::Observer;
 use crate::model::Collective;
 
-/// Until a process knows that a peer is gone: a connection reset, and the word of who saw it.
+/// Until a process knows that a peer is gone: a connection reset, and the message of the peer that saw it.
 const BREAK_DELAY: Duration = Duration::from_millis(1);
 
 impl<O: Observer> World<O> {
@@ -32,7 +32,7 @@ impl<O: Observer> World<O> {
             let gone = members.is_none();
             let members = members.unwrap_or_default();
             let holders = joined.members.iter().map(|(holder, _)| *holder).collect();
-            let mut group = Group::new(members, holders, source);
+            let mut group = SimGroup::new(members, holders, source);
             group.broken = gone;
             for (rank, member) in (0..).zip(group.members.iter()) {
                 self.lives[member.0 as usize].place = Some((version, rank));
@@ -184,7 +184,7 @@ impl<O: Observer> World<O> {
         self.break_waiting(version, BREAK_DELAY);
     }
 
-    /// Those who wait in the group's open operation are told that it broke.
+    /// Tells the members that wait in the group's open operation that it broke.
     fn break_waiting(&mut self, version: MembershipVersion, after: Duration) {
         let Some(group) = self.groups.get_mut(&version) else { return };
         let members = Arc::clone(&group.members);
@@ -234,7 +234,7 @@ impl<O: Observer> World<O> {
         self.break_waiting(version, Duration::ZERO);
     }
 
-    /// A member is cut off, or died, while a result is on its way: who has it by now and who does not is a matter of luck.
+    /// A member is cut off, or died, while a result is on its way: which members have it by now is drawn at random.
     pub(super) fn draw_fates(&mut self, version: MembershipVersion) {
         let Some(group) = self.groups.get_mut(&version).filter(|group| group.under_way) else { return };
         group.broken = true;

@@ -69,7 +69,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// Those who were told to wait ask again.
+    /// Lets the workers that were told to wait ask again.
     fn wake(&mut self) {
         for held in std::mem::take(&mut self.kept) {
             self.answer(held.life, held.call, held.event, held.outcomes, held.until);

@@ -1,5 +1,5 @@
 use antdt_controller::RestartBudget;
-use antdt_controller::policy::{Decision, ProposedAction, by_name};
+use antdt_controller::policy::{Decision, ProposedAction, REGISTRY};
 use antdt_core::{ClusterView, NodeActionKind, Reason, Seed};
 
 use super::*;
@@ -57,7 +57,7 @@ fn models(slowdown: f64, faults: Vec<(JobTime, Fault)>) -> Models {
     }
 }
 
-fn job(sync: &'static str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> Outcome {
+fn job(sync: &'static str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fault)>) -> SimulatedJob {
     let setup = Setup {
         sync: sync.parse().unwrap(),
         servers: if sync.starts_with("ps-") { 2 } else { 0 },
@@ -65,13 +65,14 @@ fn job(sync: &'static str, policy: &str, slowdown: f64, faults: Vec<(JobTime, Fa
         seed: Seed(1),
         ..Setup::default()
     };
-    let world =
-        World::new(setup, by_name(policy).unwrap(), models(slowdown, faults)).unwrap().at_most(2_000_000);
+    let world = World::new(setup, REGISTRY.by_name(policy).unwrap(), models(slowdown, faults))
+        .unwrap()
+        .at_most(2_000_000);
     let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(100_000))).unwrap();
     outcome
 }
 
-const MODES: [&str; 3] = ["allreduce", "ps-bsp", "ps-asp"];
+const MODES: [&str; 4] = ["allreduce", "ps-bsp", "ps-asp", "ps-ssp=1"];
 
 #[test]
 fn a_job_in_which_nothing_goes_wrong_takes_what_its_gradients_take() {
@@ -83,6 +84,15 @@ fn a_job_in_which_nothing_goes_wrong_takes_what_its_gradients_take() {
         let seconds = outcome.completed.as_secs_f64();
         assert!((25.6..27.5).contains(&seconds), "{sync:?}: {seconds}");
     }
+}
+
+/// Of four workers that are equally fast one comes too late in each step, and its batch is computed again.
+#[test]
+fn a_backup_that_is_not_needed_costs_its_share() {
+    let outcome = job("ps-backup=1", "none", 1.0, Vec::new());
+    assert_eq!((outcome.result, outcome.counts.acked), (Ok(()), 10_240));
+    let seconds = outcome.completed.as_secs_f64();
+    assert!((25.6 * 4.0 / 3.0..36.5).contains(&seconds), "{seconds}");
 }
 
 #[test]
@@ -134,7 +144,7 @@ fn a_fleet_without_a_straggler_is_left_alone_however_much_its_batches_differ() {
         let usual = Constant { fixed: Duration::from_millis(2), per_sample: Duration::from_millis(1) };
         let compute = Box::new(LogNormal::new(usual, noise).unwrap());
         let models = Models { compute, ..models(1.0, Vec::new()) };
-        let world = World::new(setup, by_name("nd").unwrap(), models).unwrap();
+        let world = World::new(setup, REGISTRY.by_name("nd").unwrap(), models).unwrap();
         let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(100_000))).unwrap();
         assert_eq!(outcome.result, Ok(()));
         // The first plan of every job is no reaction.
@@ -210,7 +220,7 @@ impl Scheduler for ServersLater {
 /// A worker that registered a moment before the last server heard of it with its next heartbeat only.
 #[test]
 fn a_server_that_comes_up_a_little_later_than_the_workers_costs_a_little() {
-    for sync in ["ps-bsp", "ps-asp"] {
+    for sync in ["ps-bsp", "ps-asp", "ps-ssp=1"] {
         let completed = |later| {
             let setup = Setup {
                 sync: sync.parse().unwrap(),
@@ -220,7 +230,7 @@ fn a_server_that_comes_up_a_little_later_than_the_workers_costs_a_little() {
                 ..Setup::default()
             };
             let models = Models { scheduler: Box::new(ServersLater(later)), ..models(1.0, Vec::new()) };
-            let world = World::new(setup, by_name("none").unwrap(), models).unwrap();
+            let world = World::new(setup, REGISTRY.by_name("none").unwrap(), models).unwrap();
             let (outcome, _) = world.run(JobTime::from_duration(Duration::from_secs(1000))).unwrap();
             assert_eq!(outcome.result, Ok(()));
             outcome.completed.since_start()
@@ -277,7 +287,7 @@ impl Observer for Transfers {
 }
 
 /// Runs a job in which these faults happen under all invariants.
-fn transfers(sync: &'static str, faults: Vec<(JobTime, Fault)>) -> (Outcome, Transfers) {
+fn transfers(sync: &'static str, faults: Vec<(JobTime, Fault)>) -> (SimulatedJob, Transfers) {
     let setup = Setup {
         sync: sync.parse().unwrap(),
         workers: 3,
@@ -289,7 +299,8 @@ fn transfers(sync: &'static str, faults: Vec<(JobTime, Fault)>) -> (Outcome, Tra
     };
     let watched = (Transfers::default(), Checkers::new(invariant::all(&setup).unwrap()));
     let models = Models { network: Box::new(Narrow), ..models(1.0, faults) };
-    let world = World::watched(setup, by_name("none").unwrap(), models, watched).unwrap().at_most(2_000_000);
+    let world =
+        World::watched(setup, REGISTRY.by_name("none").unwrap(), models, watched).unwrap().at_most(2_000_000);
     let ended = world.run(JobTime::from_duration(Duration::from_secs(10_000)));
     let (outcome, (transfers, mut checkers)) = ended.unwrap_or_else(|(violation, _)| panic!("{violation}"));
     checkers.finish().unwrap();
@@ -299,14 +310,14 @@ fn transfers(sync: &'static str, faults: Vec<(JobTime, Fault)>) -> (Outcome, Tra
     (outcome, transfers)
 }
 
-fn deaths(outcome: &Outcome) -> usize {
+fn deaths(outcome: &SimulatedJob) -> usize {
     outcome.exits.iter().filter(|(.., exit)| *exit != Exit::Finished).count()
 }
 
 #[test]
 fn what_is_pulled_or_pushed_through_a_cut_gets_through_after_it_and_nothing_is_lost() {
     let worker = Holder::new(NodeId::worker(1), antdt_core::Incarnation(0));
-    for sync in ["ps-bsp", "ps-asp"] {
+    for sync in ["ps-bsp", "ps-asp", "ps-ssp=1"] {
         let (undisturbed, calm) = transfers(sync, Vec::new());
         for kind in ["pull", "push"] {
             let (.., begun, done) =

@@ -10,12 +10,13 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{CliError, flags, job_file};
 use crate::job::JobSpec;
+use crate::job::tables::PartKind;
 use crate::job::value::Form;
 
 /// Where the value of a setting comes from. The later ones go before the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Nobody set it.
+    /// The built-in default.
     Default,
     /// A line of the job file.
     File(PathBuf, usize),
@@ -101,12 +102,12 @@ pub(super) fn grammar() -> Clap {
     let show = Clap::new("show")
         .about("Print the settings that antdt run would take with these flags, as a job file")
         .override_usage("antdt config show [--origin] [--json] [FLAGS OF antdt run]")
-        .after_help("Each value is checked, but not all of them together: that is done by antdt run.")
+        .after_help("Each value is checked by itself; only antdt run checks the values against each other.")
         .arg(
             Arg::new("origin")
                 .long("origin")
                 .action(ArgAction::SetTrue)
-                .help("say of each value where it comes from: default, file and line, variable, flag"),
+                .help("print the origin of each value: default, file and line, variable or flag"),
         )
         .arg(
             Arg::new("json")
@@ -115,7 +116,7 @@ pub(super) fn grammar() -> Clap {
                 .help("print JSON; with --origin, an object of value and origin for each setting"),
         );
     Clap::new("config")
-        .about("Settings: what a job would have, and what there is to set")
+        .about("Show the settings of a job, their schema or their reference")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(flags::with_settings(show))
@@ -138,7 +139,7 @@ pub(super) fn print(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>)
         }
         Some(("schema", _)) => Ok(pretty(&schema())),
         Some(("reference", _)) => Ok(reference()),
-        _ => Err(CliError::new("config: what about it? try `antdt config --help`")),
+        _ => Err(CliError::new("config needs a subcommand: show, schema or reference")),
     }
 }
 
@@ -155,7 +156,7 @@ fn show_json(resolved: &Resolved, origins: bool) -> String {
     pretty(&Json::Object(if origins { json.into_iter().map(with_origin).collect() } else { json }))
 }
 
-/// A job file: what is not set stands in a comment. The policy stands last, since its tables end the plain keys.
+/// A job file: what is not set stands in a comment. Tables stand last, since they end the plain keys.
 fn show_toml(resolved: &Resolved, origins: bool) -> String {
     let json = resolved.spec.to_json();
     let (mut plain, mut tables) = (Vec::new(), String::new());
@@ -163,7 +164,7 @@ fn show_toml(resolved: &Resolved, origins: bool) -> String {
         let (value, comment) = match &json[key] {
             Json::Null => (format!("# {key} is not set"), unset_text(key)),
             Json::Object(object) => {
-                tables = policy_tables(object, origins.then(|| resolved.origin(key)));
+                tables += &part_tables(key, object, origins.then(|| resolved.origin(key)));
                 continue;
             }
             value => (format!("{key} = {}", toml_text(value)), String::new()),
@@ -184,19 +185,19 @@ fn show_toml(resolved: &Resolved, origins: bool) -> String {
 
 fn unset_text(key: &str) -> String {
     let setting = JobSpec::SETTINGS.iter().find(|setting| setting.name == key);
-    setting.and_then(crate::job::Setting::default_text).map(|text| format!(": {text}")).unwrap_or_default()
+    setting.and_then(crate::job::JobSetting::default_text).map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-/// `[policy]`, then a table for each policy.
-fn policy_tables(object: &Map<String, Json>, origin: Option<&Origin>) -> String {
+/// `[policy]`, then a table for each policy; the same of every kind.
+fn part_tables(kind: &str, object: &Map<String, Json>, origin: Option<&Origin>) -> String {
     let origin = origin.map(|origin| format!("  # {origin}")).unwrap_or_default();
-    let mut text = format!("\n[policy]{origin}\n");
+    let mut text = format!("\n[{kind}]{origin}\n");
     for (name, value) in object.iter().filter(|(_, value)| !value.is_object()) {
         let _ = writeln!(text, "{name} = {}", toml_text(value));
     }
-    for (policy, settings) in object {
+    for (part, settings) in object {
         if let Json::Object(settings) = settings {
-            let _ = writeln!(text, "\n[policy.{}]", toml_key(policy));
+            let _ = writeln!(text, "\n[{kind}.{}]", toml_key(part));
             for (name, value) in settings {
                 let _ = writeln!(text, "{} = {}", toml_key(name), toml_text(value));
             }
@@ -219,27 +220,29 @@ fn toml_key(key: &str) -> String {
 fn schema() -> Json {
     let mut properties: Map<String, Json> =
         JobSpec::SETTINGS.iter().map(|setting| (setting.name.to_owned(), setting.schema())).collect();
-    let policy = properties["policy"].clone();
-    let mut tables = Map::new();
-    tables.insert("name".to_owned(), policy.clone());
-    for name in policy["enum"].as_array().into_iter().flatten().filter_map(Json::as_str) {
-        tables
-            .insert(name.to_owned(), json!({ "type": "object", "description": "Settings of this policy." }));
+    for PartKind { name: kind, .. } in PartKind::ALL {
+        let part = properties[kind].clone();
+        let mut tables = Map::new();
+        tables.insert(PartKind::PART.to_owned(), part.clone());
+        for name in part["enum"].as_array().into_iter().flatten().filter_map(Json::as_str) {
+            let about = format!("Settings of this {kind}.");
+            tables.insert(name.to_owned(), json!({ "type": "object", "description": about }));
+        }
+        properties[kind] = json!({
+            "description": format!("A name, or a table with `{}` and the settings of each {kind}.", PartKind::PART),
+            "anyOf": [
+                part,
+                { "type": "object", "properties": tables, "additionalProperties": false },
+            ],
+        });
     }
-    properties["policy"] = json!({
-        "description": "Policy by name, or a table with its name and the settings of policies.",
-        "anyOf": [
-            policy,
-            { "type": "object", "properties": tables, "additionalProperties": false },
-        ],
-    });
     properties.insert(
         "program".to_owned(),
         json!({
             "type": "array",
             "items": { "type": "string" },
             "minItems": 1,
-            "description": "The user's own program and its arguments, started in place of the built-in workload.",
+            "description": "The user's own program and its arguments, started once per worker in place of the built-in workload.",
         }),
     );
     json!({
@@ -257,13 +260,15 @@ fn reference() -> String {
 # Settings
 
 Printed by `antdt config reference`. A setting is a flag of `antdt run`, an environment variable and a key of the job
-file (`--job job.toml`). The flag goes before the variable, the variable before the file, the file before the default.
+file (`--job job.toml`). A flag overrides the variable, the variable overrides the job file, the file overrides the
+default.
 `antdt config show --origin` prints the values and where each comes from; `antdt config schema` prints a JSON schema
 for editors. In a job file, numbers, `true` and `false` are written plainly, all other values in quotes, lists in
 brackets; the values of a list are separated by `;` in a variable.
 
-The settings of a policy stand in a table of their own, `[policy.nd]`. In such a file the policy itself is named by
-`name` under `[policy]`, or by the flag.
+The settings of a policy or an optimizer stand in a table of their own, `[policy.nd]` or `[optimizer.adam]`; `antdt
+policies` and `antdt optimizers` list them. A job file with such a table names the policy itself by `name` under
+`[policy]`, or leaves that to the flag; the same holds for an optimizer.
 
 | key, and flag without `--` | variable | value | default | what |
 |---|---|---|---|---|
@@ -277,7 +282,7 @@ The settings of a policy stand in a table of their own, `[policy.nd]`. In such a
     }
     text.push_str(
         "| `program`, after `--` as a flag | none | list of words | | The user's own program and its arguments, \
-         started in place of the built-in workload. |\n",
+         started once per worker in place of the built-in workload. |\n",
     );
     text
 }

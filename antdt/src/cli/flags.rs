@@ -7,29 +7,34 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, config, simulate};
+use super::{CliError, Command, DataSynth, config, model, simulate};
 use crate::job::value::Form;
-use crate::job::{JobSpec, Setting};
+use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "status",
+    "scale",
     "stop",
     "policies",
+    "optimizers",
     "config",
     "show",
     "schema",
     "reference",
     "data",
     "synth",
+    "model",
+    "list",
+    "export",
     "whatif",
     "sim",
     "diff",
 ];
 
 /// One line about a setting for the help of a command, without its default.
-pub(super) fn help(setting: &Setting) -> String {
+pub(super) fn help(setting: &JobSetting) -> String {
     let doc = setting.doc();
     let names = match setting.form() {
         Form::OneOf(names) | Form::Usage(names) => format!(": {}", names.join(", ")),
@@ -93,18 +98,32 @@ fn grammar() -> Clap {
     let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
-        .arg(Arg::new("seed").long("seed").value_name("N").default_value("0").help("what they are made from"))
         .arg(
-            Arg::new("out").long("out").value_name("FILE").required(true).help("the file; .gz compresses it"),
+            Arg::new("seed")
+                .long("seed")
+                .value_name("N")
+                .default_value("0")
+                .help("seed that the rows are generated from"),
+        )
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .value_name("FILE")
+                .required(true)
+                .help("output file; compressed if it ends in .gz"),
         );
     let hidden =
         |name: &'static str| Clap::new(name).hide(true).about("Part of a running job; started by antdt run");
     let remote = |name: &'static str, about: &'static str| {
-        let dir = Arg::new("dir").value_name("DIR").help("its run directory [default: the only job's]");
+        let dir = Arg::new("dir")
+            .value_name("DIR")
+            .help("run directory of the job [default: that of the only running job]");
         Clap::new(name).about(about).arg(dir)
     };
     Clap::new("antdt")
-        .about("Self-adaptive distributed training: finds stragglers and does something about them")
+        .about(
+            "Self-adaptive distributed training: detects stragglers, rebalances their work or restarts them",
+        )
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -117,15 +136,49 @@ fn grammar() -> Clap {
                 .arg_required_else_help(true)
                 .subcommand(synth),
         )
+        .subcommand(model::grammar())
         .subcommand(Clap::new("policies").about("List the policies and their settings"))
+        .subcommand(Clap::new("optimizers").about("List the optimizers and their settings"))
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())
-        .subcommand(remote("status", "Show where a running job stands"))
-        .subcommand(remote("stop", "End a running job in order, as an interrupt does"))
+        .subcommand(
+            remote("status", "Show the progress of a running job")
+                .arg(Arg::new("diagnose").long("diagnose").action(ArgAction::SetTrue).help(
+                    "show which nodes are slow, how that is known, and what was done or why nothing was",
+                ))
+                .arg(
+                    Arg::new("json")
+                        .long("json")
+                        .action(ArgAction::SetTrue)
+                        .requires("diagnose")
+                        .help("print the diagnosis as JSON"),
+                ),
+        )
+        .subcommand(
+            remote("scale", "Change the number of workers of a running job")
+                .mut_arg("dir", |dir| dir.index(2))
+                .arg(
+                    Arg::new("workers")
+                        .value_name("N")
+                        .required(true)
+                        .index(1)
+                        .help("workers that the job is to have"),
+                ),
+        )
+        .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
         .subcommand(hidden("exec").arg(Arg::new("program").last(true).num_args(1..).required(true)))
+}
+
+/// The number of workers that a job is to have.
+pub(super) fn workers(scale: &ArgMatches) -> Result<u32, CliError> {
+    let text = scale.get_one::<String>("workers").map(String::as_str).unwrap_or_default();
+    match text.parse() {
+        Ok(workers) if workers > 0 => Ok(workers),
+        _ => Err(CliError::new(format!("scale N = {text}: a number of workers, at least 1"))),
+    }
 }
 
 /// Applies the grammar.
@@ -166,7 +219,8 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 .iter()
                 .map(|setting| setting.name)
                 .chain(simulate::NAMES)
-                .chain(["job", "rows", "out", "origin", "help"])
+                .chain(model::NAMES)
+                .chain(["job", "rows", "out", "origin", "diagnose", "help"])
                 .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
@@ -185,7 +239,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, status, stop, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, status, scale, stop, model, config, whatif, sim and data synth"
                 ),
             }
         }

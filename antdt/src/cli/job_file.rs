@@ -83,13 +83,16 @@ mod tests {
     fn a_policy_has_a_table_of_its_own_settings() {
         let spec = read("seed = 3\n[policy.nd]\nwindow = 5\nlonger = { than = \"1s\" }\n").unwrap();
         assert_eq!((spec.policy.as_str(), spec.seed), ("nd", 3));
-        assert_eq!(spec.policy_settings["nd"]["window"], 5);
-        assert_eq!(spec.policy_settings["nd"]["longer"]["than"], "1s");
+        let (name, settings) = spec.tables.of("policy").next().unwrap();
+        assert_eq!(
+            (name.as_str(), &settings["window"], &settings["longer"]["than"]),
+            ("nd", &5.into(), &"1s".into())
+        );
         let spec = read("[policy]\nname = \"none\"\n[policy.nd]\nwindow = 5\n").unwrap();
-        assert_eq!((spec.policy.as_str(), spec.policy_settings.len()), ("none", 1));
+        assert_eq!((spec.policy.as_str(), spec.tables.of("policy").count()), ("none", 1));
         assert_eq!(
             read("[policy]\nwindow = 5\n").unwrap_err(),
-            "line 1: policy window = 5: must be in the table of a policy, such as [policy.nd]"
+            "line 1: policy window = 5: must be in the table of one policy, [policy.NAME]"
         );
     }
 

@@ -10,20 +10,23 @@ use std::path::PathBuf;
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_core::text::beginning;
+use antdt_model::optimizer;
 
 use crate::job::JobSpec;
 
 mod config;
 mod flags;
 mod job_file;
+mod model;
 mod simulate;
 
 #[cfg(test)]
 mod tests;
 
-pub use simulate::{Changes, Diff, Sim, WhatIf};
+pub use model::ModelExport;
+pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 
-/// What is to be done.
+/// A command line, read and checked: what the program is asked to do.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Command {
@@ -31,34 +34,65 @@ pub enum Command {
     Run(Box<JobSpec>),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
+    /// `antdt model list`: list the checkpoints of a folder.
+    ModelList(PathBuf),
+    /// `antdt model export`: write a plain model to a file.
+    ModelExport(ModelExport),
     /// `antdt whatif`: compare policies in a simulated job.
-    WhatIf(Box<WhatIf>),
+    WhatIf(Box<WhatIfCommand>),
     /// `antdt sim`: simulate a scenario from many seeds.
     Sim(Sim),
-    /// `antdt sim diff`: show where two traces part.
+    /// `antdt sim diff`: show where two traces differ first.
     Diff(Diff),
-    /// `antdt status`: show where a running job stands. Its run directory, if one is named.
-    Status(Option<PathBuf>),
-    /// `antdt stop`: end a running job in order. Its run directory, if one is named.
+    /// `antdt status`: show the progress of a running job.
+    Status(Status),
+    /// `antdt scale`: change the number of workers of a running job.
+    Scale {
+        /// Workers that it is to have.
+        workers: u32,
+        /// Its run directory, if one is named.
+        dir: Option<PathBuf>,
+    },
+    /// `antdt stop`: shut a running job down in order. Holds its run directory, if one is named.
     Stop(Option<PathBuf>),
-    /// `antdt worker`: be a worker of a running job. Started by `antdt run` only, told everything in its environment.
+    /// `antdt worker`: be a worker of a running job. `antdt run` starts it and passes its settings in the environment.
     Worker,
     /// `antdt server`: be a parameter server of a running job. Started like a worker.
     Server,
-    /// `antdt exec -- PROGRAM`: become the program, but end with the process that launched it.
+    /// `antdt exec -- PROGRAM`: run the program in place of this process, and kill it when the launching process ends.
     Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt config`, `antdt policies`: print this and exit with 0.
+    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`: print this text and exit with 0.
     Print(String),
+}
+
+/// `antdt status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The run directory of the job, if one is named.
+    pub dir: Option<PathBuf>,
+    /// What is shown.
+    pub show: Show,
+}
+
+/// What `antdt status` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// The progress, as text.
+    Progress,
+    /// `--diagnose`: the slow nodes and what was done about them, as text.
+    Diagnosis,
+    /// `--diagnose --json`: the same as JSON.
+    DiagnosisJson,
 }
 
 /// `antdt data synth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataSynth {
-    /// Rows to write.
+    /// Number of rows to write.
     pub rows: u64,
-    /// What they are made from.
+    /// Seed that the rows are generated from.
     pub seed: u64,
-    /// The file; compressed if its name ends in `.gz`.
+    /// Output file; compressed if its name ends in `.gz`.
     pub out: PathBuf,
 }
 
@@ -66,7 +100,7 @@ pub struct DataSynth {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CliError {
-    /// The line.
+    /// Text of the line, without "error: ".
     pub message: String,
 }
 
@@ -85,10 +119,10 @@ impl From<InvalidValue> for CliError {
     }
 }
 
-/// The arguments of this process as text.
+/// Returns the arguments of this process as text.
 ///
 /// # Errors
-/// If one is not UTF-8: settings travel to other processes as text.
+/// If an argument is not UTF-8: settings are passed to other processes as text.
 pub fn words(args: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, CliError> {
     let text = |(index, arg): (usize, OsString)| {
         arg.into_string().map_err(|arg| {
@@ -125,18 +159,32 @@ where
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
-        Some(("policies", _)) => Ok(Command::Print(policies())),
+        Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
+        Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),
-            _ => Err(CliError::new("data: what about it? try `antdt data synth --help`")),
+            _ => Err(CliError::new("data needs a subcommand: synth; try `antdt data synth --help`")),
+        },
+        Some(("model", model)) => match model.subcommand() {
+            Some(("list", list)) => Ok(Command::ModelList(model::dir(list))),
+            Some(("export", export)) => model::export(export).map(Command::ModelExport),
+            _ => Err(CliError::new("model: what about it? try `antdt model --help`")),
         },
         Some(("whatif", whatif)) => simulate::whatif(whatif).map(|whatif| Command::WhatIf(Box::new(whatif))),
         Some(("sim", sim)) => match sim.subcommand() {
             Some(("diff", diff)) => Ok(Command::Diff(simulate::diff(diff))),
             _ => simulate::sim(sim).map(Command::Sim),
         },
-        Some(("status", status)) => Ok(Command::Status(folder(status))),
+        Some(("status", status)) => {
+            let show = match (status.get_flag("diagnose"), status.get_flag("json")) {
+                (false, _) => Show::Progress,
+                (true, false) => Show::Diagnosis,
+                (true, true) => Show::DiagnosisJson,
+            };
+            Ok(Command::Status(Status { dir: folder(status), show }))
+        }
+        Some(("scale", scale)) => Ok(Command::Scale { workers: flags::workers(scale)?, dir: folder(scale) }),
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),
@@ -145,25 +193,6 @@ where
         }
         _ => Err(CliError::new("no command given; try `antdt --help`")),
     }
-}
-
-/// Every policy that is known and its settings, as a job file has them.
-fn policies() -> String {
-    let mut text = String::new();
-    for entry in policy::entries() {
-        text += &format!("{}: {}\n", entry.name, entry.about);
-        let settings = (entry.settings)();
-        if !settings.is_empty() {
-            text += &format!("  [policy.{}]\n", entry.name);
-        }
-        for setting in settings {
-            // A number as a number, everything else as a text.
-            let quoted = setting.default.parse::<f64>().is_err();
-            let quote = if quoted { "\"" } else { "" };
-            text += &format!("  {} = {quote}{}{quote}  # {}\n", setting.name, setting.default, setting.about);
-        }
-    }
-    text
 }
 
 /// The run directory that is named.

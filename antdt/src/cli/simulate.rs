@@ -1,6 +1,6 @@
 //! `antdt whatif`, `antdt sim` and `antdt sim diff`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,48 +9,49 @@ use antdt_collective::schedule::CostModel;
 use antdt_controller::policy;
 use antdt_core::text::{named_duration, nearest};
 use antdt_core::{InvalidValue, JobTime, Seed};
+use antdt_monitor::Rule;
 use antdt_sim::Setup;
-use antdt_sim::partial::Formation;
+use antdt_sim::partial::GroupFormation;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{CliError, flags};
-use crate::job::{JobSpec, Setting, Sharding};
+use crate::job::{JobSetting, JobSpec, Sharding};
 
 /// `antdt whatif`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WhatIf {
+pub struct WhatIfCommand {
     /// A recording, a CSV of slowdowns or a scenario.
     pub trace: PathBuf,
     /// Names of the policies to try, each once.
     pub policies: Vec<String>,
-    /// Changes of the job.
+    /// Settings of the job that flags replace.
     pub changes: Changes,
-    /// The network, if it is not to be that of the file.
+    /// Network model that replaces that of the file; `None` keeps it.
     pub network: Option<CostModel>,
-    /// Times that the slowdowns pass faster.
+    /// Factor by which a CSV of slowdowns is replayed faster.
     pub speedup: Option<f64>,
     /// Samples per second of a worker whose slowdown is 1.
     pub speed: Option<f64>,
-    /// Virtual time after which a run is given up.
+    /// Virtual time after which a run is abandoned.
     pub limit: Option<JobTime>,
-    /// Where the figures go; `-` is standard output, in place of the table.
+    /// File for the figures; `-` prints them in place of the table.
     pub json: Option<PathBuf>,
-    /// Where the page goes.
+    /// File for the page.
     pub html: Option<PathBuf>,
 }
 
 /// `antdt sim`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sim {
-    /// The scenario's file.
+    /// Scenario file.
     pub scenario: PathBuf,
-    /// Runs, from as many seeds.
+    /// Number of runs, each with a seed of its own.
     pub seeds: u64,
-    /// The first seed; the others follow it.
+    /// Seed of the first run; the following runs count up from it.
     pub seed: u64,
-    /// The policy, if it is not to be that of the scenario.
+    /// Policy that replaces that of the scenario; `None` keeps it.
     pub policy: Option<String>,
-    /// Where the trace of the one run goes.
+    /// File for the recording of the one run.
     pub trace: Option<PathBuf>,
     /// Whether the figures are printed as JSON.
     pub json: bool,
@@ -59,18 +60,22 @@ pub struct Sim {
 /// `antdt sim diff`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diff {
-    /// One trace.
+    /// First trace.
     pub left: PathBuf,
-    /// The other one.
+    /// Second trace.
     pub right: PathBuf,
 }
 
 /// A setting of `antdt run` that a simulated job has too, and how it is carried over.
 type Shared = (&'static str, fn(&JobSpec, &mut Setup));
 
-const SHARED: [Shared; 12] = [
+const SHARED: [Shared; 13] = [
     ("servers", |job, setup| setup.servers = job.servers),
     ("sync", |job, setup| setup.sync = job.sync.clone()),
+    ("pace-rule", |job, setup| {
+        let named = Rule::named(&job.pace_rule, &BTreeMap::new());
+        setup.pace_rule = named.expect("its name was checked as it was set, and it has defaults");
+    }),
     ("epochs", |job, setup| setup.epochs = job.epochs),
     ("global-batch-size", |job, setup| setup.global_batch_size = job.global_batch_size),
     ("seed", |job, setup| setup.seed = Seed(job.seed)),
@@ -79,11 +84,11 @@ const SHARED: [Shared; 12] = [
     ("max-restarts", |job, setup| setup.max_restarts = job.max_restarts),
     ("control-tick", |job, setup| setup.control_tick = job.control_tick),
     ("heartbeat", |job, setup| setup.heartbeat = job.heartbeat),
-    ("silence-limit", |job, setup| setup.silence_limit = job.silence_limit),
+    ("silence-limit", |job, setup| setup.silence_limit = job.silence_limit.unwrap_or(setup.silence_limit)),
     ("collective-timeout", |job, setup| setup.collective_timeout = job.collective_timeout),
 ];
 
-/// What of a job was changed on the command line.
+/// Settings of a simulated job that were given on the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
     given: BTreeSet<&'static str>,
@@ -94,7 +99,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Puts them in place of what the file says.
+    /// Replaces the file's settings by those that were given.
     pub fn apply(&self, setup: &mut Setup) {
         for (_, carry_over) in SHARED.iter().filter(|(name, _)| self.given.contains(name)) {
             carry_over(&self.job, setup);
@@ -104,7 +109,7 @@ impl Changes {
         setup.gradient_bytes = self.gradient_bytes.unwrap_or(setup.gradient_bytes);
     }
 
-    /// Whether this setting was given.
+    /// Returns whether the setting of this name was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         match name {
             "workers" => self.workers.is_some(),
@@ -143,38 +148,39 @@ pub(super) fn whatif_grammar() -> Clap {
         .override_usage("antdt whatif --trace FILE [--policy NAME,...] [FLAGS]")
         .after_help(
             "FILE is a recording (antdt run --record FILE), a CSV of rows t_s,worker,slowdown, or a scenario (.toml). \
-             The first two may be compressed (.gz), and so may what a scenario names. Settings of the job replace those of the file.",
+             Recordings, CSV files and files that a scenario names may be compressed (.gz). Settings given as flags \
+             replace those of the file.",
         )
-        .arg(flag("trace", "FILE", "what the job meets").required(true))
+        .arg(flag("trace", "FILE", "recording, CSV of slowdowns, or scenario to simulate").required(true))
         .arg(
-            flag("policy", "NAMES", "policies, separated by commas: none, nd [default: none,nd]")
+            flag("policy", "NAMES", "policies, separated by commas: none, nd, lb-bsp [default: none,nd]")
                 .action(ArgAction::Append),
         )
-        .arg(flag("workers", "N", "workers of the job [default: those of the file]"))
-        .arg(flag("samples", "N", "samples of the data set"))
-        .arg(flag("gradient-bytes", "N", "bytes of the gradient"))
+        .arg(flag("workers", "N", "number of workers [default: that of the file]"))
+        .arg(flag("samples", "N", "number of samples in the data set [default: that of the file]"))
+        .arg(flag("gradient-bytes", "N", "size of the gradient in bytes [default: that of the file]"))
         .arg(flag(
             "network",
             "NAME",
-            "loopback, lan, wan, or alpha=TIME,bandwidth=BYTES_PER_S [default: of the file]",
+            "loopback, lan, wan, or alpha=TIME,bandwidth=BYTES_PER_S [default: that of the file]",
         ))
-        .arg(flag("speedup", "FACTOR", "let a CSV of slowdowns pass this many times faster [default: 1]"))
+        .arg(flag("speedup", "FACTOR", "replay a CSV of slowdowns this many times faster [default: 1]"))
         .arg(flag(
             "emulate-speed",
             "SAMPLES_PER_S",
-            "with a CSV: a worker whose slowdown is 1 [default: 1000]",
+            "with a CSV: speed of a worker whose slowdown is 1 [default: 1000]",
         ))
-        .arg(flag("limit", "TIME", "virtual time after which a run is given up [default: 720h]"))
+        .arg(flag("limit", "TIME", "virtual time after which a run is abandoned [default: 720h]"))
         .arg(
             Arg::new("json")
                 .long("json")
                 .value_name("FILE")
                 .num_args(0..=1)
                 .default_missing_value("-")
-                .help("figures and all actions as JSON, to a file or in place of the table"),
+                .help("write figures and all actions as JSON, to FILE or in place of the table"),
         )
-        .arg(flag("html", "FILE", "write a page with charts to a file"));
-    let shared = |setting: &&Setting| SHARED.iter().any(|(name, _)| *name == setting.name);
+        .arg(flag("html", "FILE", "write a page with charts to FILE"));
+    let shared = |setting: &&JobSetting| SHARED.iter().any(|(name, _)| *name == setting.name);
     for setting in JobSpec::SETTINGS.iter().filter(shared) {
         // The defaults of `antdt run` do not count here: those of the file do.
         let arg = Arg::new(setting.name).long(setting.name).value_name(setting.unit);
@@ -185,17 +191,17 @@ pub(super) fn whatif_grammar() -> Clap {
 
 pub(super) fn sim_grammar() -> Clap {
     Clap::new("sim")
-        .about("Simulate a scenario from many seeds, under all invariants")
+        .about("Simulate a scenario from many seeds, and check every invariant")
         .override_usage("antdt sim --scenario FILE.toml [FLAGS]\n       antdt sim diff TRACE TRACE")
         .after_help(
-            "Exit code 1 if an invariant does not hold, or what the scenario expects does not happen.",
+            "The exit code is 1 if an invariant is violated or an expectation of the scenario is not met.",
         )
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
         .disable_help_subcommand(true)
-        .arg(flag("scenario", "FILE", "the scenario").required(true))
-        .arg(flag("seeds", "N", "runs, each from a seed of its own").default_value("1"))
-        .arg(flag("seed", "N", "the first seed").default_value("0"))
+        .arg(flag("scenario", "FILE", "scenario file").required(true))
+        .arg(flag("seeds", "N", "number of runs, each with a seed of its own").default_value("1"))
+        .arg(flag("seed", "N", "seed of the first run").default_value("0"))
         .arg(flag(
             "policy",
             "NAME",
@@ -204,12 +210,12 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag(
             "trace",
             "FILE",
-            "write down what the machines are told and do, as a recording; with one seed [.gz: compressed]",
+            "write a recording of the run to FILE; only with one seed [.gz: compressed]",
         ))
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print the figures as JSON"))
         .subcommand(
             Clap::new("diff")
-                .about("Show where two traces part; exit code 1 if they do")
+                .about("Show where two traces differ first; the exit code is 1 if they differ")
                 .arg(Arg::new("left").value_name("TRACE").required(true))
                 .arg(Arg::new("right").value_name("TRACE").required(true)),
         )
@@ -233,7 +239,7 @@ fn path(matches: &ArgMatches, name: &str) -> Result<Option<PathBuf>, InvalidValu
 }
 
 fn known_policy(name: &str) -> Result<String, CliError> {
-    policy::by_name(name).map(|_| name.to_owned()).map_err(|error| {
+    policy::REGISTRY.by_name(name).map(|_| name.to_owned()).map_err(|error| {
         CliError::new(format!(
             "--policy: {error}; one of your own runs through the library, in ten lines: antdt-sim/README.md, \
              \"What would my policy do?\", and its examples/own_policy.rs"
@@ -243,14 +249,14 @@ fn known_policy(name: &str) -> Result<String, CliError> {
 
 /// A policy of jobs, or one that forms groups: which of them it must be, the scenario says.
 fn known_anywhere(name: &str) -> Result<String, CliError> {
-    if Formation::by_name(name).is_ok() { Ok(name.to_owned()) } else { known_policy(name) }
+    if GroupFormation::by_name(name).is_ok() { Ok(name.to_owned()) } else { known_policy(name) }
 }
 
 const WHOLE_32: &str = "a whole number from 0 to below 2^32";
 
 pub(super) const WHOLE_64: &str = "a whole number from 0 to below 2^64";
 
-pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
+pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIfCommand, CliError> {
     let mut policies: Vec<String> = Vec::new();
     for name in matches.get_many::<String>("policy").into_iter().flatten().flat_map(|names| names.split(','))
     {
@@ -286,7 +292,7 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIf, CliError> {
     if limit.is_some_and(|limit| limit.is_zero()) {
         return Err(InvalidValue::new("--limit", "0s", "longer than 0s").into());
     }
-    Ok(WhatIf {
+    Ok(WhatIfCommand {
         trace: path(matches, "trace")?
             .ok_or_else(|| CliError::new("--trace <FILE> is missing; it is required"))?,
         policies,

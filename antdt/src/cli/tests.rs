@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::job::DataSource;
+use crate::job::DataSpec;
 
 fn parse_with(line: &str, env: &[(&str, &str)]) -> Result<Command, CliError> {
     let env: BTreeMap<&str, &str> = env.iter().copied().collect();
@@ -37,7 +37,7 @@ fn the_command_line_of_the_readme_is_understood() {
          --straggler worker=1,slow=4,from=10s,to=60s --straggler worker=2,slow=2 --report-dir r --quiet",
     );
     assert_eq!((spec.workers, spec.servers, spec.sync.name()), (4, 2, "ps-bsp"));
-    assert_eq!(spec.data, Some(DataSource::Synthetic { rows: 1000 }));
+    assert_eq!(spec.data, Some(DataSpec::Synthetic { rows: 1000 }));
     assert_eq!((spec.stragglers.len(), spec.stragglers[0].to), (2, Some(Duration::from_secs(60))));
     assert!(spec.quiet && spec.program.is_none());
 }
@@ -46,7 +46,7 @@ fn the_command_line_of_the_readme_is_understood() {
 fn underscores_in_flags_are_dashes_and_in_values_stay() {
     let spec = run("run --nproc_per_node=2 --global_batch_size 8 --data a_b/c_d.tsv --report_dir=x_y");
     assert_eq!((spec.workers, spec.global_batch_size), (2, 8));
-    assert_eq!(spec.data, Some(DataSource::Path("a_b/c_d.tsv".into())));
+    assert_eq!(spec.data, Some(DataSpec::Path("a_b/c_d.tsv".into())));
     assert_eq!(spec.report_dir.unwrap(), PathBuf::from("x_y"));
 }
 
@@ -98,7 +98,7 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("run --data synthetic:9 --global-batch-size 0", "--global-batch-size = 0: must be at least 1"),
         ("run --data synthetic:9 --straggler worker=9,slow=2", "--straggler worker = 9: must be 0"),
         ("run --data synthetic:9 --polcy nd", "--polcy is not a flag; did you mean --policy?"),
-        ("run --data synthetic:9 --policy best", "--policy = best: must be one of none, nd"),
+        ("run --data synthetic:9 --policy best", "--policy = best: must be one of none, nd, lb-bsp"),
         ("run --data synthetic:9 --epochs", "--epochs <N> needs a value"),
         ("run --data synthetic:9 --epochs 1 --epochs 2", "given more than once"),
         ("run --data synthetic:9 --epochs -1", "--epochs = -1: must be a whole number"),
@@ -125,6 +125,11 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
             "run --data synthetic:9 --global-batch-size 100000 --shard-len 1",
             "--shard-len = 1: must be at least 7, so that a batch is of 16384 shards at most",
         ),
+        ("model list", "<DIR> is missing"),
+        ("model export d", "--out <FILE> is missing"),
+        ("model export d --out f --checkpoint x", "--checkpoint = x: must be a whole number"),
+        ("model export d --out f --forc", "--forc is not a flag; did you mean --force?"),
+        ("modle list d", "modle is not a command; did you mean `model`?"),
         ("sim diff a b c", "c was not expected; --help says what is"),
         ("whatif --trace a --workers 4294967296", "must be a whole number from 0 to below 2^32"),
     ] {
@@ -147,6 +152,18 @@ fn an_argument_that_is_no_text_is_refused_by_its_number() {
 fn data_synth_takes_rows_seed_and_file() {
     let command = parse_with("data synth --rows 1_000 --seed 3 --out a.tsv.gz", &[]).unwrap();
     assert_eq!(command, Command::DataSynth(DataSynth { rows: 1000, seed: 3, out: "a.tsv.gz".into() }));
+}
+
+#[test]
+fn model_export_takes_a_folder_a_checkpoint_and_a_file() {
+    let export = |checkpoint: Option<u64>, force| {
+        let checkpoint = checkpoint.map(antdt_core::CheckpointId);
+        Ok(Command::ModelExport(ModelExport { dir: "run".into(), checkpoint, out: "m".into(), force }))
+    };
+    assert_eq!(parse_with("model export run --out m", &[]), export(None, false));
+    let named = "model export --force run --out m --checkpoint 00000000000000000007";
+    assert_eq!(parse_with(named, &[]), export(Some(7), true));
+    assert_eq!(parse_with("model list run", &[]), Ok(Command::ModelList("run".into())));
 }
 
 #[test]
@@ -178,9 +195,12 @@ fn the_policies_are_listed_as_a_job_file_has_them() {
     std::fs::write(file.path(), format!("data = \"synthetic:100\"\n{table}")).unwrap();
     let args = ["run", "--job", file.path().to_str().unwrap()].map(str::to_owned);
     let Ok(Command::Run(spec)) = parse(args, |_| None) else { panic!("the defaults are legal: {table}") };
-    assert_eq!(spec.built_policy().unwrap().settings().len(), spec.policy_settings["nd"].len());
-    std::fs::write(file.path(), "data = \"synthetic:100\"\n[policy.nd]\nnoise-percnt = 3\n").unwrap();
+    assert_eq!(
+        spec.built_policy().unwrap().settings().len(),
+        spec.tables.texts("policy", "nd").unwrap().len()
+    );
+    std::fs::write(file.path(), "data = \"synthetic:100\"\n[policy.nd]\nerror-rat = 3\n").unwrap();
     let args = ["run", "--job", file.path().to_str().unwrap()].map(str::to_owned);
     let error = parse(args, |_| None).unwrap_err().to_string();
-    assert!(error.contains("[policy.nd] noise-percnt") && error.contains("`noise-percent`"), "{error}");
+    assert!(error.contains("[policy.nd] error-rat") && error.contains("`error-rate`"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use antdt_core::InvalidValue;
 use serde_json::{Value as Json, json};
 
-use super::value::{Form, Value, choose};
+use super::value::{Form, SettingValue, choose};
 
 /// Declares an enum whose variants are written by name.
 macro_rules! choices {
@@ -33,7 +33,7 @@ macro_rules! choices {
             }
         }
 
-        impl Value for $Name {
+        impl SettingValue for $Name {
             fn form() -> Form {
                 Form::OneOf(Self::ALL.iter().map(|value| value.name().to_owned()).collect())
             }
@@ -50,22 +50,6 @@ macro_rules! choices {
 }
 
 choices! {
-    /// The built-in models.
-    Workload {
-        /// Factorisation machine beside a multi-layer perceptron, over shared embeddings.
-        DeepFm = "deepfm";
-        /// DeepFM's parts with a compressed interaction network.
-        XDeepFm = "xdeepfm";
-    }
-
-    /// Formats of data on disk.
-    DataFormat {
-        /// Tab-separated: label, 13 integers, 26 categories, empty = missing; plain or `.gz`.
-        Criteo = "criteo";
-        /// The UCI Adult census files.
-        Adult = "adult";
-    }
-
     /// How samples are divided among the workers.
     Sharding {
         /// Workers take shards from the ledger as they finish earlier ones.

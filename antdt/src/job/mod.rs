@@ -1,14 +1,16 @@
 //! What a job is, before anything runs.
 
 pub mod choice;
-pub mod data_source;
+pub mod data_spec;
 pub mod setting;
 pub mod spec;
 pub mod straggler;
+pub mod tables;
 pub mod value;
 
-pub use choice::{DataFormat, LogFormat, Sharding, Workload};
-pub use data_source::DataSource;
-pub use setting::Setting;
-pub use spec::{JobSpec, PolicySettings};
-pub use straggler::{RestartEffect, StragglerSpec};
+pub use choice::{LogFormat, Sharding};
+pub use data_spec::DataSpec;
+pub use setting::JobSetting;
+pub use spec::JobSpec;
+pub use straggler::{AfterRestart, StragglerSpec};
+pub use tables::{PartSettings, Tables};

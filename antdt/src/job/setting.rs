@@ -8,7 +8,7 @@ use super::value::{Form, not_one_of};
 
 /// A setting of a job: everything about it but its value.
 #[derive(Debug)]
-pub struct Setting {
+pub struct JobSetting {
     /// Its name: the flag without dashes, and the key in a job file.
     pub name: &'static str,
     /// What stands for its value in the help; empty if the flag needs none.
@@ -29,7 +29,7 @@ pub struct Setting {
     pub(super) write: fn(&JobSpec) -> Json,
 }
 
-impl Setting {
+impl JobSetting {
     /// Returns the flag: `--global-batch-size`.
     pub fn flag(&self) -> String {
         format!("--{}", self.name)
@@ -83,7 +83,10 @@ impl Setting {
     /// Refuses a text that must be one of some names and is none.
     pub(super) fn check_name(&self, text: &str) -> Result<(), InvalidValue> {
         match self.among.map(|names| names()) {
-            Some(names) if !names.contains(&text) => Err(not_one_of(&self.flag(), text, &names)),
+            // A program that knows no name leaves it to its nodes.
+            Some(names) if !names.is_empty() && !names.contains(&text) => {
+                Err(not_one_of(&self.flag(), text, &names))
+            }
             _ => Ok(()),
         }
     }
@@ -107,7 +110,7 @@ impl Setting {
 /// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, least N] [, no variable];
 /// ```
 ///
-/// `Type` implements [`Value`](super::value::Value). `UNIT` stands for the value in the help. What follows `others` are
+/// `Type` implements [`SettingValue`](super::value::SettingValue). `UNIT` stands for the value in the help. What follows `others` are
 /// plain fields.
 macro_rules! settings {
     (
@@ -143,7 +146,7 @@ macro_rules! settings {
 
         impl $Spec {
             /// Every setting that is a flag, in the order of the help text.
-            pub const SETTINGS: &[$crate::job::Setting] = &[ $( $crate::job::Setting {
+            pub const SETTINGS: &[$crate::job::JobSetting] = &[ $( $crate::job::JobSetting {
                 name: $name,
                 unit: $unit,
                 doc: &[ $( $doc ),+ ],
@@ -154,13 +157,13 @@ macro_rules! settings {
                 },
                 least: { let least: &[u64] = &[ $( $least )? ]; least.first().copied() },
                 variable: { let without: &[&str] = &[ $( stringify!($variable) )? ]; without.is_empty() },
-                form: <$Type as $crate::job::value::Value>::form,
-                set: |spec, text| $crate::job::value::Value::set(&mut spec.$field, concat!("--", $name), text),
+                form: <$Type as $crate::job::value::SettingValue>::form,
+                set: |spec, text| $crate::job::value::SettingValue::set(&mut spec.$field, concat!("--", $name), text),
                 read: |spec, json| {
-                    spec.$field = $crate::job::value::Value::from_json(concat!("--", $name), json)?;
+                    spec.$field = $crate::job::value::SettingValue::from_json(concat!("--", $name), json)?;
                     Ok(())
                 },
-                write: |spec| $crate::job::value::Value::to_json(&spec.$field),
+                write: |spec| $crate::job::value::SettingValue::to_json(&spec.$field),
             } ),+ ];
         }
     };

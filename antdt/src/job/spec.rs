@@ -10,31 +10,39 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use antdt_collective::Compression;
+use antdt_collective::runtime::transport;
 use antdt_collective::schedule::Choice;
-use antdt_controller::policy::{self, Policy, PolicyError};
-use antdt_core::InvalidValue;
+use antdt_controller::policy::{self, Policy};
 use antdt_core::port::ACKS_MAX;
+use antdt_core::registry::BuildError;
 use antdt_core::text::{format_duration, nearest};
+use antdt_core::{Barrier, InvalidValue, Stall};
+use antdt_job::head::CheckpointEvery;
 use antdt_job::limits::MASTER_TIMEOUT;
 use antdt_job::mode::{self, SyncMode};
+use antdt_model::{RateSchedule, UpdateRule, optimizer};
+use antdt_monitor::LivenessConfig;
+use antdt_monitor::rule::{self, RatioRule, Rule};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::choice::{DataFormat, LogFormat, Sharding, Workload};
-use super::data_source::DataSource;
-use super::setting::{Setting, settings};
+use super::choice::{LogFormat, Sharding};
+use super::data_spec::DataSpec;
+use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
-use crate::net;
+use super::tables::{PartKind, Tables};
+use crate::{net, workload};
 
 #[cfg(test)]
 mod tests;
 
+/// A node that is silent for so long is lost, however long the steps are.
+const SILENCE_MOST: Duration = Duration::from_secs(10);
+
 /// Workers, or servers, that are started on one machine: beyond, a slip of the hand is likelier than a wish.
 const PROCESSES_MAX: u32 = 1 << 12;
-
-/// The settings of one policy, by name: what a job file says in `[policy.nd]`. Only the policy knows what they mean.
-pub type PolicySettings = Map<String, Json>;
 
 settings! {
     /// All settings of a job.
@@ -53,99 +61,135 @@ settings! {
 
     /// Worker processes on this machine.
     workers: u32 = 1, "nproc-per-node", "N", least 1;
-    /// Parameter servers, for a --sync that keeps the model on servers.
+    /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
-    /// How workers combine what they compute.
+    /// Sync mode: how the gradients or models of the workers are combined.
     sync: SyncMode = SyncMode::default(), "sync", "MODE";
     /// Policy that decides how the job reacts to stragglers.
-    policy: String = "nd".to_owned(), "policy", "NAME", among policy::names();
-    /// Built-in model that is trained.
-    workload: Workload = Workload::DeepFm, "workload", "NAME";
-    /// The samples: a file, a folder, or synthetic:ROWS. Required unless the job runs a program of its own.
+    policy: String = "nd".to_owned(), "policy", "NAME", among policy::REGISTRY.names();
+    /// Write down what the policy would do, and do nothing; plans for a new membership are even.
+    dry_run: bool = false, "dry-run", "";
+    /// Rule that decides which worker is slow.
+    pace_rule: String = RatioRule::NAME.to_owned(), "pace-rule", "NAME", among rule::REGISTRY.names();
+    /// Built-in model to train.
+    workload: String = workload::default_name(), "workload", "NAME", among workload::REGISTRY.names();
+    /// The samples: a file, a folder, synthetic:ROWS, or, in a program built with the feature remote, a URL: s3://, gs://,
+    /// az://, https://. Required unless the workers run a program of the user's (-- PROGRAM).
     // Without a variable: ANTDT_DATA names the folder of data sets that tests and benchmarks look in.
-    data: Option<DataSource> = None, "data", "SOURCE", no variable;
+    data: Option<DataSpec> = None, "data", "SOURCE", no variable;
     /// Format of the data.
-    format: Option<DataFormat> = None, "format", "NAME", unset "detected";
-    /// Share of the rows that are held out for evaluation, chosen by the seed: from 0 to below 1.
+    format: Option<String> = None, "format", "NAME", unset "detected", among workload::formats();
+    /// Share of the rows held out for evaluation, chosen by the seed; at least 0 and below 1.
     eval_fraction: f64 = 0.0, "eval-fraction", "SHARE";
+    /// Folder for row indexes and for copies of files that cannot be read by range.
+    cache_dir: Option<PathBuf> = None, "cache-dir", "DIR", unset "antdt in the user's cache folder";
     /// Passes over the data.
     epochs: u32 = 1, "epochs", "N", least 1;
-    /// Samples per step over all workers, which divide them among themselves.
+    /// Samples per step, over all workers; the master divides them into the workers' batch sizes.
     global_batch_size: u32 = 256, "global-batch-size", "SAMPLES", least 1;
-    /// The number that all randomness of the job comes from.
+    /// Seed of all randomness in the job.
     seed: u64 = 0, "seed", "N";
-    /// How samples are divided among the workers: from the ledger as they go, or in equal shares from the start.
+    /// How samples are assigned to workers: dynamic, a worker leases the next shard when it needs one; static, every worker
+    /// has an equal share from the start.
     sharding: Sharding = Sharding::Dynamic, "sharding", "KIND";
     /// Samples per shard.
     shard_len: Option<u64> = None, "shard-len", "SAMPLES", unset "derived from data, batch and workers";
-    /// Unreadable samples that the job may go on without; with 0 the first shard that has one ends the job.
+    /// Unreadable samples that the job tolerates; with 0 the first unreadable shard ends the job.
     max_quarantined: u64 = 0, "max-quarantined", "SAMPLES";
-    /// Step size of the optimizer.
-    learning_rate: Option<f32> = None, "learning-rate", "RATE", unset "the workload's";
-    /// Speed that every worker appears to have: it computes real gradients, then waits.
-    emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "the machine's";
+    /// Optimizer: the rule by which gradients change the parameters.
+    optimizer: Option<String> = None, "optimizer", "NAME", unset "the workload's", among optimizer::REGISTRY.names();
+    /// Learning rate: the step size of the optimizer.
+    learning_rate: Option<f32> = None, "learning-rate", "RATE", unset "the workload's, or that of the --optimizer";
+    /// Learning-rate schedule, in samples trained: constant, linear:total=N, cosine:total=N or step:every=N,factor=F; each
+    /// takes warmup=N as well.
+    lr_schedule: RateSchedule = RateSchedule::default(), "lr-schedule", "SCHEDULE";
+    /// Gradient clipping: upper bound on the norm of a step's mean gradient, over all parameters.
+    clip_norm: Option<f32> = None, "clip-norm", "NORM", unset "no clipping";
+    /// Weight decay: this share of a parameter is added to its gradient, or is subtracted from the parameter by an optimizer
+    /// with decoupled decay (adamw). A row of a table decays only in steps whose batch touches it.
+    weight_decay: Option<f32> = None, "weight-decay", "SHARE", unset "the optimizer's";
+    /// Emulated speed of every worker: it computes the real gradient, then waits until samples / speed have passed.
+    emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "no emulation";
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
-    /// Times that one node is started again before the job fails.
+    /// Restarts of one node in a row, without a commit of it in between, after which its next failure ends the job, or
+    /// leaves it with one worker less while --min-workers are left.
     // As DLRover: three relaunches of a node.
     max_restarts: u32 = 3, "max-restarts", "N";
-    /// Folder that report.json and report.html are written to.
+    /// Workers with which the job still goes on when others keep failing.
+    min_workers: u32 = 1, "min-workers", "N", least 1;
+    /// Folder for report.json and report.html.
     report_dir: Option<PathBuf> = None, "report-dir", "DIR", unset "no report";
-    /// File that records every event, answer and effect of the master, to be replayed and simulated.
+    /// Folder that checkpoints are kept in, which every node reaches by this path.
+    checkpoint_dir: Option<PathBuf> = None, "checkpoint-dir", "DIR", unset "`checkpoints` in --run-dir or in REPORT_DIR/run; without either, no checkpoints";
+    /// What makes a checkpoint due, besides the end of the job: a time such as 10m, a number of steps such as 500steps, or epoch.
+    checkpoint_every: CheckpointEvery = CheckpointEvery::End, "checkpoint-every", "INTERVAL";
+    /// Checkpoints that are kept: the newest so many.
+    checkpoint_keep: u32 = 3, "checkpoint-keep", "N", least 1;
+    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder.
+    // Of one job only: a variable would resume every job of a shell.
+    resume: Option<PathBuf> = None, "resume", "DIR", unset "the job begins anew", no variable;
+    /// File in which every event, answer and effect of the master is recorded, for replay and simulation.
     record: Option<PathBuf> = None, "record", "FILE", unset "no recording";
-    /// Address or name that the master and the nodes listen on, without a port; 0.0.0.0 or :: is all addresses.
+    /// Address or name that the master and the nodes listen on, without a port; 0.0.0.0 or :: means all
+    /// addresses.
     bind: String = "127.0.0.1".to_owned(), "bind", "ADDR";
     /// Address or name by which other hosts reach this one, without a port.
     advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
-    /// Folder by which antdt status and antdt stop reach the job.
+    /// Run directory: the folder through which antdt status, scale and stop reach the job.
     run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
     /// Name of the job.
-    job_id: Option<String> = None, "job-id", "NAME", unset "made up";
-    /// Interval between two questions to the policy.
+    job_id: Option<String> = None, "job-id", "NAME", unset "generated";
+    /// Interval between two decisions of the policy.
     // A decision costs microseconds; five a second react well before a batch of a few hundred ms is over.
     control_tick: Duration = Duration::from_millis(200), "control-tick", "TIME";
     /// Interval between two heartbeats of a node.
     heartbeat: Duration = Duration::from_millis(500), "heartbeat", "TIME";
-    /// Silence after which a node counts as lost; at least two heartbeats.
-    // Twenty missed heartbeats: a busy machine may skip several in a row.
-    silence_limit: Duration = Duration::from_secs(10), "silence-limit", "TIME";
-    /// Silence of the master after which a node ends itself; at least two heartbeats.
+    /// Time without a heartbeat after which a node counts as lost; at least two heartbeat intervals.
+    silence_limit: Option<Duration> = None, "silence-limit", "TIME", unset "15 of the workers' steps, but at least 1.5s and 3 heartbeats, and at most 10s";
+    /// Time without progress of a worker's training thread after which it counts as hung and is started again; a step has 12
+    /// times its usual time at least, and reading, the first steps and evaluation have 20 times this limit.
+    hang_limit: Duration = Duration::from_secs(3), "hang-limit", "TIME";
+    /// Time without an answer from the master after which a node exits; at least two heartbeat intervals.
     master_grace: Duration = MASTER_TIMEOUT, "master-grace", "TIME";
     /// Longest wait for a peer within one collective operation.
     collective_timeout: Duration = Duration::from_secs(30), "collective-timeout", "TIME";
-    /// Algorithm of all-reduce, for a --sync that keeps the model in the workers.
+    /// All-reduce algorithm; only for a --sync that keeps the model in the workers.
     algorithm: Choice = Choice::default(), "algorithm", "NAME";
-    /// No progress line and no table.
+    /// Compression of dense gradients on the network; only for a --sync that keeps the model in the workers. The error of
+    /// one step is added to the next step's gradient (error feedback).
+    compress: Option<Compression> = None, "compress", "FORM", unset "no compression";
+    /// Bytes of a gradient bucket; only for a --sync that adds gradients up in the workers. Buckets are reduced while the
+    /// backward pass still runs; a model smaller than one bucket is reduced after it.
+    // As PyTorch's buckets (recalled).
+    bucket_bytes: u32 = 25 << 20, "bucket-bytes", "BYTES";
+    /// Transport between workers, and between workers and servers.
+    transport: String = transport::DEFAULT.to_owned(), "transport", "NAME", among transport::REGISTRY.names();
+    /// Print neither a progress line nor the final table.
     quiet: bool = false, "quiet", "";
-    /// What is logged, as a tracing filter: error, warn, info, debug, trace, or by module such as antdt_shard=debug.
+    /// Log filter in the syntax of tracing: error, warn, info, debug, trace, or by module such as antdt_shard=debug.
     log: String = "warn".to_owned(), "log", "FILTER";
-    /// How log lines are written.
+    /// Format of log lines.
     log_format: LogFormat = LogFormat::Text, "log-format", "KIND";
 
     others:
-    /// Settings of policies by the policy's name: the tables `[policy.NAME]` of a job file.
-    policy_settings: BTreeMap<String, PolicySettings> = BTreeMap::new();
-    /// The user's own program and its arguments, started in place of the built-in workload.
+    /// Settings of policies and optimizers by name: the tables `[policy.NAME]` and `[optimizer.NAME]` of a job file.
+    tables: Tables = Tables::default();
+    /// The user's own program and its arguments, started once per worker in place of the built-in workload.
     program: Option<Vec<String>> = None;
 }
 
 /// The key of the user's program in a job file; on a command line it stands after `--`.
 const PROGRAM: &str = "program";
 
-/// The key of the policy, and of the tables with the settings of policies.
-const POLICY: &str = "policy";
-
-/// The policy's own name where tables stand beside it: `[policy] name = "nd"`.
-const POLICY_NAME: &str = "name";
-
 impl JobSpec {
     /// Returns the setting of that name.
     ///
     /// # Errors
     /// If there is none, with the nearest one.
-    pub fn setting(name: &str) -> Result<&'static Setting, InvalidValue> {
+    pub fn setting(name: &str) -> Result<&'static JobSetting, InvalidValue> {
         Self::SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
             let names: Vec<&str> = Self::SETTINGS.iter().map(|setting| setting.name).collect();
             let remedy = match nearest(name, &names) {
@@ -181,7 +225,7 @@ impl JobSpec {
         (setting.read)(self, &(setting.write)(&Self::default()))
     }
 
-    /// Reads one key of a job file. The value replaces the old one; tables of policies add to those that are there.
+    /// Reads one key of a job file. The value replaces the old one; tables add to those that are there.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -194,22 +238,15 @@ impl JobSpec {
                 let words = words.as_array().ok_or_else(refused)?;
                 self.program = Some(words.iter().map(text).collect::<Result<_, _>>()?);
             }
-            (POLICY, Json::Object(tables)) => {
-                for (name, value) in tables {
-                    match value {
-                        Json::Object(settings) => {
-                            self.policy_settings.entry(name.clone()).or_default().extend(settings.clone());
-                        }
-                        Json::String(text) if name == POLICY_NAME => self.policy.clone_from(text),
-                        other => {
-                            let field = format!("--{POLICY} {name}");
-                            let expected = "in the table of a policy, such as [policy.nd]";
-                            return Err(InvalidValue::new(field, other, expected));
-                        }
-                    }
+            (name, value) => {
+                let value = match (PartKind::of(name), value) {
+                    (Some(kind), Json::Object(object)) => self.tables.put(kind, object)?,
+                    _ => Some(value),
+                };
+                if let Some(value) = value {
+                    (Self::setting(name)?.read)(self, value)?;
                 }
             }
-            (name, value) => (Self::setting(name)?.read)(self, value)?,
         }
         Ok(())
     }
@@ -218,19 +255,21 @@ impl JobSpec {
     pub fn to_json(&self) -> Map<String, Json> {
         let mut json: Map<String, Json> =
             Self::SETTINGS.iter().map(|setting| (setting.name.to_owned(), (setting.write)(self))).collect();
-        if !self.policy_settings.is_empty() {
-            let mut tables = Map::new();
-            tables.insert(POLICY_NAME.to_owned(), json!(self.policy));
-            for (name, settings) in &self.policy_settings {
-                tables.insert(name.clone(), Json::Object(settings.clone()));
+        for PartKind { name: kind, .. } in PartKind::ALL {
+            let tables =
+                self.tables.of(kind).map(|(part, settings)| (part.clone(), Json::Object(settings.clone())));
+            let mut tables: Map<String, Json> = tables.collect();
+            if !tables.is_empty() {
+                let part = json.remove(kind).filter(|part| !part.is_null());
+                tables.extend(part.map(|part| (PartKind::PART.to_owned(), part)));
+                json.insert(kind.to_owned(), Json::Object(tables));
             }
-            json.insert(POLICY.to_owned(), Json::Object(tables));
         }
         json.insert(PROGRAM.to_owned(), json!(self.program));
         json
     }
 
-    /// Returns the settings in text form, for people; what is not set is left out. Settings of policies are called
+    /// Returns the settings in text form, for people; what is not set is left out. Settings of a part are called
     /// `policy.nd.window`.
     pub fn texts(&self) -> BTreeMap<String, String> {
         let text = |value: Json| match value {
@@ -240,10 +279,15 @@ impl JobSpec {
             other => Some(other.to_string()),
         };
         let mut json = self.to_json();
-        json.insert(POLICY.to_owned(), json!(self.policy));
-        for (policy, settings) in &self.policy_settings {
-            for (name, value) in settings {
-                json.insert(format!("{POLICY}.{policy}.{name}"), value.clone());
+        for PartKind { name: kind, .. } in PartKind::ALL {
+            if let Some(Json::Object(tables)) = json.get_mut(kind) {
+                let part = tables.remove(PartKind::PART).unwrap_or_default();
+                json.insert(kind.to_owned(), part);
+            }
+            for (part, settings) in self.tables.of(kind) {
+                for (name, value) in settings {
+                    json.insert(format!("{kind}.{part}.{name}"), value.clone());
+                }
             }
         }
         json.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
@@ -259,29 +303,62 @@ impl JobSpec {
                 setting.check_name(&text)?;
             }
         }
-        let policy = Self::setting(POLICY)?;
-        self.policy_settings.keys().try_for_each(|name| {
-            policy
-                .check_name(name)
-                .map_err(|error| InvalidValue { field: "[policy.…]".to_owned(), ..error })
-        })
+        for PartKind { name: kind, .. } in PartKind::ALL {
+            let setting = Self::setting(kind)?;
+            for (part, _) in self.tables.of(kind) {
+                let refused = |error| InvalidValue { field: format!("[{kind}.…]"), ..error };
+                setting.check_name(part).map_err(refused)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the policy with the settings that the job has for it.
     ///
     /// # Errors
     /// If there is no such policy or setting, or a value cannot be; the error names the table and the key.
-    pub fn built_policy(&self) -> Result<Box<dyn Policy>, PolicyError> {
-        let settings = self.policy_settings.get(&self.policy);
-        let texts = settings.into_iter().flatten().map(|(name, value)| match value {
-            Json::String(text) => Ok((name.clone(), text.clone())),
-            Json::Number(_) | Json::Bool(_) => Ok((name.clone(), value.to_string())),
-            Json::Null | Json::Array(_) | Json::Object(_) => {
-                let field = format!("[policy.{}] {name}", self.policy);
-                Err(InvalidValue::new(field, value, "a text, a number, true or false"))
-            }
-        });
-        policy::build(&self.policy, &texts.collect::<Result<_, _>>()?)
+    pub fn built_policy(&self) -> Result<Box<dyn Policy>, BuildError> {
+        policy::REGISTRY.build(&self.policy, &self.tables.texts("policy", &self.policy)?)
+    }
+
+    /// Makes the pace rule with the settings that the job has for it.
+    ///
+    /// # Errors
+    /// As [`built_policy`](Self::built_policy).
+    pub fn built_pace_rule(&self) -> Result<Rule, BuildError> {
+        Rule::named(&self.pace_rule, &self.tables.texts("pace-rule", &self.pace_rule)?)
+    }
+
+    /// Makes the rule by which gradients change the parameters. `optimizer` and `rate` are what the program takes where the
+    /// job does not say it.
+    ///
+    /// # Errors
+    /// If there is no such optimizer or setting, or a value cannot be; the error names the flag, or the table and the key.
+    ///
+    /// ```
+    /// use antdt::job::JobSpec;
+    /// let mut spec = JobSpec::default();
+    /// assert_eq!(spec.update_rule("sgd", 0.05)?.rate, 0.05);
+    /// spec.set("optimizer", "adam")?;
+    /// assert_eq!(spec.update_rule("sgd", 0.05)?.rate, 0.001, "Adam's own");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn update_rule(&self, optimizer: &str, rate: f32) -> Result<UpdateRule, BuildError> {
+        let name = self.optimizer.as_deref().unwrap_or(optimizer);
+        let built = optimizer::REGISTRY.build(name, &self.tables.texts("optimizer", name)?)?;
+        let rule = UpdateRule::new(built);
+        let rule = UpdateRule {
+            rate: self.learning_rate.unwrap_or(if name == optimizer { rate } else { rule.rate }),
+            decay: self.weight_decay.unwrap_or(rule.decay),
+            schedule: self.lr_schedule,
+            clip_norm: self.clip_norm,
+            ..rule
+        };
+        rule.validate().map_err(|error| InvalidValue {
+            field: format!("--{}", error.field.replace(' ', "-")),
+            ..error
+        })?;
+        Ok(rule)
     }
 
     /// Checks the settings against each other.
@@ -293,9 +370,15 @@ impl JobSpec {
             setting.check_least(self)?;
         }
         self.check_names()?;
-        self.built_policy().map_err(|error| match error {
-            PolicyError::Setting(error) => error,
-            other => InvalidValue::new("--policy", &self.policy, other.to_string()),
+        self.tables.validate()?;
+        // What the workload takes is known to be good.
+        self.update_rule(optimizer::Sgd::NAME, 1.0).map_err(|error| match error {
+            BuildError::Setting(error) => error,
+            other => InvalidValue::new(
+                "--optimizer",
+                self.optimizer.as_deref().unwrap_or_default(),
+                other.to_string(),
+            ),
         })?;
         for (flag, processes) in [("--nproc-per-node", self.workers), ("--servers", self.servers)] {
             if processes > PROCESSES_MAX {
@@ -305,6 +388,10 @@ impl JobSpec {
         }
         self.validate_servers()?;
         self.validate_data()?;
+        if self.min_workers > self.workers {
+            let expected = format!("at most the {} workers of the job (--nproc-per-node)", self.workers);
+            return Err(InvalidValue::new("--min-workers", self.min_workers, expected));
+        }
         if self.global_batch_size < self.workers {
             let expected =
                 format!("at least {}, one sample for each worker (--nproc-per-node)", self.workers);
@@ -319,11 +406,6 @@ impl JobSpec {
                 );
                 return Err(InvalidValue::new("--shard-len", len, expected));
             }
-        }
-        if let Some(rate) = self.learning_rate
-            && !(rate.is_finite() && rate > 0.0)
-        {
-            return Err(InvalidValue::new("--learning-rate", rate, "a finite number above 0, such as 0.05"));
         }
         if let Some(speed) = self.emulate_speed
             && !(speed.is_finite() && speed > 0.0)
@@ -347,16 +429,30 @@ impl JobSpec {
         if let Some(advertise) = &self.advertise {
             net::host("--advertise", advertise)?;
         }
+        if self.hang_limit < Stall::LEAST * 2 {
+            let expected = "at least 1s; a week switches it off";
+            return Err(InvalidValue::new("--hang-limit", format_duration(self.hang_limit), expected));
+        }
         let beats = self.heartbeat.saturating_mul(2);
         if self.master_grace < beats {
             let expected = format!("at least two heartbeats, {}", format_duration(beats));
             return Err(InvalidValue::new("--master-grace", format_duration(self.master_grace), expected));
         }
-        if self.silence_limit < beats {
+        if let Some(limit) = self.silence_limit.filter(|limit| *limit < beats) {
             let expected = format!("at least two heartbeats, {}", format_duration(beats));
-            return Err(InvalidValue::new("--silence-limit", format_duration(self.silence_limit), expected));
+            return Err(InvalidValue::new("--silence-limit", format_duration(limit), expected));
         }
         Ok(())
+    }
+
+    /// When a node that is not heard of counts as lost.
+    pub fn liveness(&self) -> LivenessConfig {
+        let three = self.heartbeat.saturating_mul(3);
+        let (least, most) = (Duration::from_millis(1500).max(three), SILENCE_MOST.max(three));
+        match self.silence_limit {
+            Some(limit) => LivenessConfig::of(self.heartbeat, limit),
+            None => LivenessConfig::following_steps(self.heartbeat, least, most),
+        }
     }
 
     fn validate_servers(&self) -> Result<(), InvalidValue> {
@@ -375,16 +471,43 @@ impl JobSpec {
                 Err(InvalidValue::new("--servers", servers, expected))
             }
             _ => Ok(()),
+        }?;
+        if let Barrier::AllBut(backups) = self.sync.capabilities().barrier
+            && backups >= self.workers
+        {
+            let expected = format!(
+                "a number of backups below that of the workers, {} (--nproc-per-node): a step needs at least one",
+                self.workers
+            );
+            return Err(InvalidValue::new("--sync", &self.sync, expected));
+        }
+        if let Some(norm) = self.clip_norm
+            && self.sync.capabilities().servers_sum_gradients()
+            && self.servers > 1
+        {
+            let expected = format!(
+                "left out with --sync {} and several servers, of which none has the whole gradient; take --servers 1",
+                self.sync
+            );
+            return Err(InvalidValue::new("--clip-norm", norm, expected));
+        }
+        match self.compress {
+            Some(form) if self.sync.capabilities().needs_servers() => {
+                let expected =
+                    format!("left out with --sync {}: gradients travel to servers whole", self.sync);
+                Err(InvalidValue::new("--compress", form, expected))
+            }
+            _ => Ok(()),
         }
     }
 
     fn validate_data(&self) -> Result<(), InvalidValue> {
         match &self.data {
-            None if self.program.is_none() => {
+            None if self.program.is_none() && workload::needs_data(&self.workload) => {
                 let expected = "given: a file or folder, or synthetic:ROWS such as synthetic:100000";
                 return Err(InvalidValue::new("--data", "(nothing)", expected));
             }
-            Some(DataSource::Synthetic { rows: 0 }) => {
+            Some(DataSpec::Synthetic { rows: 0 }) => {
                 return Err(InvalidValue::new(
                     "--data",
                     "synthetic:0",
@@ -396,6 +519,23 @@ impl JobSpec {
         if !(0.0..1.0).contains(&self.eval_fraction) {
             let expected = "at least 0 and below 1, such as 0.2";
             return Err(InvalidValue::new("--eval-fraction", self.eval_fraction, expected));
+        }
+        if self.program.is_some() && self.sync.capabilities().needs_servers() {
+            let expected = "one that keeps the model in the workers, where a program of your own trains: servers must know the \
+                            model's shape before it starts";
+            return Err(InvalidValue::new("--sync", &self.sync, expected));
+        }
+        if self.program.is_some()
+            && self.data.is_none()
+            && (self.resume.is_some() || self.checkpoint_dir.is_some())
+        {
+            let (flag, path) = match &self.resume {
+                Some(path) => ("--resume", path),
+                None => ("--checkpoint-dir", self.checkpoint_dir.as_ref().expect("one of the two is set")),
+            };
+            let expected = "left out with a program that takes its data from elsewhere: what it has trained is not known here; give \
+                            --data, or let the program keep checkpoints of its own";
+            return Err(InvalidValue::new(flag, path.display(), expected));
         }
         if self.program.as_ref().is_some_and(Vec::is_empty) {
             return Err(InvalidValue::new("--", "(nothing)", "followed by a program"));

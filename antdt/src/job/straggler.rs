@@ -8,11 +8,11 @@ use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
 use serde_json::{Value as Json, json};
 
-use super::value::{Form, Value, parse_text};
+use super::value::{Form, SettingValue, parse_text};
 
 /// What a restart does to an emulated straggler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RestartEffect {
+pub enum AfterRestart {
     /// The new process is as slow: the cause is the place.
     #[default]
     Keeps,
@@ -33,13 +33,13 @@ pub struct StragglerSpec {
     /// Until when; `None` is to the end.
     pub to: Option<Duration>,
     /// What a restart does to it.
-    pub restart: RestartEffect,
+    pub restart: AfterRestart,
 }
 
 impl StragglerSpec {
     /// How many times longer than normal: 1 while it is not slow.
     pub fn factor(&self, restarts: u32, at: Duration) -> f64 {
-        let cured = self.restart == RestartEffect::Cures && restarts > 0;
+        let cured = self.restart == AfterRestart::Cures && restarts > 0;
         let active = at >= self.from && self.to.is_none_or(|to| at < to);
         if active && !cured { self.slow } else { 1.0 }
     }
@@ -78,7 +78,7 @@ impl FromStr for StragglerSpec {
         const KEYS: [&str; 5] = ["worker", "slow", "from", "to", "restart"];
         let refused = || InvalidValue::new("--straggler", format!("`{text}`"), FORM);
         let (mut worker, mut slow) = (None, None);
-        let (mut from, mut to, mut restart) = (Duration::ZERO, None, RestartEffect::Keeps);
+        let (mut from, mut to, mut restart) = (Duration::ZERO, None, AfterRestart::Keeps);
         for part in text.split(',') {
             let (key, value) = part.trim().split_once('=').ok_or_else(refused)?;
             let field = format!("--straggler {key}");
@@ -95,8 +95,8 @@ impl FromStr for StragglerSpec {
                 "to" => to = Some(named_duration(field, value)?),
                 "restart" => {
                     restart = match value {
-                        "keeps" => RestartEffect::Keeps,
-                        "cures" => RestartEffect::Cures,
+                        "keeps" => AfterRestart::Keeps,
+                        "cures" => AfterRestart::Cures,
                         _ => return Err(InvalidValue::new(field, value, "keeps or cures")),
                     }
                 }
@@ -123,14 +123,14 @@ impl fmt::Display for StragglerSpec {
         if let Some(to) = self.to {
             write!(f, ",to={}", format_duration(to))?;
         }
-        if self.restart == RestartEffect::Cures {
+        if self.restart == AfterRestart::Cures {
             f.write_str(",restart=cures")?;
         }
         Ok(())
     }
 }
 
-impl Value for StragglerSpec {
+impl SettingValue for StragglerSpec {
     fn form() -> Form {
         Form::Text
     }

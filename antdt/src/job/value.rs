@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use antdt_collective::Compression;
 use antdt_collective::schedule::Choice;
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
 use antdt_job::SyncMode;
+use antdt_job::head::CheckpointEvery;
 use antdt_job::mode::{Entry, REGISTRY};
+use antdt_model::RateSchedule;
 use serde_json::{Value as Json, json};
 
 /// What the texts of a setting look like: for the help, the list of settings and the schema of the job file.
@@ -67,7 +70,7 @@ impl Form {
 ///
 /// Texts come from flags and variables, JSON from job files and from the master. `flag` (`--global-batch-size`) is
 /// what an error names.
-pub trait Value: Sized {
+pub trait SettingValue: Sized {
     /// Returns the form of the texts.
     fn form() -> Form;
 
@@ -112,7 +115,7 @@ fn plain(flag: &str, json: &Json) -> Result<String, InvalidValue> {
 
 macro_rules! whole {
     ($($Whole:ty),+) => { $(
-        impl Value for $Whole {
+        impl SettingValue for $Whole {
             fn form() -> Form {
                 Form::Whole { bits: Self::BITS }
             }
@@ -135,7 +138,7 @@ whole!(u16, u32, u64);
 
 macro_rules! number {
     ($($Number:ty),+) => { $(
-        impl Value for $Number {
+        impl SettingValue for $Number {
             fn form() -> Form {
                 Form::Number
             }
@@ -154,7 +157,7 @@ macro_rules! number {
 
 number!(f32, f64);
 
-impl Value for bool {
+impl SettingValue for bool {
     fn form() -> Form {
         Form::Truth
     }
@@ -172,7 +175,7 @@ impl Value for bool {
     }
 }
 
-impl Value for String {
+impl SettingValue for String {
     fn form() -> Form {
         Form::Text
     }
@@ -186,7 +189,7 @@ impl Value for String {
     }
 }
 
-impl Value for PathBuf {
+impl SettingValue for PathBuf {
     fn form() -> Form {
         Form::Text
     }
@@ -200,7 +203,7 @@ impl Value for PathBuf {
     }
 }
 
-impl Value for Duration {
+impl SettingValue for Duration {
     fn form() -> Form {
         Form::Duration
     }
@@ -214,7 +217,7 @@ impl Value for Duration {
     }
 }
 
-impl<T: Value> Value for Option<T> {
+impl<T: SettingValue> SettingValue for Option<T> {
     fn form() -> Form {
         T::form()
     }
@@ -232,7 +235,7 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-impl<T: Value> Value for Vec<T> {
+impl<T: SettingValue> SettingValue for Vec<T> {
     fn form() -> Form {
         Form::List(Box::new(T::form()))
     }
@@ -259,7 +262,7 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-impl Value for SyncMode {
+impl SettingValue for SyncMode {
     fn form() -> Form {
         Form::Usage(REGISTRY.iter().map(Entry::usage).collect())
     }
@@ -273,13 +276,55 @@ impl Value for SyncMode {
     }
 }
 
-impl Value for Choice {
+impl SettingValue for Choice {
     fn form() -> Form {
         Form::OneOf(Self::ALL.map(|choice| choice.to_string()).to_vec())
     }
 
     fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
         text.parse().map_err(|_| not_one_of(flag, text, &Self::ALL.map(|choice| choice.to_string())))
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}
+
+impl SettingValue for Compression {
+    fn form() -> Form {
+        Form::Usage(vec!["bf16".to_owned(), "topk=SHARE".to_owned()])
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        parse_text(flag, text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}
+
+impl SettingValue for CheckpointEvery {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        parse_text(flag, text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}
+
+impl SettingValue for RateSchedule {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        parse_text(flag, text)
     }
 
     fn to_json(&self) -> Json {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use antdt_controller::OutputStream;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::report::{Progress, ProgressLine};
+use crate::report::{LiveProgress, ProgressLine};
 
 /// Lines that may wait to be written; beyond that, the node that wrote them waits.
 const LINES_MAX: usize = 4096;
@@ -23,7 +23,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 
 enum Said {
     Line(OutputStream, String),
-    Progress(Progress),
+    Progress(LiveProgress),
 }
 
 /// Where lines and progress go. Cheap to clone.
@@ -76,7 +76,7 @@ impl Console {
     }
 
     /// Shows how far the job is. What cannot be shown now is out of date later.
-    pub(super) fn progress(&self, progress: Progress) {
+    pub(super) fn progress(&self, progress: LiveProgress) {
         if let Some(sender) = self.sender() {
             let _ = sender.try_send(Said::Progress(progress));
         }

@@ -1,29 +1,40 @@
 //! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
 
 mod console;
+mod desk;
 mod operate;
 mod record;
 mod recorder;
+mod restorer;
 mod runner;
+mod seams;
 mod service;
 mod shards;
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use antdt_controller::policy::PolicyError;
-use antdt_controller::runtime::launcher::ProcessLauncher;
-use antdt_controller::{LauncherEvent, LauncherFactory, Outlets};
-use antdt_core::{Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed};
+use antdt_checkpoint::{CheckpointWriteError, Folder};
+use antdt_controller::{LauncherEvent, Outlets, OutputStream};
+use antdt_core::registry::BuildError;
+use antdt_core::{
+    CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed,
+};
+use antdt_job::head::CheckpointSchedule;
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
-use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
+use antdt_monitor::{HangConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
 use antdt_proto::{Token, TokenCheck};
 use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
 use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
-use antdt_shard::{Assignment, DatasetSpec, Epochs, MissingWhy, NullStore, OnQuarantine, SourceError};
+use antdt_shard::{
+    Assignment, BoxStore, DatasetSpec, Epochs, LedgerSnapshot, MissingWhy, OnQuarantine, SourceError,
+    StoreError,
+};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -32,15 +43,20 @@ use tonic::service::InterceptorLayer;
 use crate::job::{JobSpec, Sharding};
 use crate::net;
 use crate::node::NodeEnv;
-use crate::report::{MeasuredOn, MissingEntry, Outcome, Progress, Report, SampleBalance};
+use crate::report::{LiveProgress, MeasuredOn, MissingEntry, Outcome, Report, SampleBalance};
+use crate::resume::{self, ResumeError};
 use crate::run_dir::{self, RunDir, RunDirError};
 use crate::worker::TRAIN_DATASET;
 use console::Console;
+use desk::Desk;
 use operate::{JobService, Pace};
 use recorder::Recorder;
+use restorer::{Restorer, Start};
 use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
+
+pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
 const INBOX_BOUND: usize = 1024;
@@ -58,9 +74,9 @@ const KILL_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Programs {
     /// The worker program and its arguments.
-    pub worker: (std::path::PathBuf, Vec<std::ffi::OsString>),
+    pub worker: (PathBuf, Vec<std::ffi::OsString>),
     /// The server program and its arguments; not needed without servers.
-    pub server: (std::path::PathBuf, Vec<std::ffi::OsString>),
+    pub server: (PathBuf, Vec<std::ffi::OsString>),
     /// Environment variables for all nodes, besides those of [`NodeEnv`] and of torchrun.
     pub env: Vec<(String, String)>,
     /// Whether the worker program is the user's own, which may do without the master: it need not register.
@@ -74,9 +90,9 @@ pub enum JobError {
     /// A setting cannot be used.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// The policy is unknown.
+    /// The policy or the pace rule is unknown, or cannot be made with these settings.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Build(#[from] BuildError),
     /// The port is taken, or the address is not this machine's.
     #[error(
         "--bind, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
@@ -98,27 +114,36 @@ pub enum JobError {
     /// The run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// The job cannot go on from a checkpoint.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// Checkpoints cannot be kept there.
+    #[error("--checkpoint-dir: {0}")]
+    Checkpoints(CheckpointWriteError),
     /// The job cannot be recorded there.
     #[error("--record = {}: {why}", file.display())]
     Record {
         /// The file that was asked for.
-        file: std::path::PathBuf,
+        file: PathBuf,
         /// What is wrong with it, and what to do.
         why: String,
+    },
+    /// A part that the program puts into the master cannot be had.
+    #[error("the {part} cannot be used: {source}")]
+    Part {
+        /// Which.
+        part: &'static str,
+        /// Why.
+        source: PartError,
     },
     /// A part of the master failed.
     #[error("the master failed: {0}")]
     Master(String),
 }
 
-/// Builds the launcher of nodes that are processes of this machine.
-pub fn local() -> LauncherFactory {
-    Box::new(|outlets| Box::new(ProcessLauncher::new(outlets)))
-}
-
 /// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the program
-/// takes its data from elsewhere. `launcher` builds the launcher that starts the nodes; [`local`] starts them on this
-/// machine. Cancel `stop` to end the job early: it then counts as failed.
+/// takes its data from elsewhere. `seams` are the parts that
+/// may be replaced. Cancel `stop` to end the job early: it then counts as failed.
 ///
 /// When this returns, no node is left that the launcher can reach.
 ///
@@ -129,14 +154,15 @@ pub async fn run(
     spec: &JobSpec,
     samples: Option<u64>,
     programs: &Programs,
-    launcher: LauncherFactory,
+    seams: Seams,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     spec.validate()?;
-    let record = match &spec.record {
-        Some(path) => Some((path.as_path(), record::open(path)?)),
-        None => None,
-    };
+    let record = (seams.recorder)(spec).map_err(|source| part("recorder", source))?;
+    let job_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos()));
+    let Begun { spec, dataset, folder, snapshot, resumed } = begin(spec, samples, &job)?;
+    let spec = &spec;
     let listen = |source| JobError::Listen { address: net::join(&spec.bind, spec.master_port), source };
     let ip = net::bind_address(&spec.bind).map_err(listen)?;
     let listener = TcpListener::bind((ip, spec.master_port)).await.map_err(listen)?;
@@ -149,8 +175,6 @@ pub async fn run(
     let token = secret()?;
     let stop = stop.child_token();
     let clock = JobClock::start();
-    let job_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos()));
 
     // The head outlives the servers, so that late calls are answered; the ledger outlives the head.
     let (stop_servers, stop_head, stop_ledger) =
@@ -163,21 +187,42 @@ pub async fn run(
         global_batch_size: spec.global_batch_size,
         heartbeat: spec.heartbeat,
         max_restarts: spec.max_restarts,
+        // Nobody else trains the share of a worker, or takes its rank in a program of the user's.
+        min_workers: if spec.sharding == Sharding::Static || programs.foreign {
+            spec.workers
+        } else {
+            spec.min_workers
+        },
         must_register: !programs.foreign,
         policy: spec.built_policy()?,
+        dry_run: spec.dry_run,
         monitor: MonitorConfig {
-            liveness: LivenessConfig::of(spec.heartbeat, spec.silence_limit),
+            liveness: spec.liveness(),
+            hang: HangConfig { limit: spec.hang_limit },
+            rule: spec.built_pace_rule()?,
             ..MonitorConfig::default()
         },
+        checkpoints: folder.as_ref().map(|(_, first)| CheckpointSchedule {
+            every: spec.checkpoint_every,
+            first: *first,
+            epochs: spec.epochs,
+        }),
+        can_roll_back: dataset.is_some(),
     };
-    let dataset = samples.map(|samples| dataset(spec, samples));
     let trace = match record {
-        Some((path, file)) => Some(record::start(path, file, spec, &job, &config, dataset.as_ref())?),
+        Some(to) => Some(record::start(to, spec, &job, &config, dataset.as_ref())?),
         None => None,
     };
-    let ledger = match dataset {
+    let ledger = match &dataset {
         Some(dataset) => {
-            Some(start_ledger(dataset, clock, stop_ledger.clone(), &watch, trace.as_ref()).await?)
+            let store = (seams.store)(spec, dataset).map_err(|source| part("ledger store", source))?;
+            let service =
+                start_ledger(dataset.clone(), store, clock, stop_ledger.clone(), &watch, trace.as_ref())
+                    .await?;
+            if let Some(snapshot) = snapshot {
+                service.handle().restore(snapshot).await.map_err(|e| JobError::Master(e.to_string()))?;
+            }
+            Some(service)
         }
         None => None,
     };
@@ -191,8 +236,25 @@ pub async fn run(
     let closing = console.close_on_drop();
     // Bounded by what it carries: two events for each life, and the head bounds the lives.
     let (told, events) = mpsc::unbounded_channel();
-    let nodes = Nodes::new(launcher(outlets(told, &console)), spec.workers);
+    let nodes = Nodes::new((seams.launcher)(outlets(told, &console)), spec.workers);
     let nodes = Arc::new(Mutex::new(Some(nodes)));
+    let desk = match (&folder, &ledger, &dataset) {
+        (Some((folder, _)), Some(ledger), Some(dataset)) => {
+            let (mailbox, recorder) = (mailbox.clone(), Arc::clone(&recorder));
+            let (folder, dataset) = (folder.clone(), dataset.clone());
+            Some(Desk::new(folder, spec.clone(), dataset, ledger.handle(), mailbox, recorder))
+        }
+        _ => None,
+    };
+    let restorer = match (&ledger, dataset) {
+        (Some(ledger), Some(dataset)) => {
+            let ledger = ledger.handle();
+            let snapshot = ledger.snapshot().await.map_err(|e| JobError::Master(e.to_string()))?;
+            let start = Start { snapshot, checkpoint: spec.resume.clone() };
+            Some(Restorer::new(ledger, dataset, folder, desk.clone(), start, mailbox.clone()))
+        }
+        _ => None,
+    };
     let (ended, end) = oneshot::channel();
     let runner = HeadRunner {
         nodes: Arc::clone(&nodes),
@@ -200,18 +262,29 @@ pub async fn run(
         ledger: ledger.as_ref().map(ShardService::handle),
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
+        restorer,
         head: mailbox.clone(),
         ended: Some(ended),
     };
+    if let Some(text) = &resumed {
+        lock(&recorder).resumed = Some(text.clone());
+        console.line(OutputStream::Err, text.clone());
+    }
     let head_trace = trace.as_ref().map(|trace| trace.recorder("head"));
     let head_task = tokio::spawn(drive_recorded(head, inbox, runner, clock, stop_head.clone(), head_trace));
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(forward_events(events, mailbox.clone()));
 
-    let pace = Arc::new(Mutex::new(Pace::default()));
+    let (pace, workers) = (Arc::new(Mutex::new(Pace::default())), Arc::new(AtomicU32::new(spec.workers)));
     let operate = JobService {
         job: job.clone(),
-        workers: spec.workers,
+        policy: spec.policy.clone(),
+        dry_run: spec.dry_run,
+        workers: Arc::clone(&workers),
+        fixed: (spec.sharding == Sharding::Static).then_some(
+            "--sharding static divides the data among the workers that the job began with; their number cannot change",
+        ),
+        head: mailbox.clone(),
         clock,
         pace: Arc::clone(&pace),
         recorder: Arc::clone(&recorder),
@@ -223,7 +296,12 @@ pub async fn run(
         .tcp_nodelay(true)
         // Around all services, so that none is forgotten.
         .layer(InterceptorLayer::new(TokenCheck::new(token)))
-        .add_service(ControlServer::new(ControlService::new(job.clone(), mailbox.clone(), parked.clone())))
+        .add_service(ControlServer::new(ControlService::new(
+            job.clone(),
+            mailbox.clone(),
+            parked.clone(),
+            desk,
+        )))
         .add_service(JobServer::new(operate));
     if let Some(service) = &ledger {
         server = server.add_service(ShardServer::new().with(service.handle())?.into_service());
@@ -244,7 +322,8 @@ pub async fn run(
     let closed = |_| JobError::Master("the head has ended".to_owned());
     mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
     let outcome =
-        watch_job(spec, &mailbox, (&recorder, &pace), handle.as_ref(), &console, end, &stop).await?;
+        watch_job(spec, &mailbox, (&recorder, &pace, &workers), handle.as_ref(), &console, end, &stop)
+            .await?;
     drop(closing);
 
     parked.clear();
@@ -275,6 +354,80 @@ pub async fn run(
     Ok(report(spec, job, outcome, (&counts, missing), recorder, watch, clock.now()))
 }
 
+/// What a job begins with.
+struct Begun {
+    /// Its settings, as the nodes get them: with the folder of checkpoints, and the checkpoint that it goes on from.
+    spec: JobSpec,
+    dataset: Option<DatasetSpec>,
+    /// Where checkpoints go, and the number of the first.
+    folder: Option<(Folder, CheckpointId)>,
+    /// What is done already.
+    snapshot: Option<LedgerSnapshot>,
+    /// For people.
+    resumed: Option<String>,
+}
+
+/// Finds what the job goes on from, and where it keeps its own checkpoints.
+fn begin(spec: &JobSpec, samples: Option<u64>, job: &str) -> Result<Begun, JobError> {
+    let mut spec = spec.clone();
+    let mut dataset = samples.map(|samples| dataset(&spec, samples));
+    let (mut snapshot, mut resumed, mut before) = (None, None, None);
+    if let (Some(dir), Some(data)) = (&spec.resume, &dataset) {
+        let found = resume::prepare(&spec, dir, data)?;
+        let path = found.checkpoint.path().to_owned();
+        before = path.parent().map(Path::to_owned);
+        spec.resume = Some(absolute(path));
+        (dataset, snapshot, resumed) = (Some(found.dataset), Some(found.snapshot), Some(found.text));
+    }
+    let default = (spec.run_dir.is_some() || spec.report_dir.is_some())
+        .then(|| run_dir::place(&spec, job).map(|run| run.join(resume::CHECKPOINTS)));
+    // A job without a folder of its own goes on in the one that it was resumed from.
+    let place = spec.checkpoint_dir.clone().or(default.flatten()).or(before).filter(|_| dataset.is_some());
+    let folder = match place {
+        Some(place) => {
+            let place = absolute(place);
+            if let (Some(run), None) = (&spec.run_dir, &spec.checkpoint_dir) {
+                // It is this folder that was asked for.
+                std::fs::create_dir_all(run)
+                    .map_err(|source| RunDirError::File { path: run.clone(), source })?;
+            }
+            match Folder::create(&place) {
+                Ok(folder) => {
+                    let first = folder.next_id().map_err(ResumeError::from)?;
+                    spec.checkpoint_dir = Some(place);
+                    Some((folder, first))
+                }
+                Err(error) if spec.checkpoint_dir.is_some() || spec.run_dir.is_some() => {
+                    return Err(JobError::Checkpoints(error));
+                }
+                // A folder that was not asked for is no reason to refuse the job.
+                Err(error) => {
+                    tracing::warn!(%error, "the job keeps no checkpoints");
+                    None
+                }
+            }
+        }
+        None => None,
+    };
+    Ok(Begun { spec, dataset, folder, snapshot, resumed })
+}
+
+/// The nodes may have another working directory. A URL stays as it is.
+fn absolute(path: PathBuf) -> PathBuf {
+    if path.to_string_lossy().contains("://") {
+        return path;
+    }
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// Why a part that the program brought cannot be used; the parts that ship say it themselves.
+fn part(part: &'static str, source: PartError) -> JobError {
+    match source.downcast::<JobError>() {
+        Ok(error) => *error,
+        Err(source) => JobError::Part { part, source },
+    }
+}
+
 /// What the ledger hands out.
 fn dataset(spec: &JobSpec, samples: u64) -> DatasetSpec {
     let (batch, workers) = (spec.global_batch_size, spec.workers);
@@ -293,15 +446,16 @@ fn dataset(spec: &JobSpec, samples: u64) -> DatasetSpec {
 
 async fn start_ledger(
     dataset: DatasetSpec,
+    store: BoxStore,
     clock: JobClock,
     shutdown: CancellationToken,
     watch: &Arc<Mutex<ShardWatch>>,
     trace: Option<&TraceWriter>,
-) -> Result<ShardService<std::convert::Infallible>, JobError> {
+) -> Result<ShardService<StoreError>, JobError> {
     let watchers = (ShardTap::new(Arc::clone(watch)), trace.map(|trace| trace.recorder("ledger")));
-    ShardService::start_watched(dataset, NullStore, clock, shutdown, watchers)
+    ShardService::start_watched(dataset, store, clock, shutdown, watchers)
         .await
-        .map_err(|e| JobError::Master(e.to_string()))
+        .map_err(|e| part("ledger store", Box::new(e)))
 }
 
 /// What the nodes find in their environment besides what is particular to each.
@@ -419,7 +573,7 @@ async fn forward_events(mut events: mpsc::UnboundedReceiver<LauncherEvent>, head
 async fn watch_job(
     spec: &JobSpec,
     head: &Mailbox<Head>,
-    (recorder, pace): (&Mutex<Recorder>, &Mutex<Pace>),
+    (recorder, pace, workers): (&Mutex<Recorder>, &Mutex<Pace>, &AtomicU32),
     ledger: Option<&ShardHandle>,
     console: &Console,
     mut end: oneshot::Receiver<Result<(), String>>,
@@ -455,12 +609,12 @@ async fn watch_job(
                 let (steps, loss) = lock(recorder).pulse();
                 let rate = seen.samples_per_second;
                 *lock(pace) = Pace { members: seen.members, samples_per_second: rate };
-                console.progress(Progress {
+                console.progress(LiveProgress {
                     step: steps,
                     samples_per_second: rate,
                     loss,
                     members: seen.members,
-                    workers: spec.workers as usize,
+                    workers: workers.load(Ordering::Relaxed) as usize,
                     stragglers: seen.stragglers,
                     committed: counts.acked,
                     expected: counts.total,
@@ -512,7 +666,7 @@ fn report(
     watch: ShardWatch,
     now: JobTime,
 ) -> Report {
-    let samples = SampleBalance::of(counts, watch.duplicated(), recorder.repeated_at_most);
+    let samples = SampleBalance::of(counts, outcome.is_err(), watch.duplicated(), recorder.repeated_at_most);
     let (shards, by_worker) = watch.finish(now);
     let workers = recorder
         .workers
@@ -550,6 +704,8 @@ fn report(
         final_quality: quality,
         loss_curve: recorder.loss,
         shards,
+        resumed: recorder.resumed,
+        checkpoint: recorder.checkpoint,
         config: spec.texts(),
     };
     let SampleBalance { lost, duplicated, quarantined, expected, .. } = samples;

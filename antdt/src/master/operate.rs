@@ -1,17 +1,27 @@
-//! What people ask of a running job, over gRPC: where it stands, and that it ends.
+//! What people ask of a running job, over gRPC: where it stands, what is slow in it, that it has more or fewer workers, and that it
+//! ends.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use antdt_controller::LaunchStatus;
+use antdt_core::{JobTime, NodeStatus};
+use antdt_job::head::{Done, NodeDiagnosis};
+use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_proto::convert::to_ns;
 use antdt_proto::v1;
-use antdt_rt::{CancellationToken, JobClock};
+use antdt_rt::{CancellationToken, JobClock, Mailbox};
 use antdt_shard::runtime::ShardHandle;
 use tonic::{Request, Response, Status};
 
 use super::lock;
 use super::recorder::Recorder;
 use super::runner::{NodeView, Nodes};
+use crate::report::ActionEntry;
+
+/// Newest actions that a look at the job shows.
+const ACTIONS_SHOWN: usize = 5;
 
 /// What the master last learned of the job's pace.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,7 +34,13 @@ pub(super) struct Pace {
 #[derive(Debug, Clone)]
 pub(super) struct JobService {
     pub(super) job: String,
-    pub(super) workers: u32,
+    pub(super) policy: String,
+    pub(super) dry_run: bool,
+    /// Workers that the job should have.
+    pub(super) workers: Arc<AtomicU32>,
+    /// Why that number cannot change, if it cannot.
+    pub(super) fixed: Option<&'static str>,
+    pub(super) head: Mailbox<Head>,
     pub(super) clock: JobClock,
     pub(super) pace: Arc<Mutex<Pace>>,
     pub(super) recorder: Arc<Mutex<Recorder>>,
@@ -53,20 +69,52 @@ impl v1::job_server::Job for JobService {
             None => None,
         };
         let pace = *lock(&self.pace);
-        let (steps, loss) = lock(&self.recorder).pulse();
+        let (steps, loss, actions) = {
+            let recorder = lock(&self.recorder);
+            let (steps, loss) = recorder.pulse();
+            let newest = recorder.actions.len().saturating_sub(ACTIONS_SHOWN);
+            (steps, loss, recorder.actions[newest..].iter().map(entry).collect())
+        };
         // Taken out of its place when the job is over.
         let nodes = lock(&self.nodes).as_ref().map(Nodes::latest).unwrap_or_default();
         Ok(Response::new(v1::DescribeReply {
             job: self.job.clone(),
-            elapsed_ns: to_ns(self.clock.now().since(antdt_core::JobTime::ZERO)),
+            elapsed_ns: to_ns(self.clock.now().since(JobTime::ZERO)),
             steps,
             counts,
-            workers: self.workers,
+            workers: self.workers.load(Ordering::Relaxed),
             members: u32::try_from(pace.members).unwrap_or(u32::MAX),
             samples_per_second: pace.samples_per_second,
             loss,
             nodes: nodes.into_iter().map(node).collect(),
             stopping: self.stop.is_cancelled(),
+            policy: self.policy.clone(),
+            dry_run: self.dry_run,
+            actions,
+        }))
+    }
+
+    async fn diagnose(
+        &self,
+        _request: Request<v1::DiagnoseRequest>,
+    ) -> Result<Response<v1::DiagnoseReply>, Status> {
+        let found = match self.head.call(HeadEvent::Diagnose).await {
+            Ok(HeadAnswer::Diagnosed(found)) => found,
+            Ok(answer) => return Err(unexpected(&answer)),
+            Err(closed) => return Err(Status::unavailable(closed.to_string())),
+        };
+        Ok(Response::new(v1::DiagnoseReply {
+            job: self.job.clone(),
+            elapsed_ns: to_ns(self.clock.now().since(JobTime::ZERO)),
+            policy: found.policy,
+            dry_run: found.dry_run,
+            error_rate: found.error_rate,
+            plan: found.plan.0,
+            step_ns: found.step.map(|step| to_ns(step.time)),
+            overhead_ns: found.step.map(|step| to_ns(step.overhead)),
+            nodes: found.nodes.into_iter().map(diagnosed).collect(),
+            decision: found.decision.map(decision),
+            actions: found.done.into_iter().map(decision).collect(),
         }))
     }
 
@@ -75,6 +123,61 @@ impl v1::job_server::Job for JobService {
         self.stop.cancel();
         Ok(Response::new(v1::StopReply {}))
     }
+
+    async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleReply>, Status> {
+        if let Some(why) = self.fixed {
+            return Err(Status::failed_precondition(why));
+        }
+        let workers = request.into_inner().workers;
+        match self.head.call(HeadEvent::Scale { workers }).await {
+            Ok(HeadAnswer::Scaled { before }) => {
+                self.workers.store(workers, Ordering::Relaxed);
+                Ok(Response::new(v1::ScaleReply { before }))
+            }
+            Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
+            Ok(answer) => Err(unexpected(&answer)),
+            Err(closed) => Err(Status::unavailable(closed.to_string())),
+        }
+    }
+}
+
+fn unexpected(answer: &HeadAnswer) -> Status {
+    Status::internal(format!("the head gave an answer of another kind: {answer:?}"))
+}
+
+fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
+    v1::NodeDiagnosis {
+        holder: Some(node.holder.into()),
+        status: match node.status {
+            NodeStatus::Pending => "pending",
+            NodeStatus::Running => "running",
+            NodeStatus::Draining => "draining",
+            NodeStatus::Finished => "finished",
+            NodeStatus::Lost => "lost",
+        }
+        .to_owned(),
+        device: node.device.0,
+        pace: node.pace.name().to_owned(),
+        straggler: node.straggler,
+        ratio: node.ratio,
+        ratio_low: node.bounds.map(|(low, _)| low),
+        ratio_high: node.bounds.map(|(_, high)| high),
+        batches: node.batches,
+        pace_since_ns: node.pace_since.map(|at| to_ns(at.since(JobTime::ZERO))),
+        slow_share: node.slow_share,
+        batch_size: node.batch_size,
+    }
+}
+
+fn entry(entry: &ActionEntry) -> v1::Decision {
+    let at = Duration::try_from_secs_f64(entry.time_s).unwrap_or_default();
+    let ActionEntry { kind, target, reason, .. } = entry.clone();
+    v1::Decision { at_ns: to_ns(at), kind, target, reason }
+}
+
+fn decision(done: Done) -> v1::Decision {
+    let Done { at, kind, target, reason } = done;
+    v1::Decision { at_ns: to_ns(at.since(JobTime::ZERO)), kind, target, reason }
 }
 
 fn node(view: NodeView) -> v1::NodeState {

@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use antdt_core::trace::{Header, VERSION};
+use antdt_core::trace::{TraceHeader, VERSION};
 use antdt_job::{HeadConfig, HeadSettings};
-use antdt_rt::{Packing, TraceWriter, open_trace};
+use antdt_rt::{Packing, TraceSink, TraceWriter, open_trace};
 use antdt_shard::DatasetSpec;
 
 use super::JobError;
@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path) -> Result<File, JobError> {
     let refuse = |why: &str| Err(refused(path, why));
     match path.metadata() {
         Ok(found) if found.is_dir() => return refuse("it is a folder; name a file in it"),
-        Ok(found) if !found.is_file() => return refuse("it is no plain file; name one"),
+        Ok(found) if !found.is_file() => return refuse("it is not a regular file; name one"),
         Ok(found) if found.len() > 0 => {
             let mut first = vec![0; beginning().len()];
             let read = open_trace(path).and_then(|mut file| file.read_exact(&mut first));
@@ -52,23 +52,23 @@ pub(super) fn open(path: &Path) -> Result<File, JobError> {
 
 /// Begins the recording.
 pub(super) fn start(
-    path: &Path,
-    file: File,
+    (to, packing): (Box<dyn TraceSink>, Packing),
     spec: &JobSpec,
     job: &str,
     head: &HeadConfig,
     ledger: Option<&DatasetSpec>,
 ) -> Result<TraceWriter, JobError> {
-    let mut header = Header::new(concat!("antdt ", env!("CARGO_PKG_VERSION")), job);
+    let mut header = TraceHeader::new(concat!("antdt ", env!("CARGO_PKG_VERSION")), job);
     header.settings = spec.texts();
     let begun = (|| {
         header.machines.insert("head".to_owned(), serde_json::to_value(HeadSettings::from(head))?);
         if let Some(dataset) = ledger {
             header.machines.insert("ledger".to_owned(), serde_json::to_value(dataset)?);
         }
-        TraceWriter::start(file, Packing::of(path), &header)
+        TraceWriter::start(to, packing, &header)
     })();
-    begun.map_err(|error| refused(path, format!("{error}; free some space, or name another file")))
+    let file = spec.record.clone().unwrap_or_default();
+    begun.map_err(|error| refused(&file, format!("{error}; free some space, or name another file")))
 }
 
 /// Ends the recording.
@@ -106,14 +106,15 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "thesis\n");
 
         let mut line = Vec::new();
-        Header::new("antdt", "job").write(&mut line).unwrap();
+        TraceHeader::new("antdt", "job").write(&mut line).unwrap();
         std::fs::write(&file, line).unwrap();
         open(&file).expect("an earlier recording");
         assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
 
         // Compressed it is one too.
-        let header = Header::new("antdt", "job");
-        let packed = TraceWriter::start(File::create(&file).unwrap(), Packing::Gzip, &header).unwrap();
+        let header = TraceHeader::new("antdt", "job");
+        let packed =
+            TraceWriter::start(Box::new(File::create(&file).unwrap()), Packing::Gzip, &header).unwrap();
         packed.finish(LAST_ENTRIES).unwrap();
         open(&file).expect("an earlier recording");
     }
@@ -126,6 +127,6 @@ mod tests {
                 .ends_with("its folder does not exist; make it, or name another file")
         );
         assert!(why(folder.path()).ends_with("it is a folder; name a file in it"));
-        assert!(why(Path::new("/dev/null")).ends_with("it is no plain file; name one"));
+        assert!(why(Path::new("/dev/null")).ends_with("it is not a regular file; name one"));
     }
 }

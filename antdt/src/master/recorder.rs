@@ -7,7 +7,7 @@ use antdt_core::{
 };
 use antdt_job::Note;
 
-use crate::report::{ActionEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
+use crate::report::{ActionEntry, CheckpointEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
 
 /// Steps behind the newest one that may still be reported for the first time.
 const STEP_MEMORY: usize = 4096;
@@ -29,6 +29,10 @@ pub(super) struct Recorder {
     pub(super) repeated_at_most: u64,
     /// The first moment at which everything was known to be committed.
     pub(super) completed: Option<JobTime>,
+    /// What the job went on from, in words.
+    pub(super) resumed: Option<String>,
+    /// The newest complete checkpoint.
+    pub(super) checkpoint: Option<CheckpointEntry>,
     plans: BTreeMap<PlanVersion, Plan>,
     recent_steps: BTreeSet<u64>,
     loss_now: Option<f64>,
@@ -47,6 +51,8 @@ impl Recorder {
             steps: 0,
             repeated_at_most: 0,
             completed: None,
+            resumed: None,
+            checkpoint: None,
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
             loss_now: None,
@@ -56,6 +62,11 @@ impl Recorder {
     /// Steps so far, and the mean training loss of the last batches.
     pub(super) const fn pulse(&self) -> (u64, Option<f64>) {
         (self.steps, self.loss_now)
+    }
+
+    /// Batch sizes of the newest plan.
+    pub(super) fn newest_plan(&self) -> BTreeMap<NodeId, u32> {
+        self.plans.last_key_value().map(|(_, plan)| (*plan.batch_sizes).clone()).unwrap_or_default()
     }
 
     /// Writes down what the head noted.
@@ -79,9 +90,7 @@ impl Recorder {
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
-            Note::Evaluated { samples, loss, auc } => {
-                self.quality = FinalQuality { loss, auc, samples, ..FinalQuality::default() };
-            }
+            Note::Evaluated { samples, metrics } => self.quality = FinalQuality::of(samples, &metrics),
         }
     }
 
@@ -128,7 +137,7 @@ impl Recorder {
         if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
             return;
         }
-        if self.mode.waits_for_all() {
+        if self.mode.steps_in_common() {
             self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {
                 self.recent_steps.pop_first();

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement};
 use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
-use antdt_job::{Head, HeadEffect, HeadEvent};
+use antdt_job::{Head, HeadEffect, HeadEvent, Note};
 use antdt_rt::{Mailbox, Runner};
 use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
 use super::Programs;
 use super::recorder::Recorder;
+use super::restorer::Restorer;
 use super::service::Parked;
 use crate::net;
 use crate::node::NodeEnv;
@@ -138,6 +139,8 @@ pub(super) struct HeadRunner {
     pub(super) ledger: Option<ShardHandle>,
     pub(super) parked: Parked,
     pub(super) recorder: Arc<Mutex<Recorder>>,
+    /// What sets the job back, if it can go back.
+    pub(super) restorer: Option<Restorer>,
     pub(super) head: Mailbox<Head>,
     pub(super) ended: Option<oneshot::Sender<Result<(), String>>>,
 }
@@ -150,7 +153,11 @@ impl HeadRunner {
             // A new life may run elsewhere.
             nodes.placement.set(holder.node, nodes.launcher.place(holder.node));
         }
-        let spec = self.template.of(holder, &nodes.placement);
+        let mut template = self.template.clone();
+        if let Some(restorer) = &self.restorer {
+            template.node.spec.resume = restorer.from();
+        }
+        let spec = template.of(holder, &nodes.placement);
         nodes.launched.insert(holder);
         if let Err(error) = nodes.launcher.launch(&spec) {
             let source = std::error::Error::source(&error).map(|e| format!(" ({e})")).unwrap_or_default();
@@ -196,7 +203,20 @@ impl Runner<Head> for HeadRunner {
                 }
                 HeadEffect::Joined(holder, joined) => self.parked.joined(holder, *joined),
                 HeadEffect::Committed(holder, commit) => self.parked.committed(holder, *commit),
+                HeadEffect::Undone(holder) => self.parked.undone(holder),
+                HeadEffect::RollBack(rollback) => {
+                    // Without one, the head asks for none.
+                    let Some(restorer) = self.restorer.clone() else { continue };
+                    // Not awaited here: files are read, and the head is waiting for this very effect.
+                    tokio::spawn(async move { restorer.roll_back(rollback).await });
+                }
+                HeadEffect::Rested { holder, checkpoint, keep } => {
+                    self.parked.rested(holder, checkpoint, keep);
+                }
                 HeadEffect::Note { at, note } => {
+                    if let Note::Action { kind, target, reason } = &note {
+                        tracing::info!(kind, target, reason, "action");
+                    }
                     self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
                 }
                 HeadEffect::End(outcome) => {

@@ -3,20 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use antdt_core::{DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
+use antdt_core::{CheckpointId, DeviceClass, Holder, Joined, NodeInfo, PlanVersion, StepCommit};
 use antdt_job::limits::PARK_MAX;
 use antdt_job::{Head, HeadAnswer, HeadEvent, Registration};
-use antdt_proto::convert::{required, to_ns};
+use antdt_proto::convert::{metric, required, to_ns};
 use antdt_proto::v1;
 use antdt_rt::Mailbox;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
+use super::desk::Desk;
+
+/// Calls that wait for one kind of decision.
+type Waiting<T> = Arc<Mutex<BTreeMap<Holder, oneshot::Sender<T>>>>;
+
 /// Calls that wait for a decision, by who waits.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parked {
-    joins: Arc<Mutex<BTreeMap<Holder, oneshot::Sender<Joined>>>>,
-    ready: Arc<Mutex<BTreeMap<Holder, oneshot::Sender<StepCommit>>>>,
+    joins: Waiting<Joined>,
+    /// Told nothing if their step is undone.
+    ready: Waiting<Option<StepCommit>>,
+    resting: Waiting<(CheckpointId, bool)>,
 }
 
 impl Parked {
@@ -29,7 +36,19 @@ impl Parked {
 
     pub(super) fn committed(&self, holder: Holder, commit: StepCommit) {
         if let Some(waiter) = lock(&self.ready).remove(&holder) {
-            let _ = waiter.send(commit);
+            let _ = waiter.send(Some(commit));
+        }
+    }
+
+    pub(super) fn undone(&self, holder: Holder) {
+        if let Some(waiter) = lock(&self.ready).remove(&holder) {
+            let _ = waiter.send(None);
+        }
+    }
+
+    pub(super) fn rested(&self, holder: Holder, checkpoint: CheckpointId, keep: bool) {
+        if let Some(waiter) = lock(&self.resting).remove(&holder) {
+            let _ = waiter.send((checkpoint, keep));
         }
     }
 
@@ -37,6 +56,7 @@ impl Parked {
     pub(super) fn clear(&self) {
         lock(&self.joins).clear();
         lock(&self.ready).clear();
+        lock(&self.resting).clear();
     }
 }
 
@@ -63,11 +83,17 @@ pub(super) struct ControlService {
     job: String,
     head: Mailbox<Head>,
     parked: Parked,
+    /// Where checkpoints are put together, if the job takes any.
+    desk: Option<Desk>,
 }
 
 impl ControlService {
-    pub(super) const fn new(job: String, head: Mailbox<Head>, parked: Parked) -> Self {
-        Self { job, head, parked }
+    pub(super) const fn new(job: String, head: Mailbox<Head>, parked: Parked, desk: Option<Desk>) -> Self {
+        Self { job, head, parked, desk }
+    }
+
+    fn desk(&self) -> Result<&Desk, Status> {
+        self.desk.as_ref().ok_or_else(|| Status::failed_precondition("this job takes no checkpoints"))
     }
 
     async fn ask(&self, event: HeadEvent) -> Result<HeadAnswer, Status> {
@@ -117,10 +143,9 @@ impl v1::control_server::Control for ControlService {
         let registration =
             Registration { info, data_address: request.data_address, process_id: request.process_id };
         match self.ask(HeadEvent::Register(registration)).await? {
-            HeadAnswer::Registered { heartbeat, plan, servers } => Ok(Response::new(v1::RegisterReply {
+            HeadAnswer::Registered { heartbeat, plan } => Ok(Response::new(v1::RegisterReply {
                 heartbeat_ns: to_ns(heartbeat),
                 plan: plan.as_ref().map(Into::into),
-                servers: servers.to_vec(),
             })),
             _ => Err(unexpected()),
         }
@@ -132,6 +157,13 @@ impl v1::control_server::Control for ControlService {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         let request = request.into_inner();
         let holder = holder_of(request.holder)?;
+        if request.preempted {
+            let _fenced = self.ask(HeadEvent::Preempted(holder)).await;
+        }
+        if let Some(stall) = request.stall {
+            // One that is fenced is told so below.
+            let _fenced = self.ask(HeadEvent::Stalled { holder, stall: stall.into() }).await;
+        }
         let reports = request.reports.iter().map(|r| (r.to_core(holder), r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
             holder,
@@ -145,10 +177,11 @@ impl v1::control_server::Control for ControlService {
                 drain: reply.drain,
                 reform: reply.reform,
                 fenced: false,
-                servers: reply.servers.to_vec(),
                 lost: reply.lost.into_iter().map(Into::into).collect(),
                 finished: reply.finished,
                 broken_group: reply.broken_group.map_or(0, |group| group.0),
+                checkpoint: reply.checkpoint.map_or(0, |checkpoint| checkpoint.0),
+                rollback: reply.rollback.0,
             })),
             Ok(_) => Err(unexpected()),
             Err(status) if status.code() == tonic::Code::PermissionDenied => {
@@ -168,8 +201,12 @@ impl v1::control_server::Control for ControlService {
     async fn ready(&self, request: Request<v1::ReadyRequest>) -> Result<Response<v1::StepCommit>, Status> {
         let (holder, step, readiness) = request.into_inner().into_core()?;
         let receiver = park(&self.parked.ready, holder);
-        self.ask(HeadEvent::Ready { holder, step, readiness }).await?;
-        Ok(Response::new((&parked(receiver).await?).into()))
+        let commit = match self.ask(HeadEvent::Ready { holder, step, readiness }).await? {
+            HeadAnswer::Undone => None,
+            _ => parked(receiver).await?,
+        };
+        let undone = || v1::StepCommit { asked: step, undone: true, ..Default::default() };
+        Ok(Response::new(commit.as_ref().map_or_else(undone, Into::into)))
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveReply>, Status> {
@@ -180,7 +217,10 @@ impl v1::control_server::Control for ControlService {
             can_evaluate: request.can_evaluate,
         };
         match self.ask(event).await? {
-            HeadAnswer::Left { evaluate } => Ok(Response::new(v1::LeaveReply { evaluate })),
+            HeadAnswer::Left { evaluate, checkpoint } => {
+                let checkpoint = checkpoint.map_or(0, |checkpoint| checkpoint.0);
+                Ok(Response::new(v1::LeaveReply { evaluate, checkpoint }))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -193,10 +233,35 @@ impl v1::control_server::Control for ControlService {
         let event = HeadEvent::Evaluated {
             holder: holder_of(request.holder)?,
             samples: request.samples,
-            loss: request.loss.filter(|x| x.is_finite()),
-            auc: request.auc.filter(|x| x.is_finite()),
+            metrics: metric::to_core(request.metrics)?,
         };
         self.ask(event).await?;
         Ok(Response::new(v1::EvaluatedReply {}))
+    }
+
+    async fn rest(&self, request: Request<v1::RestRequest>) -> Result<Response<v1::RestReply>, Status> {
+        let request = request.into_inner();
+        let holder = holder_of(request.holder)?;
+        let receiver = park(&self.parked.resting, holder);
+        self.ask(HeadEvent::Rest { holder, checkpoint: CheckpointId(request.checkpoint) }).await?;
+        let (checkpoint, keep) = parked(receiver).await?;
+        Ok(Response::new(v1::RestReply { keep, checkpoint: checkpoint.0 }))
+    }
+
+    async fn cut(&self, request: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
+        let request = request.into_inner();
+        holder_of(request.holder)?;
+        let taken = self.desk()?.cut(request).await;
+        Ok(Response::new(v1::CutReply { taken }))
+    }
+
+    async fn written(
+        &self,
+        request: Request<v1::WrittenRequest>,
+    ) -> Result<Response<v1::WrittenReply>, Status> {
+        let request = request.into_inner();
+        holder_of(request.holder)?;
+        self.desk()?.written(request).await;
+        Ok(Response::new(v1::WrittenReply {}))
     }
 }

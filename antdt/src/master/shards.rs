@@ -58,6 +58,7 @@ impl Recorder<Event, Answer, Effect> for ShardTap {
                 | Event::Release { .. }
                 | Event::Fail { .. }
                 | Event::WorkerLost { .. }
+                | Event::Restore { .. }
         )
         .then(|| event.clone());
     }
@@ -99,6 +100,15 @@ impl ShardWatch {
                 };
                 let leases: Vec<LeaseId> =
                     self.open.iter().filter(|(_, open)| ended(open)).map(|(lease, _)| *lease).collect();
+                for lease in leases {
+                    self.close(now, lease, ShardOutcome::Lost);
+                }
+            }
+            (Event::Restore { .. }, Answer::Restore(Ok(()))) => {
+                // What was committed since is undone; which shards were complete before, this watch does not know.
+                self.partial.clear();
+                self.complete.clear();
+                let leases: Vec<LeaseId> = self.open.keys().copied().collect();
                 for lease in leases {
                     self.close(now, lease, ShardOutcome::Lost);
                 }

@@ -45,6 +45,7 @@ impl NodeSession {
                 }
             });
         })?;
+        agent.heed_sigterm();
         Ok(Self { agent, _over: sender })
     }
 }

@@ -5,6 +5,8 @@
 
 use std::fmt::{Arguments, Write};
 
+use antdt_core::Better;
+
 use super::{MeasuredOn, Outcome, Report};
 
 pub(crate) mod chart;
@@ -121,23 +123,33 @@ fn header(page: &mut String, report: &Report) {
         ("actions", report.actions.len().to_string()),
         ("restarts", restarts.to_string()),
         ("final loss", quality.loss.map_or("–".to_owned(), |loss| format!("{loss:.4}"))),
-        (
-            if quality.measured_on == MeasuredOn::Training { "AUC (training)" } else { "final AUC" },
-            quality.auc.map_or("–".to_owned(), |auc| format!("{auc:.4}")),
-        ),
     ];
+    let on_training = if quality.measured_on == MeasuredOn::Training { " (training)" } else { "" };
+    let metrics = quality.others().map(|(name, value)| {
+        let better = match quality.better.get(name) {
+            Some(Better::Higher) => " ↑",
+            Some(Better::Lower) => " ↓",
+            Some(Better::Neither) | None => "",
+        };
+        (format!("{}{on_training}{better}", escape(name)), format!("{value:.4}"))
+    });
     page.push_str("<dl class=\"tiles\">\n");
-    for (name, value) in tiles {
+    let tiles = tiles.into_iter().map(|(name, value)| (name.to_owned(), value));
+    for (name, value) in tiles.chain(metrics) {
         push(page, format_args!("<div><dt>{name}</dt><dd>{value}</dd></div>\n"));
     }
     push(
         page,
         format_args!(
-            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {} lost; {} duplicated{}</p>\n\
+            "</dl>\n<p class=\"balance\">{} expected = {} committed + {} quarantined + {}{} lost; {} duplicated{}</p>\n\
              </header>\n",
             grouped(samples.expected),
             grouped(samples.committed),
             grouped(samples.quarantined),
+            match samples.remaining {
+                0 => String::new(),
+                remaining => format!("{} remaining + ", grouped(remaining)),
+            },
             grouped(samples.lost),
             grouped(samples.duplicated),
             match samples.repeated_at_most {

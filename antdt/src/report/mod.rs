@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
-use antdt_core::{Counts, NodeId};
+use antdt_core::{Better, Counts, Metric, Metrics, NodeId};
 use serde::{Deserialize, Serialize};
 
 pub mod progress;
@@ -19,7 +20,7 @@ pub mod write;
 #[cfg(test)]
 mod tests;
 
-pub use progress::{Progress, ProgressLine};
+pub use progress::{LiveProgress, ProgressLine};
 pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
 pub use write::{WriteError, write};
 
@@ -34,12 +35,12 @@ pub struct Report {
     pub outcome: Outcome,
     /// From the start of the job to the commit of its last sample, in seconds.
     pub job_completion_time_s: f64,
-    /// What became of every sample.
+    /// Account of all samples.
     pub samples: SampleBalance,
     /// Which samples were not committed, in the order of epoch and data set; the first [`Report::MISSING_MAX`] ranges.
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
-    /// Global steps; under ps-asp the batches of all workers.
+    /// Global steps; under ps-asp and ps-ssp the batches of all workers.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
@@ -60,10 +61,27 @@ pub struct Report {
     pub final_quality: FinalQuality,
     /// Mean training loss over the job.
     pub loss_curve: LossSeries,
-    /// Who held which shard when, in order of `from_s`.
+    /// Spans of time in which a worker held a shard, in order of `from_s`.
     pub shards: Vec<ShardSpan>,
+    /// What the job went on from, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<String>,
+    /// The newest complete checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointEntry>,
     /// The settings, in text form.
     pub config: BTreeMap<String, String>,
+}
+
+/// A checkpoint that a job has kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointEntry {
+    /// Its number.
+    pub id: u64,
+    /// Samples that are in the model.
+    pub samples: u64,
+    /// Folder of the job's checkpoints, as `--resume` takes it.
+    pub folder: PathBuf,
 }
 
 impl Report {
@@ -93,7 +111,7 @@ pub struct MissingEntry {
     pub first: u64,
     /// Number of the last sample.
     pub last: u64,
-    /// `waiting` (nobody had it), `leased` (a worker had it), `quarantined` (it could not be read).
+    /// `waiting` (no worker held it), `leased` (a worker held it) or `quarantined` (it could not be read).
     pub why: String,
 }
 
@@ -112,28 +130,31 @@ pub enum Outcome {
     Completed,
     /// It came to its end, and samples are missing, given up as unreadable, or were committed twice.
     Incomplete {
-        /// Which and how many.
+        /// The missing samples, in words.
         why: String,
     },
     /// It ended before that.
     Failed {
-        /// Why.
+        /// Reason, in words.
         why: String,
     },
 }
 
-/// What became of every sample. Exact when `committed + quarantined == expected` and nothing was lost or repeated.
+/// Account of all samples. Exact when `committed + quarantined + remaining == expected` and nothing was lost or repeated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleBalance {
     /// Rows times epochs.
     pub expected: u64,
     /// Trained, their update committed.
     pub committed: u64,
-    /// Expected, but neither committed nor quarantined at the end.
+    /// Not trained yet when the job ended early. A job that goes on from a checkpoint trains them.
+    #[serde(default)]
+    pub remaining: u64,
+    /// Neither committed nor quarantined though the job came to its end.
     pub lost: u64,
     /// Samples that were committed a second time, as counted by an observer apart from the ledger.
     pub duplicated: u64,
-    /// Only under ps-asp: samples that a worker may have pushed right before it died, without a commit. They were
+    /// Only under ps-asp and ps-ssp: samples that a worker may have pushed right before it died, without a commit. They were
     /// trained again, so their update may be in the model twice. At most one batch for each lost worker.
     #[serde(default)]
     pub repeated_at_most: u64,
@@ -143,40 +164,45 @@ pub struct SampleBalance {
 
 impl SampleBalance {
     /// The balance of a ledger's final counts, with what was seen beside it.
-    pub const fn of(counts: &Counts, duplicated: u64, repeated_at_most: u64) -> Self {
+    pub const fn of(counts: &Counts, ended_early: bool, duplicated: u64, repeated_at_most: u64) -> Self {
+        let missing = counts.total.saturating_sub(counts.acked + counts.quarantined);
+        let (remaining, lost) = if ended_early { (missing, 0) } else { (0, missing) };
         Self {
+            remaining,
             expected: counts.total,
             committed: counts.acked,
-            lost: counts.total.saturating_sub(counts.acked + counts.quarantined),
+            lost,
             duplicated,
             repeated_at_most,
             quarantined: counts.quarantined,
         }
     }
 
-    /// Whether every expected sample was trained once or given up, and none twice.
+    /// Whether every expected sample was trained once, was given up or remains, and none was trained twice.
     pub const fn is_exact(&self) -> bool {
-        self.lost == 0 && self.duplicated == 0 && self.committed + self.quarantined == self.expected
+        self.lost == 0
+            && self.duplicated == 0
+            && self.committed + self.quarantined + self.remaining == self.expected
     }
 }
 
 /// One thing that was done, with its reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ActionEntry {
-    /// When it was decided.
+    /// Time of the decision, in seconds since the start of the job.
     pub time_s: f64,
     /// `ADJUST_BS`, `KILL_RESTART`, `RESTART` (of a node that ended by itself).
     pub kind: String,
     /// The node, or `all` for a plan.
     pub target: String,
-    /// Why.
+    /// Reason, in words.
     pub reason: String,
 }
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventEntry {
-    /// When.
+    /// Time since the start of the job, in seconds.
     pub time_s: f64,
     /// The node it happened to; empty for the whole job.
     pub node: String,
@@ -216,17 +242,41 @@ impl WorkerEntry {
 }
 
 /// Quality of the model at the end.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinalQuality {
-    /// Mean log loss; the last training loss when the model was not evaluated.
+    /// The metric `loss`; the last training loss when the model was not evaluated or the trainer has no such metric.
     pub loss: Option<f64>,
-    /// Area under the ROC curve; `None` when the model was not evaluated or all labels are equal.
-    pub auc: Option<f64>,
+    /// All metrics by name, as the trainer gave them; none when the model was not evaluated.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, f64>,
+    /// Which way is better, for the metrics that judge.
+    #[serde(default)]
+    pub better: BTreeMap<String, Better>,
     /// Samples it was measured on; 0 when the model was not evaluated.
     pub samples: u64,
-    /// Which samples these were.
+    /// The samples that were evaluated.
     #[serde(default)]
     pub measured_on: MeasuredOn,
+}
+
+impl FinalQuality {
+    /// What an evaluation on `samples` samples found.
+    pub fn of(samples: u64, metrics: &Metrics) -> Self {
+        let judges = metrics.iter().filter(|metric| metric.better != Better::Neither);
+        Self {
+            loss: metrics.get(Metric::LOSS),
+            metrics: metrics.iter().map(|metric| (metric.name.clone(), metric.value)).collect(),
+            better: judges.map(|metric| (metric.name.clone(), metric.better)).collect(),
+            samples,
+            measured_on: MeasuredOn::default(),
+        }
+    }
+
+    /// The metrics besides the loss, by name.
+    pub fn others(&self) -> impl Iterator<Item = (&str, f64)> {
+        let named = self.metrics.iter().map(|(name, value)| (name.as_str(), *value));
+        named.filter(|(name, _)| *name != Metric::LOSS)
+    }
 }
 
 /// Which samples a model was evaluated on.
@@ -242,7 +292,7 @@ pub enum MeasuredOn {
 }
 
 impl MeasuredOn {
-    /// For people.
+    /// Returns its name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -260,11 +310,11 @@ pub struct ShardSpan {
     pub epoch: u32,
     /// The piece.
     pub index: u64,
-    /// From the grant.
+    /// Time of the grant, in seconds since the start of the job.
     pub from_s: f64,
     /// To its end, whatever that was.
     pub to_s: f64,
-    /// How it ended.
+    /// Outcome of the lease.
     pub outcome: ShardOutcome,
 }
 

@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Write};
 
 /// What the live line says.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Progress {
-    /// Global step; under ps-asp the batches of all workers.
+pub struct LiveProgress {
+    /// Global step; under ps-asp and ps-ssp the batches of all workers.
     pub step: u64,
     /// Samples per second over the last while.
     pub samples_per_second: f64,
@@ -26,7 +26,7 @@ pub struct Progress {
     pub remaining_s: Option<f64>,
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for LiveProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[allow(clippy::cast_precision_loss, reason = "a percentage for people")]
         let percent =
@@ -86,7 +86,7 @@ impl<W: Write> ProgressLine<W> {
 
     /// Shows the new state in place of the old one. A terminal that went away is not the job's trouble: it is
     /// written to no more.
-    pub fn show(&mut self, progress: &Progress) {
+    pub fn show(&mut self, progress: &LiveProgress) {
         if let Some(out) = &mut self.out {
             // Return, text, erase the rest of the line: no flicker.
             if write!(out, "\r{progress}\x1b[K").and_then(|()| out.flush()).is_err() {
@@ -118,8 +118,8 @@ impl<W: Write> Drop for ProgressLine<W> {
 mod tests {
     use super::*;
 
-    fn progress() -> Progress {
-        Progress {
+    fn progress() -> LiveProgress {
+        LiveProgress {
             step: 120,
             samples_per_second: 1234.4,
             loss: Some(0.45678),
@@ -139,7 +139,7 @@ mod tests {
             "step 120 | 1234 samples/s | loss 0.4568 | 3/4 workers, 1 straggler | 999/1000 samples (99 %) | 2:05 left"
         );
         assert_eq!(
-            Progress::default().to_string(),
+            LiveProgress::default().to_string(),
             "step 0 | 0 samples/s | loss - | 0/0 workers | 0/0 samples (0 %)"
         );
     }

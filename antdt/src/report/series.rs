@@ -22,7 +22,7 @@ pub struct BatchSeries {
 pub struct BatchPoint {
     /// End of the first of them, seconds since the job began.
     pub time_s: f64,
-    /// How many they are.
+    /// Number of batches that the point stands for.
     pub batches: u64,
     /// Mean time from "batch in memory" to "gradient ready", in seconds.
     pub compute_s: f64,

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Outcome, Report};
+use antdt_core::Metric;
+
+use super::{CheckpointEntry, Outcome, Report};
 
 /// The report as text, for a terminal: one line per worker, the actions, the balance of samples. Ends with a newline.
 pub fn render(report: &Report) -> String {
@@ -58,27 +60,44 @@ pub fn render(report: &Report) -> String {
     push(
         &mut out,
         format_args!(
-            "samples: {} expected, {} committed, {} lost, {} duplicated, {} quarantined ({})\n",
+            "samples: {} expected, {} committed, {}{} lost, {} duplicated, {} quarantined ({})\n",
             samples.expected,
             samples.committed,
+            match samples.remaining {
+                0 => String::new(),
+                remaining => format!("{remaining} remaining, "),
+            },
             samples.lost,
             samples.duplicated,
             samples.quarantined,
             if samples.is_exact() { "exact" } else { "NOT EXACT" },
         ),
     );
+    if let Some(resumed) = &report.resumed {
+        push(&mut out, format_args!("{resumed}\n"));
+    }
+    if let Some(CheckpointEntry { id, samples, folder }) = &report.checkpoint {
+        push(&mut out, format_args!("checkpoint {id}, of {samples} samples, in {}\n", folder.display()));
+    }
     if samples.repeated_at_most > 0 {
         let bound = samples.repeated_at_most;
         push(&mut out, format_args!("up to {bound} samples of dead workers may be in the model twice\n"));
     }
     let quality = &report.final_quality;
-    if let Some(loss) = quality.loss {
-        let auc = quality.auc.map(|auc| format!(", AUC {auc:.4}")).unwrap_or_default();
+    // A model that was evaluated without a loss has that of its training.
+    let loss = if quality.samples == 0 || quality.metrics.contains_key(Metric::LOSS) {
+        "loss"
+    } else {
+        "training loss"
+    };
+    let mut found: Vec<String> = quality.loss.iter().map(|value| format!("{loss} {value:.5}")).collect();
+    found.extend(quality.others().map(|(name, value)| format!("{name} {value:.4}")));
+    if !found.is_empty() {
         let on = match quality.samples {
             0 => "in training".to_owned(),
             n => format!("on {n} {} samples", quality.measured_on.name()),
         };
-        push(&mut out, format_args!("final loss {loss:.5}{auc} {on}\n"));
+        push(&mut out, format_args!("final {} {on}\n", found.join(", ")));
     }
     out
 }

@@ -2,6 +2,14 @@
 
 use super::*;
 
+fn metrics() -> Metrics {
+    let mut metrics = Metrics::default();
+    metrics.record(Metric::mean(Metric::LOSS, 0.4312, 4000.0).lower_is_better()).unwrap();
+    metrics.record(Metric::whole("auc", 0.7891, 4000.0).higher_is_better()).unwrap();
+    metrics.record(Metric::mean("recall/top5", 0.5, 4000.0)).unwrap();
+    metrics
+}
+
 /// A job of 4 workers with a 4x-slow one that is found at 12 s and again evened out at the end.
 fn sample() -> Report {
     let mut report = Report {
@@ -15,10 +23,8 @@ fn sample() -> Report {
         seed: 7,
         emulated: true,
         final_quality: FinalQuality {
-            loss: Some(0.4312),
-            auc: Some(0.7891),
-            samples: 4000,
             measured_on: MeasuredOn::HeldOut,
+            ..FinalQuality::of(4000, &metrics())
         },
         ..Report::default()
     };
@@ -67,7 +73,7 @@ fn sample() -> Report {
             kind: "ADJUST_BS".to_owned(),
             target: "all".to_owned(),
             reason:
-                "worker-1 takes 4.00x its peers' time per sample; new batch sizes cut the step time by 69 %"
+                "worker-1 takes 4.00x its peers' time per sample; new batch sizes are expected to cut the step time by 69 %"
                     .to_owned(),
         },
         ActionEntry {
@@ -104,6 +110,7 @@ fn the_json_has_the_documented_keys_and_reads_back() {
         "/job_completion_time_s",
         "/samples/expected",
         "/samples/committed",
+        "/samples/remaining",
         "/samples/lost",
         "/samples/duplicated",
         "/samples/quarantined",
@@ -119,7 +126,9 @@ fn the_json_has_the_documented_keys_and_reads_back() {
         "/workers/0/batch_sizes/0",
         "/workers/0/restarts",
         "/final/loss",
-        "/final/auc",
+        "/final/metrics/auc",
+        "/final/metrics/loss",
+        "/final/better/auc",
         "/emulated",
     ] {
         assert!(value.pointer(key).is_some(), "{key} is missing");
@@ -137,10 +146,14 @@ fn a_failed_job_reads_back_with_its_reason() {
 #[test]
 fn a_balance_is_exact_only_if_nothing_is_lost_or_repeated() {
     let counts = Counts { total: 10, acked: 8, todo: 0, doing: 0, quarantined: 2 };
-    assert!(SampleBalance::of(&counts, 0, 64).is_exact());
-    assert!(!SampleBalance::of(&counts, 1, 0).is_exact());
-    let unfinished = SampleBalance::of(&Counts { acked: 5, doing: 3, ..counts }, 0, 0);
-    assert_eq!((unfinished.lost, unfinished.is_exact()), (3, false));
+    assert!(SampleBalance::of(&counts, false, 0, 64).is_exact());
+    assert!(!SampleBalance::of(&counts, false, 1, 0).is_exact());
+    let unfinished = Counts { acked: 5, doing: 3, ..counts };
+    let ended = SampleBalance::of(&unfinished, false, 0, 0);
+    assert_eq!((ended.lost, ended.remaining, ended.is_exact()), (3, 0, false));
+    let interrupted = SampleBalance::of(&unfinished, true, 0, 0);
+    assert_eq!((interrupted.lost, interrupted.remaining, interrupted.is_exact()), (0, 3, true));
+    assert!(!SampleBalance::of(&unfinished, true, 1, 0).is_exact());
 }
 
 #[test]
@@ -152,7 +165,10 @@ fn the_page_needs_nothing_but_itself_and_shows_every_part() {
     for foreign in ["http:", "https:", "src=", "@import", "<link"] {
         assert!(!page.contains(foreign), "{foreign}");
     }
-    assert!(page.contains("new batch sizes cut the step time by 69 %"));
+    assert!(page.contains("new batch sizes are expected to cut the step time by 69 %"));
+    for tile in ["<dt>auc ↑</dt><dd>0.7891</dd>", "<dt>recall/top5</dt><dd>0.5000</dd>"] {
+        assert!(page.contains(tile), "{tile}");
+    }
     assert!(page.contains("every sample accounted for") && page.contains("emulated speed"));
     assert!(!page.contains("NaN"));
 }
@@ -191,7 +207,10 @@ fn the_table_shows_workers_actions_and_the_balance() {
         text.contains("120000 expected, 120000 committed, 0 lost, 0 duplicated, 0 quarantined (exact)"),
         "{text}"
     );
-    assert!(text.contains("final loss 0.43120, AUC 0.7891 on 4000 held-out samples"), "{text}");
+    assert!(
+        text.contains("final loss 0.43120, auc 0.7891, recall/top5 0.5000 on 4000 held-out samples"),
+        "{text}"
+    );
 }
 
 #[test]

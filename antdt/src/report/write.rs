@@ -15,7 +15,7 @@ pub enum WriteError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file cannot be written: the disk is full, or the folder is read-only.
@@ -23,7 +23,7 @@ pub enum WriteError {
     File {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A number in the report cannot be written as JSON.

@@ -4,11 +4,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use antdt_agent::{Meter, Part, Reported, SessionState};
-use antdt_core::{Barrier, Iteration, OptimizerSpec, ParamLayout, PlanVersion, Seed};
-use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness};
+use antdt_checkpoint::Folder;
+use antdt_core::{Barrier, Iteration, ParamLayout, PlanVersion, Seed};
+use antdt_model::{PartitionConfig, PsServer, PsServerConfig, Staleness, UpdateRule};
 
 use crate::node::NodeEnv;
-use crate::worker::WorkerError;
+use crate::resume::Taken;
+use crate::worker::{WorkerError, fabric, write_part};
 
 /// How often a server looks at its orders and reports its service time.
 const BEAT: Duration = Duration::from_millis(100);
@@ -17,25 +19,32 @@ const BEAT: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// If the server cannot start, or loses its master.
-pub fn run(env: &NodeEnv, layout: &ParamLayout, optimizer: OptimizerSpec) -> Result<(), WorkerError> {
+pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(), WorkerError> {
     let staleness = match env.spec.sync.capabilities().barrier {
-        Barrier::All => Staleness::Synchronous,
+        Barrier::All | Barrier::AllBut(_) => Staleness::Synchronous,
         // Every sample weighs the same: a push of n samples counts n / (mean batch of a worker).
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
-        Barrier::Nobody => {
+        Barrier::Within(_) | Barrier::Nobody => {
             Staleness::Unbounded { scale: env.spec.workers as f32 / env.spec.global_batch_size as f32 }
         }
     };
     let partition = PartitionConfig {
         layout: layout.clone(),
-        optimizer,
+        rule: rule.clone(),
         seed: Seed(env.spec.seed).derive("model"),
         server: env.holder.node.index,
         servers: env.spec.servers,
         staleness,
     };
     let config = PsServerConfig::new(partition, env.job_token());
-    let server = PsServer::bind(env.data_plane()?, config)?;
+    let server = PsServer::bind(env.data_plane()?, config, fabric(&env.spec)?)?;
+    let folder = env.spec.checkpoint_dir.clone().map(Folder::open).transpose();
+    let folder = folder.map_err(|error| WorkerError::Input(format!("--checkpoint-dir: {error}")))?;
+    if let Some(taken) = Taken::open(env.spec.resume.as_deref(), layout, &rule.identity())? {
+        let dense_len = server.dense_len();
+        let trained = taken.restore(dense_len, |portion, state| server.restore(portion, state))?;
+        server.set_trained(trained);
+    }
     let (stop, stopped) = mpsc::channel();
     let agent = env.connect(server.local_address(), move |_| {
         // Ends the wait for the next beat; the receiver outlives the agent.
@@ -50,6 +59,12 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, optimizer: OptimizerSpec) -> Res
         let lost = agent.session().take_lost();
         for holder in lost {
             server.lost(holder);
+        }
+        while let (Some(copy), Some(folder)) = (server.take_copy(), &folder) {
+            let (folder, layout, checkpoint) = (folder.clone(), layout.clone(), copy.checkpoint);
+            let name = env.holder.node.to_string();
+            let write = move || write_part(&folder, checkpoint, &name, &layout, &copy.portion);
+            agent.write_beside(checkpoint, write);
         }
         let stats = server.stats();
         let served = stats.service_time.saturating_sub(before.service_time);

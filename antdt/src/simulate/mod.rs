@@ -17,7 +17,7 @@ mod tests;
 
 /// What a command came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandOutput {
     /// For standard output; ends with a newline.
     pub text: String,
     /// Whether it is what one hopes for; else the exit code is 1.
@@ -28,7 +28,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// If one of the files cannot be read.
-pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
+pub fn diff(diff: &Diff) -> Result<CommandOutput, CliError> {
     let refused = |path: &Path, error: &io::Error| {
         CliError::new(format!("{}: {error}; name two traces", path.display()))
     };
@@ -38,7 +38,7 @@ pub fn diff(diff: &Diff) -> Result<Answer, CliError> {
         DiffError::Right(why) => refused(&diff.right, &why),
     })?;
     Ok(match found {
-        Some(difference) => Answer { text: format!("{difference}\n"), good: false },
-        None => Answer { text: "the traces are the same, byte for byte\n".to_owned(), good: true },
+        Some(difference) => CommandOutput { text: format!("{difference}\n"), good: false },
+        None => CommandOutput { text: "the traces are the same, byte for byte\n".to_owned(), good: true },
     })
 }

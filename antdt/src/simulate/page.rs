@@ -119,7 +119,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Of the times, what all but one in a hundred do not exceed: the one batch in which everybody waited for a restart must not
+    /// Of the times, what all but one in a hundred do not exceed: the one batch in which all workers waited for a restart must not
     /// make all others flat.
     fn of(runs: &[Run]) -> Self {
         let points = || runs.iter().flat_map(|run| run.series.values().flatten());

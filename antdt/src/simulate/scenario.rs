@@ -8,12 +8,12 @@ use antdt_controller::policy;
 use antdt_core::{InvalidValue, JobTime, Seed};
 use antdt_rt::{PackedFile, Packing};
 use antdt_sim::invariant::{self, Checkers};
-use antdt_sim::partial::{self, Formation};
+use antdt_sim::partial::{self, GroupFormation};
 use antdt_sim::scenario::GroupScenario;
-use antdt_sim::{AnyScenario, Calibration, Outcome, Scenario, Tracer, Violation, World};
+use antdt_sim::{AnyScenario, Calibration, Scenario, SimulatedJob, Tracer, Violation, World};
 use serde::Serialize;
 
-use super::Answer;
+use super::CommandOutput;
 use crate::cli::{CliError, Sim};
 
 /// Virtual time after which a run is given up.
@@ -34,7 +34,7 @@ struct Run<O> {
 ///
 /// # Errors
 /// If the scenario cannot be used, or the trace cannot be written.
-pub fn run(asked: &Sim) -> Result<Answer, CliError> {
+pub fn run(asked: &Sim) -> Result<CommandOutput, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     match AnyScenario::read_with(&asked.scenario, antdt_rt::open_trace)
         .map_err(|error| refused(asked, &error))?
@@ -42,19 +42,20 @@ pub fn run(asked: &Sim) -> Result<Answer, CliError> {
         AnyScenario::Job(scenario) => {
             let policy = asked.policy.as_ref().unwrap_or(&scenario.policy);
             let runs = each_seed(asked, |seed| once(asked, &scenario, seed))?;
-            let completed = |outcome: &Outcome| outcome.result.is_ok().then_some(outcome.completed);
+            let completed = |outcome: &SimulatedJob| outcome.result.is_ok().then_some(outcome.completed);
             answer(asked, (&scenario.about, policy), &runs, completed, Figures::of, &calibration)
         }
         AnyScenario::Groups(mut scenario) => {
             if let Some(name) = &asked.policy {
-                scenario.setup.formation = Formation::by_name(name).map_err(|error| {
+                scenario.setup.formation = GroupFormation::by_name(name).map_err(|error| {
                     let field = format!("--{}", error.field);
                     CliError::new(InvalidValue { field, ..error }.to_string())
                 })?;
             }
             let policy = scenario.setup.formation.name();
             let runs = each_seed(asked, |seed| once_in_groups(asked, &scenario, seed))?;
-            let completed = |outcome: &partial::Outcome| outcome.result.is_ok().then_some(outcome.completed);
+            let completed =
+                |outcome: &partial::SimulatedAveraging| outcome.result.is_ok().then_some(outcome.completed);
             answer(
                 asked,
                 (&scenario.about, policy),
@@ -86,7 +87,7 @@ fn answer<'a, O, F: Serialize>(
     completed: impl Fn(&O) -> Option<JobTime>,
     figures: impl Fn(&'a Run<O>, &'a str) -> F,
     calibration: &'a str,
-) -> Result<Answer, CliError> {
+) -> Result<CommandOutput, CliError> {
     let good = runs.iter().all(|run| run.wrong.is_empty());
     let text = if asked.json {
         let figures: Vec<F> = runs.iter().map(|run| figures(run, calibration)).collect();
@@ -96,14 +97,14 @@ fn answer<'a, O, F: Serialize>(
     } else {
         told(asked, about, policy, runs, completed) + &format!("\n{calibration}\n")
     };
-    Ok(Answer { text, good })
+    Ok(CommandOutput { text, good })
 }
 
-fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run<Outcome>, CliError> {
+fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run<SimulatedJob>, CliError> {
     let refused = |error: &dyn std::fmt::Display| refused(asked, error);
     let (setup, named, models) = scenario.build(Seed(seed)).map_err(|error| refused(&error))?;
     let name = asked.policy.as_ref().unwrap_or(&named);
-    let policy = policy::by_name(name).map_err(|error| refused(&error))?;
+    let policy = policy::REGISTRY.by_name(name).map_err(|error| refused(&error))?;
     let tracer = tracer(asked, |file, job| Tracer::new(file, job, &setup, policy.clone()))?;
     let checkers = Checkers::new(invariant::all(&setup).map_err(|error| refused(&error))?);
     let world = World::watched(setup, policy, models, (tracer, checkers)).map_err(|error| refused(&error))?;
@@ -114,20 +115,20 @@ fn once_in_groups(
     asked: &Sim,
     scenario: &GroupScenario,
     seed: u64,
-) -> Result<Run<partial::Outcome>, CliError> {
+) -> Result<Run<partial::SimulatedAveraging>, CliError> {
     let refused = |error: &dyn std::fmt::Display| refused(asked, error);
     let (setup, models) = scenario.build(Seed(seed)).map_err(|error| refused(&error))?;
     let tracer = tracer(asked, |file, name| Tracer::of_groups(file, name, &setup))?;
     let checkers = Checkers::new(invariant::all_of_groups());
     let world =
-        partial::World::watched(setup, models, (tracer, checkers)).map_err(|error| refused(&error))?;
+        partial::GroupWorld::watched(setup, models, (tracer, checkers)).map_err(|error| refused(&error))?;
     finished(asked, seed, world.run(LIMIT), |outcome| scenario.expect.check(outcome))
 }
 
 /// Where the trace goes, if one was asked for.
 type Trace = Option<Tracer<PackedFile>>;
 
-/// Who looked on.
+/// Observers of the run.
 type Watched = (Trace, Checkers);
 
 fn tracer(
@@ -194,15 +195,15 @@ struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    fn of(run: &'a Run<Outcome>, calibration: &'a str) -> Self {
+    fn of(run: &'a Run<SimulatedJob>, calibration: &'a str) -> Self {
         let outcome = run.outcome.as_ref();
         Self {
             seed: run.seed,
             calibration,
             completed: outcome.is_some_and(|outcome| outcome.result.is_ok()),
             job_completion_time_s: outcome.map(|outcome| outcome.completed.as_secs_f64()),
-            goodput_samples_per_s: outcome.map(Outcome::goodput),
-            idle_share: outcome.map(Outcome::idle_share),
+            goodput_samples_per_s: outcome.map(SimulatedJob::goodput),
+            idle_share: outcome.map(SimulatedJob::idle_share),
             steps: outcome.map(|outcome| outcome.steps),
             actions: outcome.map(|outcome| outcome.actions.len()),
             wrong: &run.wrong,
@@ -214,7 +215,7 @@ impl<'a> Figures<'a> {
 #[derive(Serialize)]
 struct GroupFigures<'a> {
     seed: u64,
-    /// That nobody knows how far simulated figures are from real ones.
+    /// Statement that simulated figures of groups were not compared with real ones.
     calibration: &'a str,
     completed: bool,
     completion_time_s: Option<f64>,
@@ -225,7 +226,7 @@ struct GroupFigures<'a> {
 }
 
 impl<'a> GroupFigures<'a> {
-    fn of(run: &'a Run<partial::Outcome>, calibration: &'a str) -> Self {
+    fn of(run: &'a Run<partial::SimulatedAveraging>, calibration: &'a str) -> Self {
         let outcome = run.outcome.as_ref();
         Self {
             seed: run.seed,

@@ -17,7 +17,7 @@ fn shipped(name: &str) -> String {
     folder.join(name).display().to_string()
 }
 
-fn ask(line: &str) -> Result<Answer, String> {
+fn ask(line: &str) -> Result<CommandOutput, String> {
     let args = line.split_whitespace().map(str::to_owned);
     let answer = match cli::parse(args, |_| None).map_err(|error| error.to_string())? {
         Command::WhatIf(asked) => whatif::run(&asked),
@@ -331,13 +331,16 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
         (format!("whatif --trace {even} --policy dn"), "did you mean `nd`?"),
         (
             format!("whatif --trace {even} --policy mine"),
-            "known: none, nd; one of your own runs through the library",
+            "known: none, nd, lb-bsp; one of your own runs through the library",
         ),
         (
             format!("sim --scenario {even} --policy mine"),
-            "known: none, nd; one of your own runs through the library",
+            "known: none, nd, lb-bsp; one of your own runs through the library",
         ),
-        (format!("sim --scenario {even} --policy buffer"), "unknown policy `buffer`; known: none, nd"),
+        (
+            format!("sim --scenario {even} --policy buffer"),
+            "unknown policy `buffer`; known: none, nd, lb-bsp",
+        ),
         (
             format!("sim --scenario {} --policy nd", shipped("groups_even.toml")),
             "--policy = nd: must be one of random, buffer, division, inter-intra",

@@ -3,11 +3,11 @@
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
-use antdt_sim::whatif::{Action, Run, Source, WhatIfError};
+use antdt_sim::whatif::{Action, Provenance, Run, WhatIfError};
 use serde::Serialize;
 
-use super::{Answer, page};
-use crate::cli::{CliError, WhatIf};
+use super::{CommandOutput, page};
+use crate::cli::{CliError, WhatIfCommand};
 use crate::report::{self, table::push_columns};
 
 /// Actions of each policy that are printed; the files have all.
@@ -17,7 +17,7 @@ const SHOWN: usize = 12;
 ///
 /// # Errors
 /// If the trace cannot be used, the job cannot be, or a file cannot be written.
-pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
+pub fn run(asked: &WhatIfCommand) -> Result<CommandOutput, CliError> {
     let calibration = Calibration::line().map_err(|error| CliError::new(error.to_string()))?;
     let refused = |error: &WhatIfError| match error {
         // Who gave the setting knows it by its flag.
@@ -40,7 +40,7 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
     world.limit = asked.limit.unwrap_or(world.limit);
     let mut runs: Vec<Run> = world.recorded().into_iter().collect();
     for name in &asked.policies {
-        let policy = policy::by_name(name).map_err(|error| CliError::new(error.to_string()))?;
+        let policy = policy::REGISTRY.by_name(name).map_err(|error| CliError::new(error.to_string()))?;
         runs.push(world.run(policy).map_err(|error| refused(&error))?);
     }
     let write = |flag: &str, path: &std::path::Path, text: String| {
@@ -76,7 +76,7 @@ pub fn run(asked: &WhatIf) -> Result<Answer, CliError> {
             text += &format!("\ncharts in {}\n", path.display());
         }
     }
-    Ok(Answer { text, good: true })
+    Ok(CommandOutput { text, good: true })
 }
 
 /// A run in a file.
@@ -146,9 +146,9 @@ impl<'a> Figures<'a> {
 /// What a run is called.
 pub(super) fn name(run: &Run) -> String {
     match run.source {
-        Source::Recording => format!("recorded ({})", run.policy),
-        Source::Trace => format!("simulated ({})", run.policy),
-        Source::Simulation => run.policy.clone(),
+        Provenance::Recording => format!("recorded ({})", run.policy),
+        Provenance::Trace => format!("simulated ({})", run.policy),
+        Provenance::Simulation => run.policy.clone(),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use antdt_agent::{Batch, Gradient, StepStats, TrainError, Trainer};
-use antdt_core::{Holder, ParamLayout};
+use antdt_agent::runtime::{AtWork, Pulse};
+use antdt_agent::{Batch, Buffer, Gradient, GradientSink, Params, StepStats, TrainError, Trainer};
+use antdt_core::{Holder, ParamLayout, Work};
 
 use crate::job::JobSpec;
 
@@ -21,18 +22,71 @@ impl Pacing {
         Self { spec, holder, job_start }
     }
 
-    /// How long a batch of `samples` must take that really took `real`.
-    fn target(&self, samples: u64, real: Duration) -> Duration {
+    /// When a batch of `samples` must have come to `share` of its computation, since its begin, after `real` time of
+    /// computing; `None` at the machine's own speed.
+    fn target(&self, samples: u64, real: Duration, share: f64) -> Option<Duration> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = now.saturating_sub(self.job_start);
         let slowdown = self.spec.slowdown(self.holder.node.index, self.holder.incarnation.0, at);
         #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
         let seconds = match self.spec.emulate_speed {
-            Some(speed) => samples as f64 / speed * slowdown,
+            Some(speed) => samples as f64 / speed * slowdown * share,
+            None if slowdown == 1.0 => return None,
             None => real.as_secs_f64() * slowdown,
         };
         // Slower than any duration can say is for ever.
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    }
+}
+
+/// Share of a batch's computation that is the forward pass: the backward pass has two products where it has one.
+const FORWARD_SHARE: f64 = 1.0 / 3.0;
+
+/// A sink whose pieces come when the emulated worker would have them: the waiting of a batch is spread over its groups.
+struct Paced<'a> {
+    sink: &'a mut dyn GradientSink,
+    at_work: AtWork<'a>,
+    pacing: &'a Pacing,
+    samples: u64,
+    dense_len: usize,
+    /// Values that were handed over.
+    handed: usize,
+    start: Instant,
+    slept: Duration,
+}
+
+impl Paced<'_> {
+    /// Waits until the emulated worker has computed this share of the batch.
+    fn wait(&mut self, share: f64) {
+        let elapsed = self.start.elapsed();
+        let target = self.pacing.target(self.samples, elapsed.saturating_sub(self.slept), share);
+        if let Some(pause) =
+            target.map(|target| target.saturating_sub(elapsed)).filter(|pause| !pause.is_zero())
+        {
+            std::thread::sleep(pause);
+            self.slept += self.start.elapsed().saturating_sub(elapsed);
+        }
+    }
+}
+
+impl GradientSink for Paced<'_> {
+    fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
+        self.handed += sums.len();
+        #[allow(clippy::cast_precision_loss, reason = "a share")]
+        let backward = self.handed as f64 / self.dense_len.max(1) as f64;
+        self.wait(FORWARD_SHARE + (1.0 - FORWARD_SHARE) * backward.min(1.0));
+        self.at_work.gets_on();
+        self.sink.group(group, sums)
+    }
+
+    fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
+        self.at_work.gets_on();
+        self.sink.rows(sums)
+    }
+
+    fn progress(&mut self) {
+        self.at_work.gets_on();
+        self.sink.progress();
     }
 }
 
@@ -40,9 +94,9 @@ impl Pacing {
 pub(super) struct Compute {
     trainer: Box<dyn Trainer>,
     pacing: Pacing,
+    pulse: Pulse,
     /// Numbers of the loaded samples.
     samples: Vec<u64>,
-    gradient: Gradient,
 }
 
 impl std::fmt::Debug for Compute {
@@ -52,8 +106,8 @@ impl std::fmt::Debug for Compute {
 }
 
 impl Compute {
-    pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing) -> Self {
-        Self { trainer, pacing, samples: Vec::new(), gradient: Gradient::default() }
+    pub(super) fn new(trainer: Box<dyn Trainer>, pacing: Pacing, pulse: Pulse) -> Self {
+        Self { trainer, pacing, pulse, samples: Vec::new() }
     }
 
     pub(super) fn trainer(&mut self) -> &mut dyn Trainer {
@@ -68,37 +122,59 @@ impl Compute {
     pub(super) fn load(&mut self, batch: &Batch) -> Result<&[u64], TrainError> {
         self.samples.clear();
         self.samples.extend(batch.samples());
-        if self.samples.is_empty() { Ok(&[]) } else { self.trainer.load(&self.samples) }
+        if self.samples.is_empty() {
+            return Ok(&[]);
+        }
+        let _at_work = self.pulse.begin(Work::Loading);
+        self.trainer.load(&self.samples)
     }
 
-    /// Computes the gradient of the loaded batch, then waits until the emulated worker would be done.
-    /// An empty batch has a gradient of zero and takes no time.
-    pub(super) fn run(&mut self, dense: &[f32], rows: &[f32]) -> Result<StepStats, TrainError> {
+    /// Computes the gradient of the loaded batch at the emulated speed. An empty batch has a gradient of zero and takes no
+    /// time.
+    pub(super) fn run(
+        &mut self,
+        params: Params<'_>,
+        sink: &mut dyn GradientSink,
+    ) -> Result<StepStats, TrainError> {
+        let layout = self.trainer.layout();
         if self.samples.is_empty() {
-            // Whoever had the buffer may have taken it.
-            self.gradient.dense.clear();
-            self.gradient.dense.resize(self.trainer.layout().dense_len, 0.0);
-            self.gradient.rows.clear();
+            sink.all(layout, &vec![0.0; layout.dense_len()], &[])?;
             return Ok(StepStats::default());
         }
-        let start = Instant::now();
-        let stats = self.trainer.forward_backward(dense, rows, &mut self.gradient)?;
+        let mut paced = Paced {
+            sink,
+            at_work: self.pulse.begin(Work::Training),
+            pacing: &self.pacing,
+            samples: self.samples.len() as u64,
+            dense_len: layout.dense_len(),
+            handed: 0,
+            start: Instant::now(),
+            slept: Duration::ZERO,
+        };
+        let stats = self.trainer.forward_backward(params, &mut paced)?;
         if !stats.loss_sum.is_finite() {
             return Err(TrainError::Diverged { loss: stats.loss_sum, samples: self.samples.len() });
         }
-        let real = start.elapsed();
-        std::thread::sleep(self.pacing.target(self.samples.len() as u64, real).saturating_sub(real));
+        paced.wait(1.0);
+        Ok(stats)
+    }
+
+    /// The same with the whole gradient in one place.
+    pub(super) fn gradient(
+        &mut self,
+        dense: &[f32],
+        rows: &[f32],
+        gradient: &mut Gradient,
+    ) -> Result<StepStats, TrainError> {
+        gradient.begin(rows.len());
+        let stats = self.run(Params::host(dense, rows), gradient)?;
+        gradient.finish()?;
         Ok(stats)
     }
 
     /// Samples of the loaded batch.
     pub(super) const fn samples(&self) -> u64 {
         self.samples.len() as u64
-    }
-
-    /// The gradient that was computed last.
-    pub(super) const fn gradient(&mut self) -> &mut Gradient {
-        &mut self.gradient
     }
 }
 
@@ -119,16 +195,20 @@ mod tests {
     #[test]
     fn an_emulated_worker_takes_the_time_of_its_samples_times_its_slowness() {
         let second = Duration::from_secs(1);
-        assert_eq!(pacing(&[("emulate-speed", "100")]).target(50, second), second / 2);
+        let target = |settings: &[_], share| pacing(settings).target(50, second, share);
         let slow = ("straggler", "worker=0,slow=4");
-        assert_eq!(pacing(&[("emulate-speed", "100"), slow]).target(50, second), second * 2);
-        assert_eq!(pacing(&[slow]).target(50, second), second * 4);
+        assert_eq!(target(&[("emulate-speed", "100")], 1.0), Some(second / 2));
+        assert_eq!(target(&[("emulate-speed", "100"), slow], 1.0), Some(second * 2));
+        assert_eq!(target(&[("emulate-speed", "100"), slow], 0.25), Some(second / 2));
+        assert_eq!(target(&[slow], 0.25), Some(second * 4), "what it really took so far, times four");
+        assert_eq!(target(&[], 1.0), None);
     }
 
     #[test]
     fn a_worker_slower_than_any_duration_is_no_panic() {
         let real = Duration::from_secs(1);
-        assert_eq!(pacing(&[("emulate-speed", "1e-300")]).target(50, real), Duration::MAX);
-        assert_eq!(pacing(&[("straggler", "worker=0,slow=1e300")]).target(50, real), Duration::MAX);
+        for settings in [("emulate-speed", "1e-300"), ("straggler", "worker=0,slow=1e300")] {
+            assert_eq!(pacing(&[settings]).target(50, real, 1.0), Some(Duration::MAX));
+        }
     }
 }

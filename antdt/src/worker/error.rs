@@ -7,6 +7,8 @@ use antdt_core::{Exit, InvalidValue};
 use antdt_model::runtime::{PsError, PsServerError};
 use antdt_shard::SourceError;
 
+use crate::resume::ResumeError;
+
 /// Why a node of a job failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +25,9 @@ pub enum WorkerError {
     /// A setting or the data cannot be used.
     #[error("{0}")]
     Input(String),
+    /// The checkpoint that the job goes on from cannot be taken over.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     /// The session with the master ended.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -53,7 +58,9 @@ impl WorkerError {
     /// The exit code that tells the launcher whether starting again can help.
     pub const fn exit_code(&self) -> i32 {
         match self {
-            Self::Environment(_) | Self::Input(_) | Self::Serve(_) => Exit::CODE_NEVER,
+            Self::Environment(_) | Self::Input(_) | Self::Resume(_) | Self::Serve(_) => Exit::CODE_NEVER,
+            Self::Collective(e) if e.is_permanent() => Exit::CODE_NEVER,
+            Self::Servers(PsError::OtherHost { .. }) => Exit::CODE_NEVER,
             Self::Agent(
                 AgentError::MasterLost { .. } | AgentError::Fenced { .. } | AgentError::Start { .. },
             )

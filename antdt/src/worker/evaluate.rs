@@ -1,10 +1,12 @@
 //! How good the model is at the end.
 
-use antdt_agent::{Evaluation, TrainError, Trainer};
-use antdt_core::SampleRange;
+use antdt_agent::runtime::Pulse;
+use antdt_agent::{Params, TrainError, Trainer};
+use antdt_core::{CheckpointId, Metrics, SampleRange, Work};
 use antdt_model::Replica;
 
 use super::error::WorkerError;
+use super::keep::ModelCopy;
 use super::push::Servers;
 
 /// Samples evaluated at once: bounds the memory, and is large enough to be fast; larger ones gained nothing.
@@ -14,6 +16,9 @@ const EVAL_BATCH: u64 = 256;
 pub(super) trait Model {
     /// Fills `dense`, and `values` with these rows.
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError>;
+
+    /// Copies it for a checkpoint, or has the servers do so.
+    fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError>;
 }
 
 impl Model for Replica {
@@ -22,31 +27,37 @@ impl Model for Replica {
         values.clear();
         self.gather(rows, values).map_err(|e| WorkerError::Parameters(e.to_string()))
     }
+
+    fn copy(&mut self, _checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
+        Ok(ModelCopy { trained: self.trained(), portion: Some(self.portion()) })
+    }
 }
 
 impl Model for Servers {
     fn read(&mut self, rows: &[u64], dense: &mut [f32], values: &mut Vec<f32>) -> Result<(), WorkerError> {
         self.pull(rows, dense, values)
     }
+
+    fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
+        Self::copy(self, checkpoint)
+    }
 }
 
-/// What the evaluation found.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Quality {
-    pub(super) samples: u64,
-    pub(super) loss: Option<f64>,
-    pub(super) auc: Option<f64>,
-}
-
-/// Predicts all held-out samples.
-pub(super) fn evaluate(trainer: &mut dyn Trainer, model: &mut impl Model) -> Result<Quality, WorkerError> {
+/// Evaluates all held-out samples; returns how many there were and what was found.
+pub(super) fn evaluate(
+    trainer: &mut dyn Trainer,
+    model: &mut impl Model,
+    pulse: &Pulse,
+) -> Result<(u64, Metrics), WorkerError> {
     let samples = trainer.eval_samples();
-    let mut dense = vec![0.0; trainer.layout().dense_len];
+    let mut dense = vec![0.0; trainer.layout().dense_len()];
     let mut values = Vec::new();
-    let mut found = Evaluation::default();
+    let (mut evaluated, mut metrics) = (0, Metrics::default());
+    trainer.begin_evaluation();
     let mut start = 0;
     while start < samples {
         let range = SampleRange { start, end: (start + EVAL_BATCH).min(samples) };
+        let loading = pulse.begin(Work::Evaluating);
         let rows = match trainer.load_eval(range) {
             Ok(rows) => rows.to_vec(),
             Err(error @ TrainError::Data { .. }) => {
@@ -57,9 +68,13 @@ pub(super) fn evaluate(trainer: &mut dyn Trainer, model: &mut impl Model) -> Res
             }
             Err(error) => return Err(error.into()),
         };
+        drop(loading);
         model.read(&rows, &mut dense, &mut values)?;
-        trainer.evaluate(&dense, &values, &mut found)?;
+        let _at_work = pulse.begin(Work::Evaluating);
+        trainer.evaluate(Params::host(&dense, &values), &mut metrics)?;
+        evaluated += range.end - range.start;
         start = range.end;
     }
-    Ok(Quality { samples: found.labels.len() as u64, loss: found.log_loss(), auc: found.auc() })
+    trainer.end_evaluation(&mut metrics)?;
+    Ok((evaluated, metrics))
 }

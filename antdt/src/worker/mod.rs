@@ -1,32 +1,35 @@
 //! A worker process: takes samples, computes gradients, and combines them with its peers.
 
-mod blob;
 mod compute;
 mod drive;
 mod error;
 mod evaluate;
 mod interrupt;
+mod keep;
 mod push;
 mod reduce;
+mod share;
+mod stream;
 mod weights;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
-use antdt_collective::runtime::Listener;
-use antdt_core::{MembershipVersion, ModelPlace, OptimizerSpec, Seed};
-use antdt_model::{PsClient, PsClientConfig};
+use antdt_collective::runtime::transport::{Fabric, REGISTRY};
+use antdt_collective::runtime::{Listener, TransportBackend};
+use antdt_core::{ModelPlace, Seed};
+use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
-use crate::net;
+use crate::job::JobSpec;
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
 use drive::Finished;
 use evaluate::{Model, evaluate};
 use interrupt::Interrupt;
+use keep::Keep;
+pub(crate) use keep::write as write_part;
 use reduce::Ring;
 
 pub use error::WorkerError;
@@ -34,16 +37,13 @@ pub use error::WorkerError;
 /// The name of the data set that is trained on.
 pub const TRAIN_DATASET: &str = "train";
 
-/// How long a worker waits for the servers to come up.
-const SERVERS_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Trains as the worker that `env` names, until the end of the data or until the master orders it to leave.
 ///
-/// The parameters start as `trainer` says for the job's seed; `optimizer` is the same on every node.
+/// The parameters start as `trainer` says for the job's seed; `rule` is the same on every node.
 ///
 /// # Errors
 /// If the job cannot go on in this process; [`WorkerError::exit_code`] tells the launcher what to do.
-pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -> Result<(), WorkerError> {
+pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Result<(), WorkerError> {
     let token = env.job_token();
     let interrupt = Arc::new(Interrupt::default());
     let listener = Listener::bind(env.data_plane()?, token)?;
@@ -60,8 +60,10 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
             ..ClientOptions::default()
         },
     );
-    let mut compute = Compute::new(trainer, Pacing::new(env.spec.clone(), env.holder, env.job_start));
+    let pacing = Pacing::new(env.spec.clone(), env.holder, env.job_start);
+    let mut compute = Compute::new(trainer, pacing, agent.pulse());
     let sync = &env.spec.sync;
+    let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), rule.identity())?;
     match sync.capabilities().model {
         ModelPlace::Replicas | ModelPlace::PerWorker => {
             let timeout = env.spec.collective_timeout;
@@ -72,55 +74,60 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, optimizer: OptimizerSpec) -
                 interrupt: &interrupt,
                 timeout,
                 algorithm: env.spec.algorithm,
-                optimizer,
+                compress: env.spec.compress,
+                bucket_bytes: usize::try_from(env.spec.bucket_bytes).unwrap_or(usize::MAX),
+                rule,
                 seed: seed.derive("model"),
+                keep: &keep,
+                resume: env.spec.resume.as_deref(),
             };
-            let (finished, replica) = reduce::train(&ring, &source, &mut compute)?;
-            finish(&agent, &mut compute, finished, replica)
+            let backend = Box::new(TransportBackend::new(fabric(&env.spec)?));
+            let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
+            finish(&agent, &keep, &mut compute, finished, Some(replica))
         }
         ModelPlace::Servers => {
-            let addresses = server_addresses(&agent, listener.local_address())?;
-            let mut config = PsClientConfig::new(env.holder, token, compute.layout().clone());
-            config.timeout = env.spec.collective_timeout;
-            let client = PsClient::connect(&addresses, config, &interrupt.enter(MembershipVersion(0))?)?;
-            let (finished, servers) =
-                push::train(&agent, sync, &source, client, &mut compute, seed.derive("model"))?;
-            finish(&agent, &mut compute, finished, servers)
+            // Servers that add up gradients clip what they add up.
+            let clip_norm = rule.clip_norm.filter(|_| !sync.capabilities().servers_sum_gradients());
+            let mut client = PsClientConfig::new(env.holder, token, compute.layout().clone());
+            client.timeout = env.spec.collective_timeout;
+            let job = push::Job {
+                agent: &agent,
+                sync,
+                keep: &keep,
+                clip_norm,
+                seed: seed.derive("model"),
+                fabric: fabric(&env.spec)?,
+                client,
+                interrupt: &interrupt,
+                local: listener.local_address().ip(),
+            };
+            let (finished, servers) = push::train(&job, &source, &mut compute)?;
+            finish(&agent, &keep, &mut compute, finished, servers)
         }
     }
 }
 
-fn server_addresses(agent: &Agent, local: SocketAddr) -> Result<Vec<SocketAddr>, WorkerError> {
-    let deadline = Instant::now() + SERVERS_TIMEOUT;
-    loop {
-        let known = agent.session().servers().to_vec();
-        if !known.is_empty() {
-            let parse = |address: &String| {
-                net::resolve(address, local.ip()).map_err(|error| {
-                    WorkerError::Address(format!("a server has the address `{address}`: {error}"))
-                })
-            };
-            return known.iter().map(parse).collect();
-        }
-        if Instant::now() >= deadline {
-            let why = format!("not all servers came up within {SERVERS_TIMEOUT:?}");
-            return Err(WorkerError::Input(why));
-        }
-        // The heartbeat brings them.
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// The transport that the job names.
+pub(crate) fn fabric(spec: &JobSpec) -> Result<Box<dyn Fabric>, WorkerError> {
+    REGISTRY.by_name(&spec.transport).map_err(|error| WorkerError::Input(format!("--transport: {error}")))
 }
 
 fn finish(
     agent: &Agent,
+    keep: &Keep<'_>,
     compute: &mut Compute,
     finished: Finished,
-    mut model: impl Model,
+    model: Option<impl Model>,
 ) -> Result<(), WorkerError> {
-    let asked = agent.leave(finished.end_of_data, finished.has_model)?;
-    if asked && finished.has_model {
-        let quality = evaluate(compute.trainer(), &mut model)?;
-        agent.evaluated(quality.samples, quality.loss, quality.auc)?;
+    let model = model.filter(|_| finished.has_model);
+    let (asked, checkpoint) = agent.leave(finished.end_of_data, model.is_some())?;
+    let Some(mut model) = model else { return Ok(()) };
+    if let Some(checkpoint) = checkpoint {
+        keep.last(checkpoint, || model.copy(checkpoint))?;
+    }
+    if asked {
+        let (samples, metrics) = evaluate(compute.trainer(), &mut model, &agent.pulse())?;
+        agent.evaluated(samples, &metrics)?;
     }
     Ok(())
 }

@@ -1,15 +1,23 @@
 //! Training with parameter servers: pull, compute, push.
 
-use antdt_agent::TrainError;
+use std::net::IpAddr;
+
 use antdt_agent::runtime::Agent;
+use antdt_agent::{Gradient, TrainError};
+use antdt_collective::runtime::transport::Fabric;
 use antdt_core::port::ShardSource;
-use antdt_core::{Iteration, Seed, StepCommit};
+use antdt_core::{Barrier, CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
 use antdt_job::{Call, Reply, SyncMode};
-use antdt_model::{PsClient, StepCommit as ServerCommit};
+use antdt_model::runtime::PsError;
+use antdt_model::wire::PsRefusal;
+use antdt_model::{CommitToken, PsClient, PsClientConfig, clip};
 
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
+use super::interrupt::Interrupt;
+use super::keep::{Keep, ModelCopy};
+use crate::net;
 
 /// The parameters as they were pulled.
 #[derive(Debug, Default)]
@@ -19,8 +27,8 @@ struct Pulled {
 }
 
 /// What servers must know before they answer a pull: the newest step that changes the parameters.
-fn token(commit: &StepCommit) -> ServerCommit {
-    ServerCommit {
+fn token(commit: &StepCommit) -> CommitToken {
+    CommitToken {
         step: Iteration(commit.step),
         contributors: commit.contributors.keys().copied().collect(),
         samples: commit.samples,
@@ -30,10 +38,21 @@ fn token(commit: &StepCommit) -> ServerCommit {
 /// The servers, and the commit that they must have seen.
 pub(super) struct Servers {
     client: PsClient,
-    commit: Option<ServerCommit>,
+    commit: Option<CommitToken>,
 }
 
 impl Servers {
+    /// Has every server copy its part for a checkpoint.
+    pub(super) fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
+        let trained = self.client.copy(self.commit.as_ref(), checkpoint)?;
+        let first = trained.first().copied().unwrap_or_default();
+        if trained.iter().any(|one| one.samples != first.samples) {
+            let why = format!("the servers are not at the same step: {trained:?}");
+            return Err(WorkerError::Parameters(why));
+        }
+        Ok(ModelCopy { trained: first, portion: None })
+    }
+
     /// Pulls the dense parameters and these rows.
     pub(super) fn pull(
         &mut self,
@@ -45,45 +64,160 @@ impl Servers {
     }
 }
 
-/// Trains until the end of the data or until the node is drained; in step with all others, or at its own pace.
+/// What a worker needs to train with servers.
+pub(super) struct Job<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) sync: &'a SyncMode,
+    pub(super) keep: &'a Keep<'a>,
+    /// Longest mean gradient that is pushed, where a push is a step.
+    pub(super) clip_norm: Option<f32>,
+    pub(super) seed: Seed,
+    pub(super) fabric: Box<dyn Fabric>,
+    /// How the servers are spoken to.
+    pub(super) client: PsClientConfig,
+    pub(super) interrupt: &'a Interrupt,
+    /// Where this worker listens: names resolve to addresses that it reaches from there.
+    pub(super) local: IpAddr,
+}
+
+impl Job<'_> {
+    /// Connects to the servers that a worker was told of, and gives them the initial values if they have none.
+    fn connect(&self, joined: &Joined, initial: &[f32]) -> Result<Servers, WorkerError> {
+        let parse = |address: &String| {
+            net::resolve(address, self.local).map_err(|error| {
+                WorkerError::Address(format!("a server has the address `{address}`: {error}"))
+            })
+        };
+        let addresses = joined.servers.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let abort = self.interrupt.enter(MembershipVersion(0))?;
+        let mut client = PsClient::connect(&addresses, self.client.clone(), &*self.fabric, &abort)?;
+        // The first worker's values win; all are equal. Servers that start from a checkpoint have theirs.
+        client.init_dense(initial)?;
+        Ok(Servers { client, commit: None })
+    }
+}
+
+/// Trains until the end of the data or until the node is drained; in step with all others, or at its own pace. Returns the servers
+/// too, unless they are gone.
 pub(super) fn train<S>(
-    agent: &Agent,
-    sync: &SyncMode,
+    job: &Job<'_>,
     source: &S,
-    client: PsClient,
     compute: &mut Compute,
-    seed: Seed,
-) -> Result<(Finished, Servers), WorkerError>
+) -> Result<(Finished, Option<Servers>), WorkerError>
 where
     S: ShardSource,
     WorkerError: From<S::Error>,
 {
-    let dense = compute.trainer().initial_dense(seed);
-    let mut servers = Servers { client, commit: None };
-    // The first worker's values win; all are equal.
-    servers.client.init_dense(&dense)?;
-    let pulled = Pulled { dense, rows: Vec::new() };
-    let mut pusher = Pusher { agent, servers, pulled, touched: Vec::new(), compute };
-    let finished = drive(agent, sync, source, &mut pusher)?;
+    let initial = compute.trainer().initial_dense(job.seed);
+    let pulled = Pulled { dense: initial.clone(), rows: Vec::new() };
+    let gradient = Gradient::new(compute.layout());
+    let mut pusher = Pusher {
+        job,
+        servers: None,
+        rollback: RollbackId(0),
+        initial,
+        pulled,
+        touched: Vec::new(),
+        gradient,
+        compute,
+    };
+    let finished = drive(job.agent, job.sync, source, &mut pusher)?;
     Ok((finished, pusher.servers))
 }
 
-struct Pusher<'a> {
-    agent: &'a Agent,
-    servers: Servers,
+struct Pusher<'a, 'j> {
+    job: &'a Job<'j>,
+    /// `None` before the first connection, and while a server is gone.
+    servers: Option<Servers>,
+    /// The rollback after which they were connected to.
+    rollback: RollbackId,
+    /// What the dense parameters are at the start of the job.
+    initial: Vec<f32>,
     pulled: Pulled,
     /// Rows that the loaded batch touches.
     touched: Vec<u64>,
+    gradient: Gradient,
     compute: &'a mut Compute,
 }
 
-impl Combiner for Pusher<'_> {
+/// Whether a server may be gone, which the master finds out; other errors are this worker's.
+const fn is_gone(error: &PsError) -> bool {
+    matches!(
+        error,
+        PsError::Closed { .. }
+            | PsError::Timeout { .. }
+            | PsError::Protocol { .. }
+            | PsError::Broken
+            | PsError::Io(_)
+    )
+}
+
+impl Pusher<'_, '_> {
+    /// A server that is gone breaks the call, and is no error of this worker.
+    fn unless_gone(&mut self, outcome: Result<Reply, WorkerError>) -> Result<Reply, WorkerError> {
+        match outcome {
+            Err(WorkerError::Servers(error)) if is_gone(&error) => {
+                tracing::info!(holder = %self.job.agent.holder(), %error, "a server is gone; asking the master");
+                self.servers = None;
+                Ok(Reply::Broken)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn join(&mut self, joined: Joined) -> Result<Reply, WorkerError> {
+        if self.servers.is_none() || joined.rollback > self.rollback {
+            self.servers = None;
+            self.rollback = joined.rollback;
+            match self.job.connect(&joined, &self.initial) {
+                Ok(servers) => self.servers = Some(servers),
+                // The next call to them breaks.
+                Err(WorkerError::Servers(error)) if is_gone(&error) => {
+                    tracing::info!(holder = %self.job.agent.holder(), %error, "a server is gone again");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(servers) = &mut self.servers {
+            servers.commit = joined.last_commit.as_ref().map(token);
+        }
+        Ok(Reply::Joined(Box::new(joined)))
+    }
+
+    /// Whether the other workers may commit a step without this one.
+    fn may_come_late(&self) -> bool {
+        matches!(self.job.sync.capabilities().barrier, Barrier::AllBut(_))
+    }
+
+    fn pull(&mut self) -> Result<Reply, WorkerError> {
+        let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
+        let Pulled { dense, rows } = &mut self.pulled;
+        servers.pull(&self.touched, dense, rows)?;
+        Ok(Reply::Pulled)
+    }
+
+    fn push(&mut self, step: u64, samples: u64) -> Result<Reply, WorkerError> {
+        let may_come_late = self.may_come_late();
+        let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
+        if let Some(limit) = self.job.clip_norm {
+            clip(limit, samples, self.compute.layout(), [&mut self.gradient.dense, &mut self.gradient.rows]);
+        }
+        let Gradient { dense, rows, .. } = &self.gradient;
+        match servers.client.push(Iteration(step), samples, dense, &self.touched, rows) {
+            // The step was committed without this worker, as the master will tell it.
+            Err(PsError::Refused { refusal: PsRefusal::Stale, .. }) if may_come_late => {}
+            outcome => drop(outcome?),
+        }
+        Ok(Reply::Pushed)
+    }
+}
+
+impl Combiner for Pusher<'_, '_> {
     fn carry_out(&mut self, call: Call) -> Result<Reply, WorkerError> {
         Ok(match call {
             Call::Join(standing) => {
-                let joined = self.agent.join(&standing)?;
-                self.servers.commit = joined.last_commit.as_ref().map(token);
-                Reply::Joined(Box::new(joined))
+                let joined = self.job.agent.join(&standing)?;
+                self.join(joined)?
             }
             Call::Load(batch) => {
                 self.touched.clear();
@@ -93,33 +227,43 @@ impl Combiner for Pusher<'_> {
                         Reply::Loaded
                     }
                     Err(TrainError::Data { sample, why }) => {
-                        tracing::warn!(holder = %self.agent.holder(), sample, why, "sample cannot be read");
+                        tracing::warn!(holder = %self.job.agent.holder(), sample, why, "sample cannot be read");
                         Reply::Unreadable { sample, why }
                     }
                     Err(error) => return Err(error.into()),
                 }
             }
             Call::Pull => {
-                let Pulled { dense, rows } = &mut self.pulled;
-                self.servers.pull(&self.touched, dense, rows)?;
-                Reply::Pulled
+                let pulled = self.pull();
+                self.unless_gone(pulled)?
             }
             Call::Compute => {
-                let stats = self.compute.run(&self.pulled.dense, &self.pulled.rows)?;
+                let Pulled { dense, rows } = &self.pulled;
+                let stats = self.compute.gradient(dense, rows, &mut self.gradient)?;
                 Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum }
             }
             Call::Push { step, samples } => {
-                let gradient = self.compute.gradient();
-                let (dense, rows) = (&gradient.dense, &gradient.rows);
-                self.servers.client.push(Iteration(step), samples, dense, &self.touched, rows)?;
-                Reply::Pushed
+                let pushed = self.push(step, samples);
+                self.unless_gone(pushed)?
             }
-            Call::Ready { step, readiness } => {
-                let commit = self.agent.ready(step, &readiness)?;
-                if commit.samples > 0 {
-                    self.servers.commit = Some(token(&commit));
+            Call::Ready { step, readiness } => match self.job.agent.ready(step, &readiness)? {
+                Some(commit) => {
+                    if let Some(servers) = self.servers.as_mut().filter(|_| commit.samples > 0) {
+                        servers.commit = Some(token(&commit));
+                    }
+                    Reply::Committed(Box::new(commit))
                 }
-                Reply::Committed(Box::new(commit))
+                None => Reply::Broken,
+            },
+            Call::Rest(checkpoint) => {
+                let servers = &mut self.servers;
+                let copied = self.job.keep.rest(checkpoint, || match servers {
+                    Some(servers) => servers.copy(checkpoint),
+                    None => Err(PsError::Broken.into()),
+                });
+                // Whether it was taken, the master knows.
+                self.unless_gone(copied.map(|()| Reply::Rested))?;
+                Reply::Rested
             }
             call => return Err(foreign(&call)),
         })

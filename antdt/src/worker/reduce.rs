@@ -1,29 +1,34 @@
 //! Training in groups: the model lives in the workers, which combine what they compute by all-reduce.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Batch, TrainError};
+use antdt_agent::{Batch, Gradient, Params, StepStats, TrainError};
+use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
-    Communicator, CommunicatorConfig, History, Listener, MixedTransport, ScheduledCommunicator,
+    AbortHandle, Backend, Communicator, CommunicatorConfig, Listener, ProcessGroup,
 };
 use antdt_collective::schedule::Choice;
-use antdt_collective::{Group, Member, ReduceOp};
+use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
-use antdt_core::{Acks, Contribution, Holder, Joined, OptimizerSpec, Rank, Seed, StepResult};
+use antdt_core::{Acks, Contribution, Holder, Joined, Rank, RollbackId, Seed, StepResult};
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Reply, SyncMode};
-use antdt_model::{Replica, SparseGradient};
+use antdt_model::{Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
 
-use super::blob::Blob;
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
+use super::keep::Keep;
+use super::share::Share;
+use super::stream::{self, GradientStream, Spare};
 use super::weights::Weights;
 use crate::net;
+use crate::resume::Taken;
 
 /// What a worker needs to take part in rings.
 pub(super) struct Ring<'a> {
@@ -34,13 +39,42 @@ pub(super) struct Ring<'a> {
     /// First limit for one wait for a peer.
     pub(super) timeout: Duration,
     pub(super) algorithm: Choice,
-    pub(super) optimizer: OptimizerSpec,
+    pub(super) compress: Option<Compression>,
+    /// Bytes of gradients that travel together while the backward pass goes on.
+    pub(super) bucket_bytes: usize,
+    pub(super) rule: &'a UpdateRule,
     pub(super) seed: Seed,
+    pub(super) keep: &'a Keep<'a>,
+    /// The checkpoint that the job goes on from.
+    pub(super) resume: Option<&'a Path>,
+}
+
+impl Ring<'_> {
+    /// The model of a checkpoint, or the one that every job begins with.
+    fn model(&self, compute: &mut Compute, checkpoint: Option<&Path>) -> Result<Weights, WorkerError> {
+        let layout = compute.layout().clone();
+        let dense = compute.trainer().initial_dense(self.seed);
+        let mut replica = Replica::new(&layout, self.rule, self.seed, dense)
+            .map_err(|e| WorkerError::Parameters(e.to_string()))?;
+        if let Some(taken) = Taken::open(checkpoint, &layout, &self.rule.identity())? {
+            let trained =
+                taken.restore(layout.dense_len(), |portion, state| replica.restore(portion, state))?;
+            replica.set_trained(trained);
+        }
+        Ok(Weights::new(self.sync.capabilities().model, replica))
+    }
+
+    /// Compressors for so many calls, which have sent everything so far.
+    fn compressors(&self, calls: usize) -> Vec<Compressor> {
+        let form = |form| (0..calls).map(|_| Compressor::new(form)).collect();
+        self.compress.map(form).unwrap_or_default()
+    }
 }
 
 /// Trains until the end of the data, or until the node is drained.
 pub(super) fn train<S>(
     ring: &Ring<'_>,
+    backend: Box<dyn Backend>,
     source: &S,
     compute: &mut Compute,
 ) -> Result<(Finished, Replica), WorkerError>
@@ -49,23 +83,34 @@ where
     WorkerError: From<S::Error>,
 {
     let layout = compute.layout().clone();
-    let dense = compute.trainer().initial_dense(ring.seed);
-    let replica = Replica::new(&layout, ring.optimizer, ring.seed, dense)
-        .map_err(|e| WorkerError::Parameters(e.to_string()))?;
+    let weights = ring.model(compute, ring.resume)?;
+    let plan = match &weights {
+        Weights::Shared(_) => stream::plan(&layout, ring.bucket_bytes),
+        // Gradients stay in the worker.
+        Weights::Own(_) => None,
+    };
+    let calls = plan.as_ref().map_or(1, |plan| plan.buckets().len());
     let mut reducer = Reducer {
         ring,
+        backend,
         compute,
-        weights: Weights::new(ring.sync.capabilities().model, replica),
+        weights,
+        plan,
+        stream: None,
+        spare: Spare::default(),
+        gradient: Gradient::new(&layout),
         trained: false,
+        rollback: RollbackId(0),
         comm: None,
+        abort: None,
         members: Vec::new(),
         broken: Vec::new(),
         timeout: ring.timeout,
-        transport: None,
-        history: History::default(),
         touched: Vec::new(),
         values: Vec::new(),
         prepared: None,
+        compressors: ring.compressors(calls),
+        overlaps: Vec::new(),
     };
     let finished = drive(ring.agent, ring.sync, source, &mut reducer)?;
     Ok((finished, reducer.weights.into_model()))
@@ -78,27 +123,44 @@ struct Prepared {
     samples: u64,
 }
 
+type Comm = Box<dyn ProcessGroup>;
+
 struct Reducer<'a, 'r> {
     ring: &'a Ring<'r>,
+    /// Forms the groups.
+    backend: Box<dyn Backend>,
     compute: &'a mut Compute,
     weights: Weights,
     /// Whether they are the job's model: false for a replacement until it took the model from a survivor.
     trained: bool,
-    comm: Option<ScheduledCommunicator<MixedTransport>>,
+    /// The newest rollback of the job that the model is of.
+    rollback: RollbackId,
+    /// The group that this worker is in; not here while it is in the stream.
+    comm: Option<Comm>,
+    /// Of the group.
+    abort: Option<AbortHandle>,
+    /// How gradients travel during the backward pass; `None` if they go in one piece after it.
+    plan: Option<Buckets>,
+    /// The gradient of the batch that is computed or was, if there is a plan.
+    stream: Option<GradientStream<Comm>>,
+    spare: Spare,
+    /// The gradient of the batch, if there is no plan.
+    gradient: Gradient,
     /// Of the group.
     members: Vec<Holder>,
     /// Members of the group before, if it broke.
     broken: Vec<Holder>,
     /// Limit for one wait for a peer.
     timeout: Duration,
-    /// That of the last group; members that stay keep their connections.
-    transport: Option<MixedTransport>,
-    /// What was learned in the groups before.
-    history: History,
     /// Rows that the loaded batch touches, and their values.
     touched: Vec<u64>,
     values: Vec<f32>,
     prepared: Option<Prepared>,
+    /// Of each bucket of the plan, or of the whole dense gradient, with what it has not sent yet; none without
+    /// compression.
+    compressors: Vec<Compressor>,
+    /// Of the rows of each table that the members touch, as seen in this group.
+    overlaps: Vec<Overlap>,
 }
 
 impl Combiner for Reducer<'_, '_> {
@@ -118,7 +180,7 @@ impl Combiner for Reducer<'_, '_> {
             }
             Call::Load(batch) => self.load(&batch),
             Call::Compute => {
-                let stats = self.compute.run(self.weights.model().dense(), &self.values)?;
+                let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
             }
             Call::Combine { step, samples, acks } => {
@@ -142,8 +204,12 @@ impl Combiner for Reducer<'_, '_> {
             }
             Call::Advance => {
                 let samples = self.compute.samples();
-                self.weights.advance(self.compute.gradient(), &mut self.touched, samples)?;
+                self.weights.advance(&mut self.gradient, &mut self.touched, samples)?;
                 Ok(Reply::Advanced)
+            }
+            Call::Rest(checkpoint) => {
+                self.ring.keep.rest(checkpoint, || Ok(self.weights.copy()))?;
+                Ok(Reply::Rested)
             }
             call => Err(foreign(&call)),
         }
@@ -151,10 +217,11 @@ impl Combiner for Reducer<'_, '_> {
 }
 
 impl Reducer<'_, '_> {
-    /// A member that failed or was late breaks the group, and is no error of this worker.
+    /// A member that failed or was late breaks the group, and is no error of this worker. What the next group would fail of
+    /// as well is.
     fn unless_broken(&mut self, outcome: Result<Reply, WorkerError>) -> Result<Reply, WorkerError> {
         match outcome {
-            Err(WorkerError::Collective(error)) => {
+            Err(WorkerError::Collective(error)) if !error.is_permanent() => {
                 tracing::info!(holder = %self.ring.agent.holder(), %error, "the group broke; forming a new one");
                 self.broken = std::mem::take(&mut self.members);
                 self.leave();
@@ -166,54 +233,65 @@ impl Reducer<'_, '_> {
 
     /// Ends the group for this worker.
     fn leave(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            match stream.cancel("this worker left in the middle of a step") {
+                Ok((comm, compressors)) => (self.comm, self.compressors) = (Some(comm), compressors),
+                // The connections are gone with the thread that had them.
+                Err(error) => tracing::warn!(%error, "the gradient's thread ended badly"),
+            }
+        }
         if let Some(comm) = self.comm.take() {
-            let (transport, history) = comm.leave();
-            (self.transport, self.history) = (Some(transport), history);
+            comm.leave();
         }
     }
 
-    fn comm(&mut self) -> Result<&mut ScheduledCommunicator<MixedTransport>, WorkerError> {
-        self.comm.as_mut().ok_or_else(|| WorkerError::Loop("the worker is in no group".to_owned()))
+    fn comm(&mut self) -> Result<&mut Comm, WorkerError> {
+        self.comm.as_mut().ok_or_else(no_group)
     }
 
     /// Connects to the group, and takes or gives the model if somebody lacks it.
     fn enter(&mut self, joined: &Joined) -> Result<(), WorkerError> {
+        self.roll_back(joined)?;
         let group = group_of(joined, self.ring.agent, self.ring.listener.local_address())?;
         let abort = self.ring.interrupt.enter(joined.membership)?;
-        let listener = self.ring.listener;
-        let transport = match self.transport.take() {
-            Some(last) => last.regroup(listener, &group, self.timeout, &abort)?,
-            None => MixedTransport::connect(listener, &group, self.timeout, &abort)?,
-        };
         let config = CommunicatorConfig {
             timeout: self.timeout,
             algorithm: self.ring.algorithm,
             ..CommunicatorConfig::default()
         };
-        let history = std::mem::take(&mut self.history);
         // Steps are agreed on at the master; what the members tell each other of their past is not needed here.
-        let (mut comm, _) = ScheduledCommunicator::join(transport, config, history).map_err(|broken| {
-            self.history = broken.history;
-            broken.error
-        })?;
+        let (mut comm, _) = self.backend.join(self.ring.listener, &group, config, &abort)?;
         if config.algorithm == Choice::Auto {
             comm.fit()?;
         }
         if let Some(source) = joined.source {
             self.share_model(&mut comm, source)?;
         }
+        // Who is new has seen no exchange yet.
+        self.overlaps.clear();
         // Without a source nobody was trained: everybody starts from the seed.
         self.trained = true;
-        self.comm = Some(comm);
+        (self.comm, self.abort) = (Some(comm), Some(abort));
+        Ok(())
+    }
+
+    /// If the job went back to a checkpoint since the worker was in a group, its model does too, unless a member has it.
+    fn roll_back(&mut self, joined: &Joined) -> Result<(), WorkerError> {
+        if joined.rollback <= self.rollback {
+            return Ok(());
+        }
+        self.rollback = joined.rollback;
+        self.trained = false;
+        self.prepared = None;
+        if joined.source.is_none() {
+            self.weights = self.ring.model(self.compute, joined.checkpoint.as_deref().map(Path::new))?;
+            self.compressors = self.ring.compressors(self.compressors.len());
+        }
         Ok(())
     }
 
     /// Takes the model from `source`, or gives it, if a member lacks it.
-    fn share_model(
-        &mut self,
-        comm: &mut ScheduledCommunicator<MixedTransport>,
-        source: Rank,
-    ) -> Result<(), WorkerError> {
+    fn share_model(&mut self, comm: &mut Comm, source: Rank) -> Result<(), WorkerError> {
         let mut lacking = [u8::from(!self.trained)];
         comm.all_reduce(&mut lacking, ReduceOp::Max)?;
         if lacking[0] == 0 {
@@ -223,7 +301,7 @@ impl Reducer<'_, '_> {
         comm.broadcast(source, &mut model)?;
         if !self.trained {
             let layout = self.compute.layout().clone();
-            self.weights.import(&model, &layout, self.ring.optimizer, self.ring.seed)?;
+            self.weights.import(&model, &layout, self.ring.rule, self.ring.seed)?;
         }
         Ok(())
     }
@@ -247,26 +325,65 @@ impl Reducer<'_, '_> {
         Ok(Reply::Loaded)
     }
 
-    /// Adds up what all members bring. All ranks see the same blobs in the same order, so all replicas stay equal bit for
-    /// bit.
+    /// Computes the gradient of the loaded batch; with a plan, it travels meanwhile.
+    fn compute(&mut self) -> Result<StepStats, WorkerError> {
+        let dense = self.weights.model().dense();
+        // A worker that is alone has nothing to send.
+        let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
+        let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else {
+            return Ok(self.compute.gradient(dense, &self.values, &mut self.gradient)?);
+        };
+        let (compressors, spare) = (std::mem::take(&mut self.compressors), std::mem::take(&mut self.spare));
+        let stream = GradientStream::begin(comm, plan, compressors, abort.clone(), spare, self.values.len())?;
+        let stream = self.stream.insert(stream);
+        Ok(self.compute.run(Params::host(dense, &self.values), stream)?)
+    }
+
+    /// The sums over all members of the dense gradient, and what this worker brings for rows.
+    fn dense_sums(&mut self) -> Result<(Vec<f32>, SparseGradient), WorkerError> {
+        if let Some(stream) = self.stream.take() {
+            let streamed = stream.finish(self.compute.layout(), self.timeout)?;
+            (self.comm, self.compressors, self.spare) =
+                (Some(streamed.communicator), streamed.compressors, streamed.spare);
+            (self.gradient.dense, self.gradient.rows) = streamed.sums?;
+            return Ok(self.weights.contribution(&mut self.gradient, &mut self.touched));
+        }
+        let (mut dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);
+        let Self { comm, compressors, .. } = self;
+        let comm = comm.as_mut().ok_or_else(no_group)?;
+        match &mut compressors[..] {
+            [compressor] => compressor.all_reduce(comm, &mut dense)?,
+            _ => comm.all_reduce(&mut dense, ReduceOp::Sum)?,
+        }
+        Ok((dense, rows))
+    }
+
+    /// Adds up what all members bring. All ranks see the same sums, so all replicas stay equal bit for bit.
     fn combine(&mut self, step: u64, samples: u64, acks: Acks) -> Result<StepResult, WorkerError> {
-        let dim = self.compute.layout().table.map_or(0, |table| table.dim);
-        let (mut dense, SparseGradient { rows, values }) =
-            self.weights.contribution(self.compute.gradient(), &mut self.touched);
-        let blob = Blob { samples, acks, rows, row_sums: values };
-        let comm = self.comm()?;
-        comm.all_reduce(&mut dense, ReduceOp::Sum)?;
-        let blobs = comm.all_gather_v(&blob.encode())?;
-        let mut blobs: Vec<Blob> =
-            blobs.iter().map(|bytes| Blob::decode(bytes, dim)).collect::<Result<_, _>>()?;
-        let rows = SparseGradient::merge(blobs.iter().map(|b| (&b.rows[..], &b.row_sums[..])), dim);
-        let samples = blobs.iter().map(|blob| blob.samples).sum();
+        let (dense, rows) = self.dense_sums()?;
+        let Self { comm, overlaps, compute, .. } = self;
+        let (comm, layout) = (comm.as_mut().ok_or_else(no_group)?, compute.layout());
+        let mut tables = rows.into_tables(layout);
+        let touched = tables.iter().map(|table| table.rows.len() as u64).collect();
+        let shares = comm.all_gather_v(&Share { samples, rows: touched, acks }.encode())?;
+        let count = tables.len();
+        let decode = |bytes: &Vec<u8>| Share::decode(bytes, count);
+        let mut shares: Vec<Share> = shares.iter().map(decode).collect::<Result<_, _>>()?;
+        overlaps.resize_with(tables.len(), Overlap::default);
+        for (number, (table, overlap)) in tables.iter_mut().zip(overlaps.iter_mut()).enumerate() {
+            let spec = &layout.tables()[number];
+            let shape = TableShape { dim: spec.dim, rows: Some(spec.rows) };
+            let counts: Vec<u64> = shares.iter().map(|share| share.rows[number]).collect();
+            *table = all_reduce_counted(comm, table, &counts, shape, overlap)?;
+        }
+        let rows = SparseGradient::from_tables(tables, layout);
+        let samples = shares.iter().map(|share| share.samples).sum();
         let group = comm.group();
-        let contributions = blobs
+        let contributions = shares
             .iter_mut()
             .zip(0..)
-            .map(|(blob, rank)| {
-                let acks = std::mem::take(&mut blob.acks);
+            .map(|(share, rank)| {
+                let acks = std::mem::take(&mut share.acks);
                 Contribution { holder: group.holder(Rank(rank)), acks }
             })
             .collect();
@@ -281,6 +398,10 @@ impl Reducer<'_, '_> {
         comm.all_reduce(&mut totals, ReduceOp::Sum)?;
         Ok(Reply::Agreed(Lanes::decide(&totals, comm.group().world())))
     }
+}
+
+fn no_group() -> WorkerError {
+    WorkerError::Loop("the worker is in no group".to_owned())
 }
 
 fn group_of(joined: &Joined, agent: &Agent, local: SocketAddr) -> Result<Group, WorkerError> {

@@ -1,10 +1,11 @@
 //! [`Weights`]: the model that lives in a worker, either the same in all or one of its own.
 
 use antdt_agent::Gradient;
-use antdt_core::{ModelPlace, OptimizerSpec, ParamLayout, Seed};
-use antdt_model::{LocalReplica, Replica, SparseGradient};
+use antdt_core::{ModelPlace, ParamLayout, Seed};
+use antdt_model::{LocalReplica, Replica, SparseGradient, UpdateRule};
 
 use super::error::WorkerError;
+use super::keep::ModelCopy;
 
 /// See the [module](self).
 pub(super) enum Weights {
@@ -35,6 +36,15 @@ impl Weights {
         }
     }
 
+    /// The model that all agree on, for a checkpoint.
+    pub(super) fn copy(&self) -> ModelCopy {
+        let (trained, portion) = match self {
+            Self::Shared(replica) => (replica.trained(), replica.portion()),
+            Self::Own(local) => (local.model().trained(), local.portion()),
+        };
+        ModelCopy { trained, portion: Some(portion) }
+    }
+
     /// The trained model.
     pub(super) fn into_model(self) -> Replica {
         match self {
@@ -56,10 +66,10 @@ impl Weights {
         &mut self,
         bytes: &[u8],
         layout: &ParamLayout,
-        optimizer: OptimizerSpec,
+        rule: &UpdateRule,
         seed: Seed,
     ) -> Result<(), WorkerError> {
-        let replica = Replica::import(bytes, layout, optimizer, seed).map_err(unfit)?;
+        let replica = Replica::import(bytes, layout, rule, seed).map_err(unfit)?;
         match self {
             Self::Shared(shared) => *shared = replica,
             Self::Own(local) => *local = LocalReplica::new(replica),

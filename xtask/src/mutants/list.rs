@@ -150,7 +150,7 @@ impl Mutant {
         self.krate.as_deref().unwrap_or(&list.folder)
     }
 
-    fn path(&self, list: &List) -> String {
+    pub(super) fn path(&self, list: &List) -> String {
         format!("{}/{}", self.folder(list), self.file)
     }
 

@@ -37,14 +37,14 @@ pub(super) struct Suite {
 
 /// What became of a run.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum SuiteResult {
     /// No test failed.
     Passed(Duration),
     /// The first test that failed, or what else ended the run.
     Caught { by: String, time: Duration },
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SuiteResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Passed(_) => f.write_str("passed"),
@@ -111,14 +111,14 @@ pub(super) fn build(copy: &Copy, lists: &[List]) -> Result<BTreeMap<(String, Str
 
 impl Suite {
     /// Runs the tests until the first that fails, for at most `limit`.
-    pub(super) fn run(&self, mutant: Option<u32>, limit: Duration) -> Result<Outcome> {
+    pub(super) fn run(&self, mutant: Option<u32>, limit: Duration) -> Result<SuiteResult> {
         let began = Instant::now();
         for arguments in &self.runs {
             if let Some(by) = self.run_once(arguments, mutant, began + limit)? {
-                return Ok(Outcome::Caught { by, time: began.elapsed() });
+                return Ok(SuiteResult::Caught { by, time: began.elapsed() });
             }
         }
-        Ok(Outcome::Passed(began.elapsed()))
+        Ok(SuiteResult::Passed(began.elapsed()))
     }
 
     /// Starts the binary once. What caught the mutant, if anything did.
@@ -135,7 +135,7 @@ impl Suite {
         command.envs(mutant.map(|number| (plant::VARIABLE, number.to_string())));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {}", self.binary.display()))?;
-        let mut group = Group(child);
+        let mut group = ProcessTree(child);
         let stdout = group.0.stdout.take().context("a test has no output")?;
         let (lines, said) = mpsc::sync_channel(64);
         // It ends with the process, which ends with this function.
@@ -156,9 +156,9 @@ impl Suite {
 }
 
 /// A process and all that it started; they end with this value.
-struct Group(Child);
+struct ProcessTree(Child);
 
-impl Drop for Group {
+impl Drop for ProcessTree {
     fn drop(&mut self) {
         // Until it is waited for, its number belongs to nobody else. One that has ended already needs no signal.
         if let (Ok(None), Ok(id)) = (self.0.try_wait(), i32::try_from(self.0.id()))

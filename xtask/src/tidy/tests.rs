@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
+pub(super) fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
     Package {
         name: name.to_owned(),
         folder: name.to_owned(),
@@ -15,7 +15,7 @@ fn dependency(name: &str) -> Dependency {
     Dependency { name: name.to_owned(), dev: false, optional: false }
 }
 
-fn tree(packages: Vec<Package>, files: &[(&str, &str)]) -> Tree {
+pub(super) fn tree(packages: Vec<Package>, files: &[(&str, &str)]) -> Tree {
     Tree {
         packages,
         files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect(),
@@ -169,6 +169,52 @@ fn a_sync_mode_that_is_named_outside_its_folder_is_caught() {
     assert_eq!(found("antdt/src/server.rs", "// A gossip among \"gossip\"\nlet text = \"gossiping\";"), 0);
     assert_eq!(found("antdt-job/src/mode/mod.rs", "let entry = \"gossip\";"), 0);
     assert_eq!(found("antdt/src/x/tests.rs", "run(\"gossip\")"), 0);
+}
+
+#[test]
+fn a_room_and_its_line_that_do_not_belong_together_are_caught() {
+    const REGISTRY: &str = "antdt-x/src/dish/mod.rs";
+    let table = |suite: &str| {
+        format!(
+            "{ROOMS}\n|---|---|---|---|---|\n| a dish | `antdt-x/src/dish/` | `{REGISTRY}` | `NAME::ENTRY` | `{suite}` |\n"
+        )
+    };
+    let soup = ("antdt-x/src/dish/soup.rs", "pub const ENTRY: Entry = Entry {\n};\nfn check_dish() {}\n");
+    let found = |architecture: &str, registry: &str, more: &[(&str, &str)]| {
+        let files = [&[(ARCHITECTURE, architecture), (REGISTRY, registry), soup][..], more].concat();
+        rooms(&tree(vec![], &files))
+    };
+    let good = "mod soup;\npub const REGISTRY: &[Entry] = &[soup::ENTRY];\n";
+    assert_eq!(found(&table("x::check_dish"), good, &[]), [""; 0]);
+    assert!(found(&table("x::check_meal"), good, &[])[0].contains("suite check_meal"));
+    assert!(found("", good, &[])[0].contains("lacks the table"));
+    let lone = ("antdt-x/src/dish/cake.rs", "pub const ENTRY: Entry = Entry {\n};\n");
+    assert!(
+        found(&table("check_dish"), good, &[lone])[0].contains("cake.rs is a room of a dish without a line")
+    );
+    let more = "mod soup;\npub const REGISTRY: &[Entry] = &[soup::ENTRY, cake::ENTRY];\n";
+    assert!(found(&table("check_dish"), more, &[])[0].contains("names cake, which has no file"));
+    assert!(
+        found(&table("check_dish"), "pub const REGISTRY: &[Entry] = &[];\n", &[])[0].contains("no line like")
+    );
+    let other = ("antdt-x/src/drink.rs", "//! Drinks.\npub static REGISTRY: Registry<Entry> = x;\n");
+    assert!(found(&table("check_dish"), good, &[other])[0].contains("does not name; add its row"));
+}
+
+#[test]
+fn a_seam_without_its_trait_or_its_suite_is_caught() {
+    let table = |row: &str| format!("{SEAMS}\n|---|---|---|\n{row}\n");
+    let source = ("antdt-x/src/lib.rs", "pub trait Cook {}\nfn check_cook() {}\n");
+    let found = |architecture: &str| seams(&tree(vec![], &[(ARCHITECTURE, architecture), source]));
+    let row = |name: &str, file: &str, suite: &str| {
+        table(&format!("| a cook | `{name}` in `{file}` | `{suite}` |"))
+    };
+    assert_eq!(found(&row("Cook", "antdt-x/src/lib.rs", "x::check_cook")), [""; 0]);
+    assert!(found(&row("Chef", "antdt-x/src/lib.rs", "check_cook"))[0].contains("declares no trait Chef"));
+    assert!(found(&row("Cook", "antdt-x/src/cook.rs", "check_cook"))[0].contains("declares no trait Cook"));
+    assert!(found(&row("Cook", "antdt-x/src/lib.rs", "check_chef"))[0].contains("suite check_chef"));
+    assert!(found(&table("| a cook | `Cook` |"))[0].contains("has not a trait"));
+    assert!(found("")[0].contains("lacks the table of seams"));
 }
 
 #[test]

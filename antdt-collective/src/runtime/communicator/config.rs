@@ -27,7 +27,7 @@ pub struct CommunicatorConfig {
     pub slice: Option<usize>,
     /// Whether an all-reduce ends with a round in which all members tell each other that they have the result, so that
     /// either all of them take it over or none: see [`outcome`](crate::outcome). Costs one round of the shortest
-    /// messages. Default: no; who averages gradients agrees on the step as a whole anyway.
+    /// messages. Default: no; workers that average gradients agree on the step as a whole anyway.
     pub unanimous: bool,
 }
 

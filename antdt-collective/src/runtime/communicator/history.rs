@@ -6,7 +6,7 @@ use super::{CommunicatorConfig, ScheduledCommunicator};
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::frame::{Operation, OperationKind};
-use crate::outcome::{Resolution, Standing, resolve};
+use crate::outcome::{CallState, Resolution, resolve};
 use crate::patience::Patience;
 use crate::runtime::region::Region;
 use crate::runtime::transport::Transport;
@@ -25,15 +25,15 @@ pub struct History {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct JoinError {
-    /// What broke.
+    /// Error that broke the call.
     pub error: CollectiveError,
     /// For [`ScheduledCommunicator::join`] with the next group.
     pub history: History,
 }
 
 impl History {
-    fn standing(&self) -> Standing {
-        Standing { committed: self.committed, open: self.open }
+    fn state(&self) -> CallState {
+        CallState { committed: self.committed, open: self.open }
     }
 }
 
@@ -54,7 +54,7 @@ impl<T: Transport> ScheduledCommunicator<T> {
     /// Every member of the new group calls this first, newcomers with a default history.
     ///
     /// After [`Resolution::Committed`] the result is taken over with [`adopt`](Self::adopt) if the call was in place,
-    /// with [`Buffer::adopt`](super::Buffer::adopt) if it was a buffer; it is where it was to go if the call had
+    /// with [`CommunicatorBuffer::adopt`](super::CommunicatorBuffer::adopt) if it was a buffer; it is where it was to go if the call had
     /// another place for it.
     ///
     /// # Errors
@@ -65,12 +65,12 @@ impl<T: Transport> ScheduledCommunicator<T> {
         mut history: History,
     ) -> Result<(Self, Resolution), Box<JoinError>> {
         let mut communicator = Self::new(transport, config);
-        let standing = history.standing();
-        let all = match communicator.standings(standing) {
+        let state = history.state();
+        let all = match communicator.states(state) {
             Ok(all) => all,
             Err(error) => return Err(Box::new(JoinError { error, history })),
         };
-        let (resolution, committed) = resolve(standing, &all);
+        let (resolution, committed) = resolve(state, &all);
         communicator.committed = committed;
         communicator.kept = history.kept.take().filter(|_| resolution == Resolution::Committed);
         if let Some(patience) = history.patience {
@@ -103,11 +103,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    fn standings(&mut self, mine: Standing) -> Result<Vec<Standing>, CollectiveError> {
+    fn states(&mut self, mine: CallState) -> Result<Vec<CallState>, CollectiveError> {
         let call = self.begin(Operation { root: Rank(0), ..Operation::plain(OperationKind::Regroup) }, 0);
         self.gather_blocks(&call, &mine.encode())?;
         let bytes: &[u8] = bytemuck::cast_slice(&self.blocks);
-        let (standings, _) = bytes.as_chunks::<{ Standing::LEN }>();
-        Ok(standings[..self.world() as usize].iter().map(Standing::decode).collect())
+        let (states, _) = bytes.as_chunks::<{ CallState::LEN }>();
+        Ok(states[..self.world() as usize].iter().map(CallState::decode).collect())
     }
 }

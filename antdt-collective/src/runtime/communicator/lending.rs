@@ -1,10 +1,10 @@
 //! All-reduce of ranks that share memory.
 //!
-//! Rank `r` folds chunk `r` of everybody, from where it lies, in order of rank and in one pass, and leaves the total where
+//! Rank `r` folds chunk `r` of every rank, from where it lies, in order of rank and in one pass, and leaves the total where
 //! each of them wants it. One round, whatever the length and the number of ranks.
 //!
-//! In a [`Buffer`](super::Buffer), which is twice there, a rank reads `S` bytes and writes `S`: its own chunk of all operands,
-//! and of all results. The caller's own buffer is nobody else's: a rank first copies the others' chunks into memory that
+//! In a [`CommunicatorBuffer`](super::CommunicatorBuffer), which is twice there, a rank reads `S` bytes and writes `S`: its own chunk of all operands,
+//! and of all results. The caller's own buffer is not shared: a rank first copies the others' chunks into memory that
 //! they reach, which is where they leave their totals, and copies all of the result in the end: `(n-1)/n·S + S` more read
 //! and written. Until then the caller's buffer is as it was, whatever happens.
 //!
@@ -17,7 +17,7 @@
 //! A rank that was late may leave its total when its peers have given up. So memory that was lent in a call that failed is
 //! not used again. Rejected: a schedule's rounds ([`Direct`](crate::schedule::Direct)), where each of the others' chunks
 //! is a message of its own: they are folded one after the other, or kept until they can be, in as many rounds as it
-//! takes to find them in the cache again, and with more ranks than cores each round is a change of who runs.
+//! takes to find them in the cache again, and with more ranks than cores each round switches the running process.
 //!
 //! Source: our design.
 
@@ -40,7 +40,7 @@ pub(super) const CHUNK_MIN_BYTES: usize = 16 << 10;
 /// From this length of a buffer on, what is copied goes past the caches.
 pub(super) const STREAM_MIN_BYTES: usize = 8 << 20;
 
-/// Bytes of a total that are made in the nearest cache before they go to all who want them.
+/// Bytes of a total that are made in the nearest cache before they go to all receivers.
 const BLOCK_BYTES: usize = 4 << 10;
 
 /// The reduction of every rank's `from`, in `into`, which the transport owns; so it does `from`, or that is copied first.
@@ -83,7 +83,7 @@ pub(super) fn run<E: Element>(
 /// Where an operand is.
 #[derive(Clone, Copy)]
 pub(super) enum Operand<'a, E> {
-    /// In memory of the transport.
+    /// Operand in memory of the transport.
     Owned(&'a [E]),
     /// Anywhere.
     Elsewhere(&'a [E]),

@@ -1,6 +1,7 @@
-//! What a training loop calls.
+//! Schedules, executed over a transport: the communicator of this crate.
 
 mod buffer;
+mod collectives;
 mod config;
 mod execution;
 mod fit;
@@ -15,7 +16,9 @@ use std::time::Instant;
 
 use antdt_core::Rank;
 
-pub use buffer::Buffer;
+pub use buffer::{CommunicatorBuffer, Halves};
+pub use collectives::Communicator;
+pub(in crate::runtime) use collectives::forward;
 pub use config::CommunicatorConfig;
 use execution::Execution;
 pub use history::{History, JoinError};
@@ -25,7 +28,8 @@ pub(in crate::runtime) use slices::slice_len;
 
 use super::region::Region;
 use super::transport::{Exchange, Transport};
-use crate::element::Element;
+use crate::element::{Element, ElementType};
+use crate::elements::{Elements, ElementsMut, with_type};
 use crate::error::CollectiveError;
 use crate::frame::{Operation, OperationKind, Tag};
 use crate::group::Group;
@@ -38,111 +42,13 @@ use crate::schedule::{
 };
 use crate::weighted::{self, WeightedMean};
 
-/// Collectives of one group. Every member makes the same calls in the same order.
-///
-/// On an error the caller's buffers are as they were, and every later call fails: form a new group. A call may fail on
-/// some members after it succeeded on others, unless all-reduces are
-/// [unanimous](CommunicatorConfig::unanimous); who must know agrees on the outcome by other means (the next call, or
-/// the master). A group of one does nothing and sends nothing.
-pub trait Communicator: Send {
-    /// The members.
-    fn group(&self) -> &Group;
-
-    /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
-    /// length and operands give the same bits in every run. It is made where `data` are, beside a copy of them that is
-    /// the way back.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
-    fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError>;
-
-    /// The reduction of every member's `data`, in `into`, without a copy.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and if the two differ in length; `into` then holds anything.
-    fn all_reduce_into<E: Element>(
-        &mut self,
-        data: &[E],
-        into: &mut [E],
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError>;
-
-    /// Memory for `len` elements that this communicator reduces fastest; zeroed.
-    ///
-    /// # Errors
-    /// If the system has none left.
-    fn buffer<E: Element>(&mut self, len: usize) -> Result<Buffer<E>, CollectiveError>;
-
-    /// As [`all_reduce`](Self::all_reduce), without a copy.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
-    fn all_reduce_buffer<E: Element>(
-        &mut self,
-        buffer: &mut Buffer<E>,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError>;
-
-    /// This member's part of the reduction of every member's `data`: part `rank` of
-    /// [`split_even`] over all members.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
-    fn reduce_scatter<E: Element>(&mut self, data: &[E], op: ReduceOp) -> Result<Vec<E>, CollectiveError>;
-
-    /// Every member's bytes, by rank. Lengths may differ.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
-    fn all_gather_v(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
-
-    /// Every member's bytes, by rank, at `root`; nothing elsewhere. Lengths may differ.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
-    fn gather_v(&mut self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
-
-    /// This member's block of those that `root` has, one for each rank; what others give is not looked at.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also if `root` has not one block for each, or too many bytes.
-    fn scatter_v(&mut self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError>;
-
-    /// What every member has for this one, by rank, when each has one block for each. Lengths may differ.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more than is
-    /// accepted.
-    fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError>;
-
-    /// Replaces `bytes` by those of `root`, whatever their length was before.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; `bytes` are then as they were.
-    fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
-
-    /// Returns once all members have called it.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    fn barrier(&mut self) -> Result<(), CollectiveError>;
-
-    /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's `data` is the
-    /// mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data hold, and gets the
-    /// mean like the others. Without any weight, `data` stay and the result says so.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; also if the weight is negative or not finite. `data` are then as they were.
-    fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
-}
-
 /// Bytes passed on at a time in a broadcast. Shorter ones fill the chain sooner; each costs a round.
 const BROADCAST_SEGMENT: usize = 1 << 20;
 
 /// Shorter buffers are a matter of latency, and hosts do not matter then.
 pub(in crate::runtime) const HOSTS_MIN_BYTES: usize = 64 << 10;
 
-/// Members up to which a barrier is one round of everybody with everybody.
+/// Members up to which a barrier is one round of all ranks with all ranks.
 const BARRIER_DIRECT_MAX: u32 = 8;
 
 /// The round of the votes of a unanimous call: after all others.
@@ -152,6 +58,9 @@ const VOTE_ROUND: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct ScheduledCommunicator<T> {
     transport: T,
+    // Those of the transport's group, which a call asks for many times.
+    me: Rank,
+    world: u32,
     config: CommunicatorConfig,
     cost: CostModel,
     // Bytes of the last call without a choice of its own, and what was resolved for it.
@@ -191,8 +100,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
             distinct > 1 && distinct < hosts.len()
         });
         let hosts = hosts.map(|hosts| Arc::new(Hierarchical { hosts: hosts.to_vec() }));
+        let (me, world) = (transport.group().me(), transport.group().world());
         Self {
             transport,
+            me,
+            world,
             config,
             cost,
             last_choice: None,
@@ -239,12 +151,12 @@ impl<T: Transport> ScheduledCommunicator<T> {
         self.reduce_in_place(Way::By(algorithm), data, op)
     }
 
-    fn me(&self) -> Rank {
-        self.transport.group().me()
+    const fn me(&self) -> Rank {
+        self.me
     }
 
-    fn world(&self) -> u32 {
-        self.transport.group().world()
+    const fn world(&self) -> u32 {
+        self.world
     }
 
     // `bytes` tells calls of different length apart where their usual time is concerned.
@@ -418,6 +330,35 @@ impl<T: Transport> ScheduledCommunicator<T> {
         // What was lent in vain may still be written. What is kept of an open call was all there.
         self.target = (result.is_ok() || self.open).then_some(target);
         result
+    }
+
+    // One half into the other one.
+    fn reduce_halves<E: Element>(
+        &mut self,
+        halves: &mut Halves,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        if !halves.is_of(&self.transport) {
+            let len_bytes = halves.parts().0.len();
+            let mut moved = self.halves(len_bytes).map_err(|error| self.transport.fail(error))?;
+            moved.live_mut().copy_from_slice(halves.live());
+            *halves = moved;
+        }
+        let (data, into) = halves.parts();
+        let (data, into): (&[E], &mut [E]) = (bytemuck::cast_slice(data), bytemuck::cast_slice_mut(into));
+        if self.is_lending(size_of_val(data)) {
+            let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
+            let made = lending::run(&mut self.transport, &call, Operand::Owned(data), into, op);
+            if let Err(error) = made {
+                halves.forsake();
+                return Err(error);
+            }
+            self.conclude(&call, size_of_val(data))?;
+        } else {
+            self.reduce_into(data, into, op)?;
+        }
+        halves.adopt();
+        Ok(())
     }
 
     // The result, in `into`.
@@ -602,6 +543,40 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         self.transport.group()
     }
 
+    fn all_reduce_elements(&mut self, data: ElementsMut<'_>, op: ReduceOp) -> Result<(), CollectiveError> {
+        with_type!(data.element(), E => self.all_reduce(data.slice::<E>(), op))
+    }
+
+    fn all_reduce_elements_into(
+        &mut self,
+        data: Elements<'_>,
+        into: ElementsMut<'_>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        with_type!(data.element(), E => self.all_reduce_into(data.slice::<E>(), into.slice::<E>(), op))
+    }
+
+    fn all_reduce_halves(
+        &mut self,
+        halves: &mut Halves,
+        element: ElementType,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        with_type!(element, E => self.reduce_halves::<E>(halves, op))
+    }
+
+    fn reduce_scatter_elements(
+        &mut self,
+        data: Elements<'_>,
+        mine: ElementsMut<'_>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        with_type!(data.element(), E => {
+            mine.slice::<E>().copy_from_slice(&self.reduce_scatter(data.slice::<E>(), op)?);
+            Ok(())
+        })
+    }
+
     fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
         let len_bytes = size_of_val(data);
         if self.is_pair(len_bytes) {
@@ -635,35 +610,16 @@ impl<T: Transport> Communicator for ScheduledCommunicator<T> {
         self.reduce_into(data, into, op)
     }
 
-    fn buffer<E: Element>(&mut self, len: usize) -> Result<Buffer<E>, CollectiveError> {
-        let len_bytes = len * size_of::<E>();
-        Ok(Buffer::new(self.transport.region(len_bytes)?, self.transport.region(len_bytes)?))
+    fn halves(&mut self, len_bytes: usize) -> Result<Halves, CollectiveError> {
+        Ok(Halves::new(self.transport.region(len_bytes)?, self.transport.region(len_bytes)?))
     }
 
     fn all_reduce_buffer<E: Element>(
         &mut self,
-        buffer: &mut Buffer<E>,
+        buffer: &mut CommunicatorBuffer<E>,
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        if !buffer.is_of(&self.transport) {
-            let mut moved = self.buffer(buffer.len()).map_err(|error| self.transport.fail(error))?;
-            moved.copy_from_slice(buffer);
-            *buffer = moved;
-        }
-        let (data, into) = buffer.halves();
-        if self.is_lending(size_of_val(data)) {
-            let call = self.begin_reduce::<E>(OperationKind::AllReduce, lending::CODE, data.len(), op)?;
-            let made = lending::run(&mut self.transport, &call, Operand::Owned(data), into, op);
-            if let Err(error) = made {
-                buffer.forsake();
-                return Err(error);
-            }
-            self.conclude(&call, size_of_val(data))?;
-        } else {
-            self.reduce_into(data, into, op)?;
-        }
-        buffer.adopt();
-        Ok(())
+        self.reduce_halves::<E>(buffer.as_halves(), op)
     }
 
     fn reduce_scatter<E: Element>(&mut self, data: &[E], op: ReduceOp) -> Result<Vec<E>, CollectiveError> {

@@ -7,7 +7,7 @@
 //! Cost `S` read and written for the copies, past the caches, `2S` read and `S` written to fold: 4 passes over memory.
 //! Rejected for two ranks: the result made in shared memory and copied out in the end, which is 5 passes and a half, of
 //! which one goes through a ring whose lines both cores write in turn; where the two have no cache in common that alone
-//! takes longer than all of this. Rejected for more: everybody would read everything.
+//! takes longer than all of this. Rejected for more: every rank would read every buffer.
 //!
 //! Source: our design.
 

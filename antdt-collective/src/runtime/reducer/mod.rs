@@ -30,9 +30,9 @@ pub enum ReducerError {
     /// The caller's deadline passed first. The reduction goes on, towards its own deadline.
     #[error("{what} was not reduced within {waited:.1?}; wait longer, or abort")]
     Timeout {
-        /// What was waited for.
+        /// Description of the awaited event.
         what: String,
-        /// How long.
+        /// Time waited.
         waited: Duration,
     },
     /// The reducer's thread has ended, as it panicked or the reducer was dropped.
@@ -48,7 +48,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Which layer.
+    /// Returns the index of the layer.
     pub const fn layer(&self) -> usize {
         self.layer
     }

@@ -1,16 +1,16 @@
-//! A meeting that somebody who panics does not spoil.
+//! A barrier that also opens when a participant panics.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// As [`std::sync::Barrier`], once, and passed by panicking as well: what a member found wrong is then reported at once,
-/// and not when somebody is tired of waiting for it.
+/// and not only after a timeout.
 #[derive(Debug)]
 pub struct Barrier {
     missing: Mutex<usize>,
     all_came: Condvar,
 }
 
-/// A place at a [`Barrier`], of somebody who is going to come; dropped, it has come.
+/// A place at a [`Barrier`], of a participant that is expected; dropping it counts as having come.
 #[derive(Debug)]
 pub struct Place<'a>(&'a Barrier);
 

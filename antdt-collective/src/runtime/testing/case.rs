@@ -133,7 +133,7 @@ pub(super) trait Number: Element {
     const TINY: f64;
     /// The nearest number of this type.
     fn near(value: f64) -> Self;
-    /// Its value.
+    /// Returns the element as `f64`.
     fn value(self) -> f64;
 }
 

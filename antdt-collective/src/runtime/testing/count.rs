@@ -11,7 +11,7 @@ use crate::runtime::region::Region;
 use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
-/// What a member sent.
+/// Messages and bytes that a member sent.
 #[derive(Debug, Default)]
 pub struct Traffic {
     // By receiver.

@@ -1,7 +1,7 @@
 //! I7: whatever happens to a member, every call of the others ends, and they know on whose account.
 
 use super::fault::{Fault, REASON};
-use super::i08_atomicity::{Outcome, Story, stories, tell, tell_all};
+use super::i08_atomicity::{CallResult, Story, stories, tell, tell_all};
 use super::members::{LONGER, Make, Members, PATIENT, holder, on_all};
 use super::watchdog::Watchdog;
 use crate::error::CollectiveError;
@@ -52,7 +52,7 @@ fn ends<T: Transport>(story: &Story, make: &impl Make<T>) {
     panic!("somebody else is named whatever the deadline: {story:?}");
 }
 
-fn judge(story: &Story, told: &[[Outcome; 2]]) {
+fn judge(story: &Story, told: &[[CallResult; 2]]) {
     for (rank, calls) in (0..).zip(told) {
         if rank == story.odd {
             continue;

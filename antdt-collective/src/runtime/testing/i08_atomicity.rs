@@ -17,7 +17,7 @@ use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
 
-/// What happens to whom, when.
+/// A fault: its kind, its victim and its time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Story {
     pub(super) call: Call,
@@ -133,10 +133,14 @@ fn rounds_of<T: Transport>(call: Call, len: usize, transports: Vec<T>, me: u32) 
 }
 
 /// The outcome of a call, and the data afterwards.
-pub(super) type Outcome = (Result<(), CollectiveError>, Vec<i64>);
+pub(super) type CallResult = (Result<(), CollectiveError>, Vec<i64>);
 
 /// Two calls while the story happens; each member's outcomes. No member leaves before all have finished.
-pub(super) fn tell<T: Transport>(story: &Story, transports: Vec<T>, timeout: Duration) -> Vec<[Outcome; 2]> {
+pub(super) fn tell<T: Transport>(
+    story: &Story,
+    transports: Vec<T>,
+    timeout: Duration,
+) -> Vec<[CallResult; 2]> {
     let config = CommunicatorConfig { timeout, ..CommunicatorConfig::default() };
     let done = Barrier::of(story.world as usize);
     at_once((0..).map(Rank).zip(transports), |(rank, transport)| {

@@ -1,4 +1,4 @@
-//! I13: who has which rank does not matter to the value.
+//! I13: the assignment of ranks to members does not change the value.
 
 use proptest::prelude::*;
 

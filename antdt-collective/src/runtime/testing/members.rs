@@ -9,10 +9,10 @@ use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
 
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken, Member};
-use crate::runtime::transport::Transport;
+use crate::runtime::transport::{REGISTRY, Transport};
 use crate::runtime::{
-    AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedTransport, ScheduledCommunicator,
-    TcpTransport,
+    AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedConfig, MixedTransport, Regroup,
+    ScheduledCommunicator, TcpTransport,
 };
 
 /// The transports of one group in order of rank, with each one's abort handle.
@@ -29,8 +29,8 @@ pub const PATIENT: Duration = Duration::from_secs(60);
 /// Longest that a check waits for a deadline that is meant to pass.
 pub const SHORT: Duration = Duration::from_millis(300);
 
-/// Deadlines to try one after the other where somebody must be found out by being late: on a machine that keeps a member
-/// from its processor for longer than one of them, that member is late in truth. Who is named wrongly by mistake is so
+/// Deadlines to try one after the other where a member must be detected by being late: on a machine that keeps a member
+/// from its processor for longer than one of them, that member really is late. A member that is named wrongly by mistake is so
 /// under all of them.
 pub const LONGER: [Duration; 4] =
     [SHORT, Duration::from_millis(1200), Duration::from_secs(5), Duration::from_secs(20)];
@@ -75,8 +75,18 @@ pub fn shm_members(world: u32) -> Members<MixedTransport> {
 pub fn mixed_members(world: u32) -> Members<MixedTransport> {
     met_members(world, |listener, group, timeout, abort| {
         let host = if group.me().0 < world / 2 { "first" } else { "second" };
-        MixedTransport::connect_from(listener, group, timeout, abort, host)
+        let config = MixedConfig { part: host.to_owned(), ..MixedConfig::default() };
+        MixedTransport::connect_with(listener, group, timeout, abort, config)
     })
+}
+
+/// A group of members connected by the transport of that name.
+///
+/// # Panics
+/// If there is no such transport, or they cannot be connected.
+pub fn named_members(name: &str, world: u32) -> Members<Box<dyn Regroup>> {
+    let fabric = REGISTRY.by_name(name).expect("a known transport");
+    met_members(world, |listener, group, timeout, abort| fabric.connect(listener, group, timeout, abort))
 }
 
 // Members that met by listeners on loopback.

@@ -18,7 +18,7 @@ pub enum Damage {
     Cut,
     /// This direction ends, as if the sender had shut it; the other one goes on.
     HalfClose,
-    /// Nothing more gets through in this direction, and nobody is told.
+    /// Drops all further bytes in this direction, silently.
     Pause,
     /// One bit arrives changed.
     Flip,
@@ -37,7 +37,7 @@ pub struct Strike {
     pub to: u32,
     /// Bytes that get through before.
     pub at: usize,
-    /// What happens then.
+    /// Damage that the wire does.
     pub damage: Damage,
 }
 

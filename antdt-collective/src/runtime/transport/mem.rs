@@ -8,7 +8,7 @@ use antdt_core::{InvalidValue, Rank};
 
 use super::{Exchange, Incoming, Outgoing, Sink, Transport};
 use crate::error::CollectiveError;
-use crate::frame::{Arrival, Tag, notice};
+use crate::frame::{Tag, Timeliness, notice};
 use crate::group::{Group, Member};
 use crate::runtime::abort::{AbortHandle, Wake};
 
@@ -62,7 +62,7 @@ impl Wake for Hub {
     }
 }
 
-/// A member of a group whose members share memory.
+/// Endpoint of a group whose members are threads that share memory.
 #[derive(Debug)]
 pub struct MemTransport {
     group: Group,
@@ -156,7 +156,7 @@ impl MemTransport {
             for ((from, _), queue) in mailboxes.queues.iter().filter(|((_, to), _)| *to == me) {
                 // Nothing may be due from it, and it may still mean another call.
                 if let Some((tag, bytes)) = queue.front()
-                    && matches!(call.tag.judge(tag), Arrival::Different | Arrival::NewerMembership)
+                    && matches!(call.tag.judge(tag), Timeliness::Different | Timeliness::NewerMembership)
                 {
                     return Err(self.refused(call, tag, bytes.len(), *from));
                 }
@@ -200,16 +200,17 @@ impl MemTransport {
         receive: &Incoming<'_>,
     ) -> Result<bool, CollectiveError> {
         match call.tag.judge(tag) {
-            Arrival::Expected if len == receive.sink.len_bytes() => Ok(true),
-            Arrival::Old => Ok(false),
-            Arrival::NewerMembership | Arrival::Expected | Arrival::Early | Arrival::Different => {
-                Err(self.refused(call, tag, len, receive.from))
-            }
+            Timeliness::Expected if len == receive.sink.len_bytes() => Ok(true),
+            Timeliness::Old => Ok(false),
+            Timeliness::NewerMembership
+            | Timeliness::Expected
+            | Timeliness::Early
+            | Timeliness::Different => Err(self.refused(call, tag, len, receive.from)),
         }
     }
 
     fn refused(&self, call: &Exchange, tag: &Tag, len: usize, from: Rank) -> CollectiveError {
-        if call.tag.judge(tag) == Arrival::NewerMembership {
+        if call.tag.judge(tag) == Timeliness::NewerMembership {
             return CollectiveError::StaleMembership { ours: call.tag.membership, theirs: tag.membership };
         }
         let (theirs, ours) = (format!("{tag} ({len} bytes)"), call.tag.to_string());

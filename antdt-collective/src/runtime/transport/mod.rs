@@ -1,8 +1,14 @@
 //! The seam that schedules run over.
 
+pub mod fabric;
+pub mod registry;
+
 pub mod mem;
 pub mod mixed;
 pub mod tcp;
+
+mod boxed;
+mod channel;
 
 pub(in crate::runtime) mod shm;
 
@@ -11,9 +17,12 @@ use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 
+pub use channel::{Channel, ChannelError};
+pub use fabric::{Fabric, Regroup};
 pub use mem::MemTransport;
-pub use mixed::MixedTransport;
-pub use tcp::{Listener, TcpTransport};
+pub use mixed::{MixedConfig, MixedTransport};
+pub use registry::{DEFAULT, Entry, REGISTRY};
+pub use tcp::{Listener, TcpChannel, TcpTransport};
 
 use crate::error::CollectiveError;
 use crate::frame::Tag;
@@ -24,7 +33,7 @@ use crate::schedule::CostModel;
 /// One round of one collective.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
-    /// Which.
+    /// Tag of the call.
     pub tag: Tag,
     /// When the collective began; for error messages.
     pub started: Instant,
@@ -38,7 +47,7 @@ pub struct Exchange {
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// To whom.
+    /// Receiving rank.
     pub to: Rank,
     /// What; at least one byte.
     pub bytes: &'a [u8],
@@ -47,7 +56,7 @@ pub struct Outgoing<'a> {
 /// A message to receive.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// From whom.
+    /// Sending rank.
     pub from: Rank,
     /// Where it goes; it must be exactly as long.
     pub sink: Sink<'a>,
@@ -56,7 +65,7 @@ pub struct Incoming<'a> {
 /// A message that another member reads where it lies, and whose answer it leaves there.
 #[derive(Debug)]
 pub struct Loan<'a> {
-    /// To whom.
+    /// Receiving rank.
     pub to: Rank,
     /// The message, if it is not in `into`; as long.
     pub from: Option<&'a [u8]>,
@@ -116,7 +125,7 @@ impl Piece<'_> {
 pub enum Sink<'a> {
     /// Into place.
     Place(&'a mut [u8]),
-    /// Piece by piece, while more arrives, to somebody who folds it in.
+    /// Handed to a [`Fold`] piece by piece, while more arrives.
     Fold(&'a mut dyn Fold),
 }
 
@@ -168,7 +177,7 @@ pub trait Transport: Send {
     /// The members.
     fn group(&self) -> &Group;
 
-    /// Carries one round's messages: all of them progress together, so that it cannot matter who sends first.
+    /// Carries one round's messages: all of them progress together, so that the order of sends cannot matter.
     /// At most one message goes to, and one comes from, each peer. Returns once all were handed over and received.
     ///
     /// # Errors
@@ -214,7 +223,7 @@ pub trait Transport: Send {
         None
     }
 
-    /// What messages cost over it, as long as nobody has measured. The same on all members.
+    /// Returns the cost of messages that is assumed before a measurement. The same on all members.
     fn cost(&self) -> CostModel {
         CostModel::LOOPBACK
     }

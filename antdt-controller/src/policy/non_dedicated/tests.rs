@@ -1,8 +1,8 @@
-use antdt_core::{ActionId, Capabilities, DeviceClass};
+use antdt_core::{ActionId, Capabilities, DeviceClass, PlanVersion, StepView};
 
 use super::*;
 use crate::budget::BudgetConfig;
-use crate::testing::quiet_view;
+use crate::testing::{Invariants, history, quiet_view};
 
 const NOW: JobTime = JobTime(1_000_000_000);
 const WORKER_3: NodeId = NodeId::worker(3);
@@ -32,7 +32,7 @@ fn a_transient_straggler_gets_smaller_batches_in_synchronous_modes() {
     for mode in [Capabilities::REPLICAS_IN_STEP, Capabilities::SERVERS_IN_STEP] {
         let decision = decide(&quiet_view(mode, &[1000, 1000, 1000, 4000]));
         assert_eq!(sizes(&decision), Some(vec![79, 79, 79, 19]), "{mode:?}");
-        let gain_percent = 69; // 256 ms to 79 ms
+        let gain_percent = 68; // 256 ms to 79 ms, and a little noise
         let expected = Reason::Rebalance { slowest: WORKER_3, slowness_percent: 400, gain_percent };
         assert_eq!(decision.reasons, [expected]);
         assert!(decision.node_actions.is_empty());
@@ -56,7 +56,7 @@ fn of_two_workers_the_slow_one_gets_less() {
 #[test]
 fn a_gain_below_five_percent_is_not_worth_a_plan() {
     let small = decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 1050]));
-    assert_eq!(small, Decision::nothing(Reason::GainTooSmall { percent: 3 }));
+    assert_eq!(small, Decision::nothing(Reason::GainTooSmall { percent: 2 }));
     assert_eq!(
         decide(&quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4])),
         Decision::nothing(Reason::Balanced)
@@ -88,7 +88,7 @@ fn nothing_is_decided_in_motion_or_without_numbers() {
     let changed = ClusterView { membership_changed: true, ..base.clone() };
     assert_eq!(decide(&changed), Decision::nothing(Reason::Unsettled));
     let mut unknown = base;
-    unknown.workers[0].sample_time_short = None;
+    unknown.workers[0].estimate = None;
     assert_eq!(decide(&unknown), Decision::nothing(Reason::NotEnoughData { known: 3, needed: 4 }));
     let empty = quiet_view(Capabilities::REPLICAS_IN_STEP, &[]);
     assert_eq!(decide(&empty), Decision::nothing(Reason::NotEnoughData { known: 0, needed: 1 }));
@@ -100,8 +100,7 @@ fn of_many_workers_one_in_ten_may_be_unknown_and_counts_as_typical() {
         Capabilities::REPLICAS_IN_STEP,
         &[1000, 1000, 1000, 4000, 1000, 1000, 1000, 1000, 1000, 1000],
     );
-    view.workers[9].sample_time_short = None;
-    view.workers[9].sample_time_long = None;
+    view.workers[9].estimate = None;
     let sizes = sizes(&decide(&view)).expect("a plan");
     assert_eq!(sizes.iter().sum::<u32>(), 640);
     assert!(sizes[9].abs_diff(sizes[8]) <= 1 && sizes[3] < 20, "{sizes:?}");
@@ -181,7 +180,8 @@ fn after_restart(ratio: f64) -> Decision {
     assert_eq!(policy.decide(NOW, &view, &RestartBudget::default()).node_actions.len(), 1);
     view.workers[3].incarnation = Incarnation(1);
     view.workers[3].slowness_ratio = Some(ratio);
-    view.workers[3].sample_time_short = Some(Duration::from_micros(1000).mul_f64(ratio));
+    let sample_time = Duration::from_micros(1000).mul_f64(ratio);
+    view.workers[3].estimate = Some(PaceEstimate { sample_time, spread: 0.02, batches: 64 });
     policy.decide(NOW, &view, &RestartBudget::default())
 }
 
@@ -263,7 +263,11 @@ fn after_a_loss_the_survivors_keep_their_proportions() {
         id: NodeId::worker(index),
         batch_size_min: 1,
         batch_size_max: 1000,
-        sample_time: us.map(Duration::from_micros),
+        estimate: us.map(|us| PaceEstimate {
+            sample_time: Duration::from_micros(us),
+            spread: 0.02,
+            batches: 64,
+        }),
     };
     let policy = NonDedicated::default();
     let split = |seats: &[Seat]| policy.split(90, seats).unwrap().into_values().collect::<Vec<_>>();
@@ -274,4 +278,69 @@ fn after_a_loss_the_survivors_keep_their_proportions() {
         "unknown is typical"
     );
     assert_eq!(split(&[seat(0, None), seat(1, None), seat(3, None)]), [30, 30, 30]);
+}
+
+#[test]
+fn one_decision_does_not_go_beyond_the_restarts_of_an_hour() {
+    let line = r#"{"job":{"sync":0,"workers":5,"samples_per_worker":1,"batch_size_min":0,"restarts_per_hour":1,"at_once_percent":100,"chief_allowed":false},"steps":[{"pace":{"node":1,"percent":130,"lasting":true}},{"pace":{"node":2,"percent":436,"lasting":true}},{"applied":{"late":false}},{"tick":{"after":65}}]}"#;
+    Invariants::all().check(&history::replay(line), NonDedicated::default()).unwrap();
+}
+
+#[test]
+fn broken_promises_count_less_until_promises_are_kept_again() {
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 1300]);
+    let mut policy = NonDedicated::default();
+    let promised = |policy: &mut NonDedicated| match policy.decide(NOW, &view, &RestartBudget::default()) {
+        Decision { forecast: Some(_), reasons, .. } => match reasons[..] {
+            [Reason::Rebalance { gain_percent, .. }] => gain_percent,
+            _ => panic!("{reasons:?}"),
+        },
+        decision => {
+            assert!(matches!(decision.reasons[..], [Reason::GainTooSmall { .. }]), "{decision:?}");
+            0
+        }
+    };
+    let tell = |policy: &mut NonDedicated, step_ms| {
+        let forecast = Forecast { without: Duration::from_millis(100), with: Duration::from_millis(80) };
+        let step = Duration::from_millis(step_ms);
+        policy.on_outcome(NOW, &ActionOutcome::Measured { version: PlanVersion(2), forecast, step });
+    };
+    assert_eq!(promised(&mut policy), 16);
+    tell(&mut policy, 90);
+    assert_eq!(promised(&mut policy), 12, "half of the newest promise was kept");
+    for _ in 0..5 {
+        tell(&mut policy, 110);
+    }
+    assert_eq!(promised(&mut policy), 0, "a tenth of what it promises is not worth a plan");
+    for _ in 0..5 {
+        tell(&mut policy, 70);
+    }
+    assert_eq!(promised(&mut policy), 16);
+}
+
+#[test]
+fn between_two_plans_there_are_some_steps() {
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000]);
+    let under = |plan, steps| {
+        let (time, overhead) = (Duration::from_millis(256), Duration::ZERO);
+        Some(StepView { plan: PlanVersion(plan), steps, time, overhead })
+    };
+    view.plan = PlanVersion(2);
+    for (step, acts) in [(under(1, 50), false), (under(2, 2), false), (under(2, 3), true), (None, true)] {
+        view.step = step;
+        let decision = decide(&view);
+        assert_eq!(decision.batch_sizes.is_some(), acts, "{step:?}");
+        assert!(acts || decision.reasons == [Reason::TooSoon]);
+    }
+}
+
+#[test]
+fn communication_makes_the_same_plan_gain_less() {
+    let promised = |overhead_ms| {
+        let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000, 1000, 1000, 4000]);
+        let (time, overhead) = (Duration::from_millis(256), Duration::from_millis(overhead_ms));
+        view.step = Some(StepView { plan: PlanVersion(1), steps: 20, time, overhead });
+        decide(&view).forecast.map(|forecast| (forecast.promised() * 100.0).round())
+    };
+    assert_eq!((promised(0), promised(256), promised(10_000)), (Some(69.0), Some(34.0), None));
 }

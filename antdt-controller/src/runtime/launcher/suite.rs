@@ -13,9 +13,9 @@ use crate::launcher::{LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeEx
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the launcher is not {property}: {detail}")]
 pub struct LauncherViolation {
-    /// What it should be.
+    /// The expected behaviour.
     pub property: &'static str,
-    /// What was seen.
+    /// The observed behaviour.
     pub detail: String,
 }
 

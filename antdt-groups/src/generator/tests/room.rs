@@ -70,7 +70,7 @@ struct Account {
     entered: BTreeSet<Holder>,
     reported: BTreeSet<Holder>,
     applied: BTreeSet<Holder>,
-    verdict: Option<Verdict>,
+    decision: Option<GroupDecision>,
 }
 
 pub(super) struct Room {
@@ -287,13 +287,13 @@ impl Room {
                 let members = account.members.clone();
                 let outcome = if self.chance(25) {
                     let anyone = members[self.rng.below(members.len() as u64) as usize];
-                    Outcome::Failed { suspect: (self.rng.below(2) == 0).then_some(anyone) }
+                    ReduceOutcome::Failed { suspect: (self.rng.below(2) == 0).then_some(anyone) }
                 } else if missing.is_none() && (gone.is_none() || self.rng.below(2) == 0) {
-                    Outcome::Reduced
+                    ReduceOutcome::Reduced
                 } else if gone.is_some() {
-                    Outcome::Failed { suspect: gone }
+                    ReduceOutcome::Failed { suspect: gone }
                 } else if self.rng.below(50) == 0 {
-                    Outcome::Failed { suspect: missing }
+                    ReduceOutcome::Failed { suspect: missing }
                 } else {
                     return self.work.push(work);
                 };
@@ -313,7 +313,7 @@ impl Room {
         while let Some(effect) = self.members.get_mut(&life).and_then(GroupMember::poll_effect) {
             match effect {
                 MemberEffect::Send(message) => {
-                    if let GeneratorEvent::Done { group, outcome: Outcome::Reduced, .. } = message {
+                    if let GeneratorEvent::Done { group, outcome: ReduceOutcome::Reduced, .. } = message {
                         self.accounts.get_mut(&group).unwrap().reported.insert(life);
                     }
                     self.packets.push(Packet::There(message));
@@ -328,14 +328,14 @@ impl Room {
                 }
                 MemberEffect::Apply(group) => {
                     let account = self.accounts.get_mut(&group).unwrap();
-                    assert_eq!(account.verdict, Some(Verdict::Commit), "{life} takes over {group}");
+                    assert_eq!(account.decision, Some(GroupDecision::Commit), "{life} takes over {group}");
                     assert!(account.applied.insert(life), "{life} takes {group} over twice");
                 }
                 MemberEffect::Discard(group) => {
                     self.work.retain(|work| *work != Work::Reduce(life, group));
                     let account = &self.accounts[&group];
                     let fenced = self.given_up.contains(&life);
-                    assert!(account.verdict == Some(Verdict::Abort) || fenced, "{life} drops {group}");
+                    assert!(account.decision == Some(GroupDecision::Abort) || fenced, "{life} drops {group}");
                 }
                 MemberEffect::Resume => self.work.push(Work::Train(life)),
                 MemberEffect::Left => drop(self.members.remove(&life)),
@@ -422,9 +422,9 @@ impl Room {
                 let again = self.accounts.contains_key(&go.key);
                 self.seen.again +=
                     usize::from(!again && go.key.attempt > 0 && Some(to) == go.members.first());
-                self.seen.bridges += usize::from(!again && go.kind == GroupKind::Bridge);
+                self.seen.bridges += usize::from(!again && go.kind == GroupOrigin::Bridge);
                 let account = self.accounts.entry(go.key).or_default();
-                assert!(account.verdict.is_none(), "{} is over", go.key);
+                assert!(account.decision.is_none(), "{} is over", go.key);
                 if account.members.is_empty() {
                     account.members = go.members.to_vec();
                 }
@@ -433,18 +433,18 @@ impl Room {
             GeneratorEffect::Skip { .. } => self.seen.skipped += 1,
             GeneratorEffect::Commit { to, group } => {
                 let account = self.accounts.get_mut(group).unwrap();
-                if account.verdict.is_none() {
+                if account.decision.is_none() {
                     self.seen.committed += 1;
                     let all: BTreeSet<Holder> = account.members.iter().copied().collect();
                     assert_eq!(account.reported, all, "{group} is committed");
                 }
                 assert!(account.members.contains(to));
-                assert_ne!(account.verdict.replace(Verdict::Commit), Some(Verdict::Abort));
+                assert_ne!(account.decision.replace(GroupDecision::Commit), Some(GroupDecision::Abort));
             }
             GeneratorEffect::Abort { group, .. } => {
                 let account = self.accounts.get_mut(group).unwrap();
-                self.seen.aborted += usize::from(account.verdict.is_none());
-                assert_ne!(account.verdict.replace(Verdict::Abort), Some(Verdict::Commit));
+                self.seen.aborted += usize::from(account.decision.is_none());
+                assert_ne!(account.decision.replace(GroupDecision::Abort), Some(GroupDecision::Commit));
             }
             GeneratorEffect::Membership { membership, .. } => {
                 assert!(*membership <= self.generator.membership());
@@ -459,7 +459,7 @@ impl Room {
     /// I18, I19 and I22: what must hold at any time.
     fn check(&self) {
         let mut running = BTreeSet::new();
-        for (group, account) in self.accounts.iter().filter(|(_, account)| account.verdict.is_none()) {
+        for (group, account) in self.accounts.iter().filter(|(_, account)| account.decision.is_none()) {
             for member in &account.members {
                 assert!(running.insert(member.node), "{member} is in {group} and in another group that runs");
             }
@@ -494,34 +494,34 @@ impl Room {
         let mut phases = [BTreeSet::new(), BTreeSet::new()];
         for (group, (kind, members)) in made {
             let nodes: Vec<NodeId> = members.iter().map(|member| member.node).collect();
-            if kind == GroupKind::Bridge {
+            if kind == GroupOrigin::Bridge {
                 continue;
             }
             let behind = |node: &NodeId| progress(initiator).saturating_sub(progress(*node)) >= self.gap_max;
             assert!(!nodes.iter().any(behind), "{group} of {initiator}: {nodes:?}");
             let hosts: BTreeSet<u32> = nodes.iter().map(|node| node.index / self.per_host).collect();
             let phase = match kind {
-                GroupKind::Random => {
+                GroupOrigin::Random => {
                     assert!(nodes.contains(&initiator) && nodes.len() <= self.policy.group_size() as usize);
                     continue;
                 }
-                GroupKind::Division => {
+                GroupOrigin::Division => {
                     assert!(nodes.len() <= self.policy.group_size() as usize + 1);
                     0
                 }
-                GroupKind::Inter => {
+                GroupOrigin::Inter => {
                     assert_eq!(hosts.len(), nodes.len(), "one of each host");
                     0
                 }
-                GroupKind::IntraPart => {
+                GroupOrigin::IntraPart => {
                     assert!(hosts.len() == 1 && nodes.len() <= self.policy.group_size() as usize + 1);
                     0
                 }
-                GroupKind::IntraAll => {
+                GroupOrigin::IntraAll => {
                     assert_eq!(hosts.len(), 1);
                     1
                 }
-                GroupKind::Bridge => continue,
+                GroupOrigin::Bridge => continue,
             };
             for node in nodes {
                 assert!(before[&node].is_empty(), "{node} was busy and is in {group}");
@@ -532,11 +532,14 @@ impl Room {
 
     fn finish(&self, seed: u64) {
         for (group, account) in &self.accounts {
-            let verdict = account.verdict.unwrap_or_else(|| panic!("seed {seed}: {group} has no end"));
+            let decision = account.decision.unwrap_or_else(|| panic!("seed {seed}: {group} has no end"));
             for member in account.members.iter().filter(|member| !self.given_up.contains(member)) {
                 let died = self.dead.contains(member);
                 let applied = account.applied.contains(member);
-                assert!(died || applied == (verdict == Verdict::Commit), "seed {seed}: {member} and {group}");
+                assert!(
+                    died || applied == (decision == GroupDecision::Commit),
+                    "seed {seed}: {member} and {group}"
+                );
             }
         }
         assert_eq!(self.generator.members(), 0, "seed {seed}: all have left or are lost");

@@ -19,7 +19,7 @@ enum Doing {
 }
 
 #[derive(Debug, Clone)]
-struct World {
+struct SmallWorld {
     generator: GroupGenerator,
     workers: Vec<(Doing, u64)>,
     faults: u32,
@@ -45,7 +45,7 @@ pub(super) fn explore(policy: Box<dyn GroupPolicy>) -> usize {
         generator.hello(JobTime(0), holder(index), index / 2).unwrap();
     }
     while generator.poll_effect().is_some() {}
-    let start = World { generator, workers: vec![(Doing::Training, 0); WORKERS as usize], faults: 0 };
+    let start = SmallWorld { generator, workers: vec![(Doing::Training, 0); WORKERS as usize], faults: 0 };
     let (mut seen, mut left) = (BTreeSet::new(), vec![start]);
     while let Some(world) = left.pop() {
         if !seen.insert(format!("{world:?}")) {
@@ -65,7 +65,7 @@ pub(super) fn explore(policy: Box<dyn GroupPolicy>) -> usize {
     seen.len()
 }
 
-impl World {
+impl SmallWorld {
     fn next(&self) -> Vec<Next> {
         let mut all = Vec::new();
         for (index, (doing, requests)) in (0..WORKERS).zip(&self.workers) {
@@ -106,12 +106,12 @@ impl World {
             }
             Next::Reduced(index, group) => {
                 self.workers[at(index)].0 = Doing::Reported(group);
-                self.generator.done(now, holder(index), group, Outcome::Reduced).unwrap();
+                self.generator.done(now, holder(index), group, ReduceOutcome::Reduced).unwrap();
             }
             Next::Fails(index, group, suspect) => {
                 self.faults += 1;
                 self.workers[at(index)].0 = Doing::Reported(group);
-                let outcome = Outcome::Failed { suspect: suspect.map(holder) };
+                let outcome = ReduceOutcome::Failed { suspect: suspect.map(holder) };
                 self.generator.done(now, holder(index), group, outcome).unwrap();
             }
             Next::Dies(index) => {

@@ -41,4 +41,9 @@ impl HeadHalf for Head {
             core.replan(now, version);
         }
     }
+    fn set_back(&mut self, _now: JobTime, _core: &mut HeadCore) {}
+
+    fn go_on(&mut self, now: JobTime, core: &mut HeadCore) {
+        self.let_in(now, core);
+    }
 }

@@ -7,11 +7,9 @@
 //!
 //! Source: our design; bulk synchronous parallel training, Valiant's term.
 
-mod head;
-mod worker;
-
 use antdt_core::{Capabilities, InvalidValue};
 
+use super::shared::coordinated::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
 /// Its line in the registry.
@@ -41,10 +39,10 @@ impl Mode for PsBsp {
     }
 
     fn head(&self) -> Box<dyn HeadHalf> {
-        Box::new(head::Head::default())
+        Box::new(Head::new(0))
     }
 
     fn worker(&self) -> Box<dyn WorkerHalf> {
-        Box::new(worker::Worker::default())
+        Box::new(Worker::counted_always())
     }
 }

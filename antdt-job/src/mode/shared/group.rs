@@ -14,11 +14,16 @@ use crate::mode::{Departure, HeadHalf};
 pub(crate) struct Group {
     /// What the members of the group in force were told.
     formed: Option<Box<Joined>>,
+    /// A group without the model, which is told when the job has gone back to a checkpoint.
+    held: Option<Formation>,
 }
 
 impl Group {
     /// Forms a group if every worker has come that should be in it.
     fn form(&mut self, now: JobTime, core: &mut HeadCore) {
+        if core.is_rolling_back() {
+            return;
+        }
         if core.is_complete() {
             // Everything is committed; a late replacement has nothing to do.
             for holder in core.membership().dismiss() {
@@ -26,23 +31,33 @@ impl Group {
             }
             return;
         }
-        let Some(formation) = core.membership().form() else { return };
-        let Formation { version, members, commit, source, next_step, settled, released, model_lost } =
-            formation;
-        for contribution in settled {
+        let Some(mut formation) = core.membership().form() else { return };
+        for contribution in std::mem::take(&mut formation.settled) {
             core.settle(contribution);
         }
-        for holder in released {
+        for holder in std::mem::take(&mut formation.released) {
             core.release_leases(holder);
         }
         // Even if no step was reported: one may have been committed since the last heartbeat.
-        if model_lost {
-            core.fail("all workers were lost at once, and the model with them".to_owned());
+        if formation.model_lost {
+            core.roll_back("all workers were lost at once, and the model with them".to_owned());
+            self.held = Some(formation);
+            return;
+        }
+        self.tell(now, core, formation);
+    }
+
+    /// Tells the members of a group that they are in it.
+    fn tell(&mut self, now: JobTime, core: &mut HeadCore, formation: Formation) {
+        let Formation { version, members, commit, source, next_step, .. } = formation;
+        let living: Vec<Holder> =
+            members.iter().copied().filter(|holder| core.membership().is_live(*holder)).collect();
+        if living.is_empty() {
             return;
         }
         core.start();
         core.membership_changes();
-        core.take_in_only(&members);
+        core.take_in_only(&living);
         core.replan(now, version);
         let addresses: Arc<[(Holder, String)]> =
             members.iter().map(|holder| (*holder, core.data_address(*holder))).collect();
@@ -54,7 +69,7 @@ impl Group {
             next_step,
             ..core.joined_reply(version, addresses)
         });
-        for holder in members {
+        for holder in living {
             core.let_in(holder, joined.clone());
         }
         self.formed = Some(joined);
@@ -80,5 +95,21 @@ impl HeadHalf for Group {
 
     fn lost(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _took_part: bool) {
         self.form(now, core);
+    }
+    fn set_back(&mut self, _now: JobTime, core: &mut HeadCore) {
+        if self.held.is_none() {
+            // No group is in force any more. Whoever was in it and lives starts from the checkpoint.
+            for holder in core.membership().disband() {
+                core.release_leases(holder);
+            }
+        }
+    }
+
+    fn go_on(&mut self, now: JobTime, core: &mut HeadCore) {
+        match self.held.take() {
+            // A member that died meanwhile breaks the group for the others, and they come again.
+            Some(formation) => self.tell(now, core, formation),
+            None => self.form(now, core),
+        }
     }
 }

@@ -50,7 +50,8 @@ pub(crate) trait Round: fmt::Debug + Clone + Send + 'static {
     /// keeps what it has done.
     fn aborted(&mut self, core: &mut WorkerCore);
 
-    /// What was brought is in the model of all, and its samples are committed.
+    /// What was brought is in the model of all, and its samples are committed; or all that was done is undone. Nothing of it is
+    /// kept.
     fn committed(&mut self);
 }
 
@@ -64,6 +65,8 @@ enum At {
     Settling(Box<Joined>),
     /// The round that was settled is acknowledged.
     Acking(Box<Joined>),
+    /// A checkpoint is taken; the next round follows.
+    Resting,
     Entering {
         /// Whether a member of the group has a trained model.
         has_source: bool,
@@ -158,6 +161,13 @@ impl<R: Round> Member<R> {
     }
 
     fn begin(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>) -> Call {
+        if core.is_undone(turn) {
+            return core.join(self.standing());
+        }
+        if let Some(checkpoint) = turn.session.take_checkpoint() {
+            core.restart_meter(turn);
+            return self.ask(core, At::Resting, Call::Rest(checkpoint));
+        }
         self.at = At::Round;
         core.offer_plan(turn);
         // A worker that is alone has the only copy of the model. In a larger group all have it once a round was made there.
@@ -225,6 +235,11 @@ impl<R: Round> WorkerHalf for Member<R> {
         !joined.finished && joined.membership <= self.group
     }
 
+    fn rolled_back(&mut self) {
+        (self.trained, self.prepared, self.applied) = (false, None, None);
+        self.round.committed();
+    }
+
     /// A group was formed. What the last one left open is decided first.
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
         if joined.finished {
@@ -256,6 +271,11 @@ impl<R: Round> WorkerHalf for Member<R> {
     fn answered(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, reply: &Reply) -> Call {
         match (std::mem::take(&mut self.at), reply) {
             (At::Settling(joined), Reply::Applied) => self.settled(core, turn, joined),
+            (At::Resting, Reply::Rested) => {
+                // Standing still is no work.
+                core.restart_meter(turn);
+                self.begin(core, turn)
+            }
             (At::Entering { .. }, Reply::Broken) => core.join(self.standing()),
             (At::Entering { has_source }, Reply::Entered) => self.entered(core, turn, has_source),
             // The result is not here. A draining worker meets the others too.

@@ -1,5 +1,8 @@
-//! What several modes have in common: groups of workers that hold the model, and entry to a job with servers.
+//! What several modes have in common: groups of workers that hold the model, steps that the master commits, and entry to a job with
+//! servers and the way to them and back.
 
+pub(super) mod coordinated;
 pub(super) mod group;
 pub(super) mod member;
 pub(super) mod servers;
+pub(super) mod trip;

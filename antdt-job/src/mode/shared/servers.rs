@@ -31,7 +31,8 @@ impl Entrance {
         core: &mut HeadCore,
         mut take_in: impl FnMut(Holder),
     ) -> Option<Entering> {
-        if self.waiting.is_empty() || (!core.started() && self.is_anyone_awaited(core)) {
+        let may = core.knows_servers() && !core.is_rolling_back();
+        if !may || self.waiting.is_empty() || (!core.started() && self.is_anyone_awaited(core)) {
             return None;
         }
         let holders: Vec<Holder> = std::mem::take(&mut self.waiting).into_iter().collect();
@@ -45,11 +46,11 @@ impl Entrance {
         Some(Entering { holders, first })
     }
 
-    /// Whether a worker that has not finished is not yet there for the first common start.
+    /// Whether a worker is not yet there for the common start.
     fn is_anyone_awaited(&self, core: &HeadCore) -> bool {
-        // Counted first: every worker but the last is told in O(1) that others are awaited.
-        self.waiting.len() < core.unfinished()
-            || core.unfinished_workers().any(|holder| !self.waiting.contains(&holder))
+        // Counted first: at the start of a job, every worker but the last is told in O(1) that others are awaited.
+        (!core.was_rolled_back() && self.waiting.len() < core.unfinished())
+            || core.awaited_workers().any(|holder| !self.waiting.contains(&holder))
     }
 }
 

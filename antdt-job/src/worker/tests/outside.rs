@@ -7,7 +7,7 @@ use std::sync::Arc;
 use antdt_agent::BeatReply;
 use antdt_core::{
     AckOutcome, Contribution, Epoch, FetchOutcome, Generation, Grant, Incarnation, LeaseId,
-    MembershipVersion, NodeId, Plan, PlanVersion, Rank, Seed, ShardKey,
+    MembershipVersion, NodeId, Plan, PlanVersion, Rank, RollbackId, Seed, ShardKey,
 };
 
 use super::*;
@@ -171,6 +171,7 @@ impl Outside {
             Call::Apply => Reply::Applied,
             Call::Advance => Reply::Advanced,
             Call::Revert => Reply::Reverted,
+            Call::Rest(_) => Reply::Rested,
             Call::Push { .. } => Reply::Pushed,
             Call::Ready { step, readiness } => {
                 let pushed = (readiness.samples > 0).then(|| (me(), readiness.acks.clone()));
@@ -180,6 +181,8 @@ impl Outside {
                     samples: readiness.samples,
                     apply: Some(readiness.plan),
                     end: readiness.end_of_data && readiness.samples == 0,
+                    asked: *step,
+                    counted: readiness.samples > 0,
                 }))
             }
             Call::Stop(end) => panic!("it stopped: {end:?}"),
@@ -204,6 +207,9 @@ impl Outside {
             next_step: self.next_step + u64::from(commit_prepared),
             plan: self.plan.clone(),
             last_commit: None,
+            rollback: RollbackId(0),
+            checkpoint: None,
+            servers: [].into(),
             finished: false,
         }
     }

@@ -5,13 +5,12 @@ use antdt_collective::{CollectiveError, Communicator, ReduceOp};
 use antdt_core::Rank;
 
 use crate::sparse::{
-    Route, TableShape, cheaper, decode, encode, from_dense, split, sum_duplicates, to_dense,
+    Overlap, Route, TableShape, decode, encode, from_dense, split, sum_duplicates, to_dense,
 };
 use crate::{PartitionMap, SparseGradient};
 
 /// The sum over all members of the gradients of the rows that each touched: every row that any member touched,
-/// ascending, once. All members get the same bits. By the route that is [`cheaper`]; rows that two members touched may
-/// differ between the routes as far as the order of three or more additions shows.
+/// ascending, once. All members get the same bits.
 ///
 /// `rows` may be in any order and list a row more than once; `values` is `[rows, dim]`. A member without rows takes
 /// part all the same.
@@ -29,15 +28,37 @@ pub fn all_reduce_sparse<C: Communicator>(
     let said = Announcement { rows: summed.as_ref().ok().map(|summed| summed.rows.len() as u64), shape };
     let counts = agree(communicator, said)?;
     let mine = summed.map_err(|error| CollectiveError::Invalid { what: error.to_string() })?;
-    match cheaper(&counts, shape) {
-        Route::Owners => by_owners(communicator, &mine, shape),
+    all_reduce_counted(communicator, &mine, &counts, shape, &mut Overlap::default())
+}
+
+/// As [`all_reduce_sparse`], for members that know already how many rows each of them touches, and come again step after
+/// step: `mine` ascends, each row once; `counts` is by rank; `overlap` is the one of the step before, and a new one on
+/// all members when one of them is new.
+///
+/// # Errors
+/// See [`CollectiveError`]; also if the rows of a member do not fit the table.
+pub fn all_reduce_counted<C: Communicator>(
+    communicator: &mut C,
+    mine: &SparseGradient,
+    counts: &[u64],
+    shape: TableShape,
+    overlap: &mut Overlap,
+) -> Result<SparseGradient, CollectiveError> {
+    let total = match overlap.cheapest(counts, shape) {
+        Route::Everyone => {
+            let all = communicator.all_gather_v(&encode(mine))?;
+            sum(communicator, &all, shape)?
+        }
+        Route::Owners => by_owners(communicator, mine, shape)?,
         Route::Dense => {
-            let mut dense = to_dense(&mine, shape)
+            let mut dense = to_dense(mine, shape)
                 .map_err(|error| CollectiveError::Invalid { what: error.to_string() })?;
             communicator.all_reduce(&mut dense, ReduceOp::Sum)?;
-            Ok(from_dense(&dense, shape.dim))
+            from_dense(&dense, shape.dim)
         }
-    }
+    };
+    overlap.saw(counts.iter().sum(), total.rows.len() as u64);
+    Ok(total)
 }
 
 fn by_owners<C: Communicator>(

@@ -12,12 +12,22 @@ const fn shape(dim: usize, rows: u64) -> TableShape {
     TableShape { dim, rows: Some(rows) }
 }
 
-/// What each of the members lists, and the table.
+/// What each of the members lists, and the table; once more after a first exchange, by which they know their overlap.
 fn run(all: &[Vec<u64>], shape: TableShape, value: impl Fn(u32, usize) -> f32 + Sync) -> Vec<SparseGradient> {
     on_all(mem_members(u32::try_from(all.len()).unwrap()).0, PATIENT, |me, communicator| {
         let rows = &all[me.0 as usize];
         let values: Vec<f32> = (0..rows.len() * shape.dim).map(|i| value(me.0, i)).collect();
-        all_reduce_sparse(communicator, rows, &values, shape).unwrap()
+        let first = all_reduce_sparse(communicator, rows, &values, shape).unwrap();
+        let mine = sum_duplicates(rows, &values, shape).unwrap();
+        let counts: Vec<u64> = all
+            .iter()
+            .map(|rows| rows.iter().collect::<std::collections::BTreeSet<_>>().len() as u64)
+            .collect();
+        let mut overlap = Overlap::default();
+        overlap.saw(counts.iter().sum(), first.rows.len() as u64);
+        let second = all_reduce_counted(communicator, &mine, &counts, shape, &mut overlap).unwrap();
+        assert_eq!(first.rows, second.rows);
+        second
     })
 }
 
@@ -60,12 +70,22 @@ proptest! {
 }
 
 #[test]
-fn both_routes_are_taken() {
-    let all = vec![(0..25).collect::<Vec<u64>>(); 3];
-    let counts = [25; 3];
-    assert_eq!(cheaper(&counts, shape(3, 25)), Route::Dense);
-    assert_eq!(cheaper(&counts, shape(3, 1_000_000)), Route::Owners);
-    assert_eq!(run(&all, shape(3, 25), |_, _| 1.0), run(&all, shape(3, 1_000_000), |_, _| 1.0));
+fn every_route_is_taken_and_gives_the_same() {
+    let route = |counts: &[u64], distinct, shape| {
+        let mut overlap = Overlap::default();
+        overlap.saw(counts.iter().sum(), distinct);
+        overlap.cheapest(counts, shape)
+    };
+    let rows: Vec<u64> = (0..6000).collect();
+    let (tight, wide, none) = (shape(3, 6000), shape(3, 1_000_000), TableShape { dim: 3, rows: None });
+    assert_eq!(route(&[6000; 4], 6000, tight), Route::Dense);
+    assert_eq!(route(&[6000; 4], 6000, wide), Route::Owners);
+    assert_eq!(route(&[6000; 2], 6000, none), Route::Everyone);
+    let (four, two) = (vec![rows.clone(); 4], vec![rows; 2]);
+    let dense = run(&four, tight, |_, _| 1.0);
+    assert_eq!(dense, run(&four, wide, |_, _| 1.0));
+    let everyone = run(&two, none, |_, _| 2.0);
+    assert_eq!(dense[0], everyone[0]);
 }
 
 #[test]

@@ -13,15 +13,15 @@ fn tell(recorder: &mut MachineRecorder, count: u64) {
     }
 }
 
-fn entries(text: &str) -> Vec<Entry> {
+fn entries(text: &str) -> Vec<TraceEntry> {
     let mut lines = text.lines();
-    Header::parse(lines.next().expect("a header")).unwrap();
-    lines.map(|line| Entry::parse(line).unwrap()).collect()
+    TraceHeader::parse(lines.next().expect("a header")).unwrap();
+    lines.map(|line| TraceEntry::parse(line).unwrap()).collect()
 }
 
-fn end(entries: &[Entry]) -> End {
+fn end(entries: &[TraceEntry]) -> TraceEnd {
     let last = entries.last().expect("an end");
-    assert_eq!((last.machine.as_str(), last.kind), (Entry::TRACE, Kind::End));
+    assert_eq!((last.machine.as_str(), last.kind), (TraceEntry::TRACE, EntryKind::End));
     last.read().unwrap()
 }
 
@@ -29,9 +29,12 @@ fn end(entries: &[Entry]) -> End {
 fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer =
-        TraceWriter::start(File::create(&path).unwrap(), Packing::Plain, &Header::new("test", "job"))
-            .unwrap();
+    let writer = TraceWriter::start(
+        Box::new(File::create(&path).unwrap()),
+        Packing::Plain,
+        &TraceHeader::new("test", "job"),
+    )
+    .unwrap();
     let mut head = writer.recorder("head");
     let mut ledger = writer.recorder("ledger");
     std::thread::scope(|scope| {
@@ -39,7 +42,7 @@ fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
         scope.spawn(|| tell(&mut ledger, 5_000));
     });
     let recorded = writer.finish(LIMIT).expect("a fast disk");
-    assert_eq!(recorded.end, End { entries: 20_000, dropped: 0 });
+    assert_eq!(recorded.end, TraceEnd { entries: 20_000, dropped: 0 });
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(recorded.bytes, text.len() as u64);
     let entries = entries(&text);
@@ -47,7 +50,7 @@ fn everything_is_in_the_file_in_order_and_the_last_entry_says_how_much() {
     for machine in ["head", "ledger"] {
         let times: Vec<u64> = entries
             .iter()
-            .filter(|entry| entry.machine == machine && entry.kind == Kind::Event)
+            .filter(|entry| entry.machine == machine && entry.kind == EntryKind::Event)
             .map(|entry| entry.at.0)
             .collect();
         assert!(times.into_iter().eq(0..5_000), "the events of the {machine} are not in order");
@@ -59,14 +62,19 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     // The header gets in; then there is no room any more.
     let full = File::options().write(true).open("/dev/full").unwrap();
     assert!(
-        TraceWriter::start(full.try_clone().unwrap(), Packing::Plain, &Header::new("test", "job")).is_err()
+        TraceWriter::start(
+            Box::new(full.try_clone().unwrap()),
+            Packing::Plain,
+            &TraceHeader::new("test", "job")
+        )
+        .is_err()
     );
     let shared = Arc::new(Shared { state: Mutex::default(), closing: Condvar::new(), waiting_max: 1 << 20 });
     let mut recorder = MachineRecorder { shared: Arc::clone(&shared), machine: "head" };
     tell(&mut recorder, 10);
     let thread = std::thread::spawn({
         let shared = Arc::clone(&shared);
-        move || write_all(&shared, full, Packing::Plain, 100)
+        move || write_all(&shared, Box::new(full), Packing::Plain, 100)
     });
     while shared.lock().stopped.is_none() {
         std::thread::yield_now();
@@ -75,7 +83,7 @@ fn a_full_disk_ends_the_recording_and_not_the_job() {
     shared.lock().closing = true;
     shared.closing.notify_all();
     let recorded = thread.join().unwrap();
-    assert_eq!(recorded, Recorded { end: End { entries: 0, dropped: 40 }, bytes: 100 });
+    assert_eq!(recorded, Recorded { end: TraceEnd { entries: 0, dropped: 40 }, bytes: 100 });
 }
 
 /// A pipe that nobody reads is the slowest disk there is.
@@ -84,7 +92,8 @@ fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
     let (mut reader, pipe) = std::io::pipe().unwrap();
     let file = File::from(OwnedFd::from(pipe));
     let writer =
-        TraceWriter::start_within(file, Packing::Plain, &Header::new("test", "job"), 100_000).unwrap();
+        TraceWriter::start_within(Box::new(file), Packing::Plain, &TraceHeader::new("test", "job"), 100_000)
+            .unwrap();
     let mut recorder = writer.recorder("head");
     // A pipe holds 64 KiB; what waits is 100 kB, and as much may be on its way.
     tell(&mut recorder, 5_000);
@@ -106,9 +115,9 @@ fn a_disk_that_is_too_slow_ends_the_recording_with_whole_lines() {
 fn a_file_that_is_never_written_is_not_waited_for() {
     let (_reader, pipe) = std::io::pipe().unwrap();
     let writer = TraceWriter::start_within(
-        File::from(OwnedFd::from(pipe)),
+        Box::new(File::from(OwnedFd::from(pipe))),
         Packing::Plain,
-        &Header::new("test", "job"),
+        &TraceHeader::new("test", "job"),
         1 << 20,
     )
     .unwrap();
@@ -123,7 +132,11 @@ fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
     let write = |name: &str| {
         let path = folder.path().join(name);
         let packing = Packing::of(&path);
-        let writer = TraceWriter::start(File::create(&path).unwrap(), packing, &Header::new("test", "job"));
+        let writer = TraceWriter::start(
+            Box::new(File::create(&path).unwrap()),
+            packing,
+            &TraceHeader::new("test", "job"),
+        );
         let writer = writer.unwrap();
         // Several pieces, some of them empty.
         for _ in 0..3 {
@@ -140,7 +153,7 @@ fn a_compressed_recording_reads_as_what_was_recorded_and_is_smaller() {
     };
     let (plain, packed) = (write("trace"), write("trace.gz"));
     assert_eq!(plain.0, packed.0);
-    assert_eq!(end(&entries(&packed.0)), End { entries: 12_000, dropped: 0 });
+    assert_eq!(end(&entries(&packed.0)), TraceEnd { entries: 12_000, dropped: 0 });
     assert!(packed.1.bytes * 5 < plain.1.bytes, "{packed:?} {plain:?}", packed = packed.1, plain = plain.1);
 }
 

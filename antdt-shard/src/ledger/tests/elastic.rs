@@ -1,5 +1,7 @@
 //! Several shards in one call, recall, adoption after a restart, freezing, cuts, and what is missing.
 
+use std::collections::BTreeMap;
+
 use antdt_core::{
     Ack, AckOutcome, CheckpointId, Delivery, Epoch, FetchOutcome, Generation, Grant, Held, JobTime, Machine,
     RequestId, SampleRange, ShardKey,
@@ -304,4 +306,80 @@ fn who_acknowledges_before_it_trains_may_skip_samples_and_repeats_none() {
     );
     ledger.ack(one, all(&rest)).unwrap();
     assert!(ledger.is_finished());
+}
+
+/// Trains what one life is granted until the end of the data, each sample once; shards whose number `stop` names are left where
+/// they are, after that many samples.
+fn train(ledger: &mut ShardLedger, holder: antdt_core::Holder, trained: &mut BTreeMap<u64, u32>, stop: u64) {
+    ledger.register(holder).unwrap();
+    let generation = ledger.generation();
+    for request in 1_u64.. {
+        let grant = match ledger.fetch(holder, generation, RequestId(request)).unwrap() {
+            FetchOutcome::Granted(grant) => grant,
+            FetchOutcome::EndOfData => return,
+            other => panic!("{other:?}"),
+        };
+        let to = if request == stop { grant.resume_at + 3 } else { grant.len };
+        let order = grant.order();
+        for at in grant.resume_at..to {
+            *trained.entry(grant.sample(order.as_ref(), at)).or_default() += 1;
+        }
+        ledger.ack(holder, Ack { lease: grant.lease, offset: to }).unwrap();
+        if request == stop {
+            return;
+        }
+    }
+}
+
+#[test]
+fn another_job_goes_on_with_its_own_lives_and_more_epochs_and_every_sample_is_trained_as_often_as_there_are_epochs()
+ {
+    for (stop, more) in [(1, 0), (3, 2), (7, 1), (9, 0)] {
+        let spec = |epochs| DatasetSpec {
+            shuffle: Shuffle::ShardsAndSamples,
+            epochs: Epochs::Finite(epochs),
+            ..small(47, 10)
+        };
+        let (mut trained, mut before) = (BTreeMap::new(), ledger(spec(2)));
+        // The old job's worker 0 was restarted seven times, and its last life was lost.
+        train(&mut before, worker(0, 7), &mut trained, stop);
+        before.worker_lost(worker(0, 7));
+        let snapshot = before.snapshot().continued(spec(2 + more)).unwrap();
+        let mut after = ShardLedger::new(spec(2 + more), G1).unwrap();
+        after.restore(&snapshot, Generation(2)).unwrap();
+        let counts = after.counts();
+        assert_eq!(counts.total, 47 * u64::from(2 + more));
+        assert_eq!(
+            (counts.acked, counts.todo),
+            (before.counts().acked, counts.total - before.counts().acked)
+        );
+        train(&mut after, worker(0, 0), &mut trained, u64::MAX);
+        assert_eq!(after.counts().acked, counts.total);
+        assert!((0..47).all(|sample| trained[&sample] == 2 + more), "{stop} {more}: {trained:?}");
+        // Its own checkpoints are read back.
+        let bytes = snapshot.to_bytes();
+        assert_eq!(LedgerSnapshot::from_bytes(&bytes, &spec(2 + more)), Ok(snapshot));
+    }
+}
+
+#[test]
+fn a_job_that_would_hand_out_other_data_does_not_go_on_from_a_checkpoint() {
+    let spec = DatasetSpec { epochs: Epochs::Finite(3), ..small(40, 10) };
+    let snapshot = ledger(spec.clone()).snapshot();
+    for (other, why) in [
+        (DatasetSpec { name: "other".to_owned(), ..spec.clone() }, "name of the data set"),
+        (DatasetSpec { num_samples: 41, ..spec.clone() }, "samples"),
+        (DatasetSpec { cut: Cut::Every(20), ..spec.clone() }, "shards"),
+        (DatasetSpec { shuffle: Shuffle::None, ..spec.clone() }, "shuffle"),
+        (DatasetSpec { seed: antdt_core::Seed(77), ..spec.clone() }, "seed of the order"),
+        (
+            DatasetSpec { assignment: Assignment::Static { workers: 2 }, ..spec.clone() },
+            "assignment of shards",
+        ),
+        (DatasetSpec { epochs: Epochs::Finite(2), ..spec.clone() }, "epochs = 2: must be at least 3"),
+        (DatasetSpec { epochs: Epochs::Infinite, ..spec }, "epochs"),
+    ] {
+        let error = snapshot.continued(other).unwrap_err().to_string();
+        assert!(error.starts_with(why), "{error}");
+    }
 }

@@ -6,10 +6,16 @@ use antdt_core::{Epoch, Machine, Registered, ShardKey};
 
 use crate::ledger::ShardLedger;
 use crate::ledger::pass::Begun;
-use crate::testing::call::{Call, Reply};
+use crate::testing::call::{Call, CallReply};
 use crate::testing::model::Model;
 
-pub(super) fn check(call: &Call, reply: &Reply, model: &Model, before: &ShardLedger, after: &ShardLedger) {
+pub(super) fn check(
+    call: &Call,
+    reply: &CallReply,
+    model: &Model,
+    before: &ShardLedger,
+    after: &ShardLedger,
+) {
     one_state(model, after);
     remembered(model, after);
     if reply.is_refusal() || model.book.facts.caller_had_ended {
@@ -79,39 +85,39 @@ fn remembered(model: &Model, ledger: &ShardLedger) {
 }
 
 /// A call that is the ledger's alone, by its method; `None` if it needs the store.
-fn tell(ledger: &mut ShardLedger, call: &Call) -> Option<Reply> {
+fn tell(ledger: &mut ShardLedger, call: &Call) -> Option<CallReply> {
     let reply = match call {
         Call::Register { holder, held } if held.is_empty() => {
             let registered = |generation| Registered { generation, adopted: Vec::new() };
-            Reply::Registered(ledger.register(*holder).map(registered))
+            CallReply::Registered(ledger.register(*holder).map(registered))
         }
-        Call::Register { holder, held } => Reply::Registered(ledger.register_holding(*holder, held)),
+        Call::Register { holder, held } => CallReply::Registered(ledger.register_holding(*holder, held)),
         Call::Fetch { holder, generation, request } => {
-            Reply::Fetched(ledger.fetch(*holder, *generation, *request))
+            CallReply::Fetched(ledger.fetch(*holder, *generation, *request))
         }
         Call::Exchange { holder, generation, request, acks, want } => {
-            Reply::Exchanged(ledger.exchange(*holder, *generation, *request, acks, *want))
+            CallReply::Exchanged(ledger.exchange(*holder, *generation, *request, acks, *want))
         }
-        Call::Ack { holder, acks } => Reply::Acked(ledger.ack_all(*holder, acks)),
-        Call::Release { holder, acks } => Reply::Acked(ledger.release(*holder, acks)),
-        Call::Fail { holder, ack } => Reply::Failed(ledger.fail(*holder, *ack)),
+        Call::Ack { holder, acks } => CallReply::Acked(ledger.ack_all(*holder, acks)),
+        Call::Release { holder, acks } => CallReply::Acked(ledger.release(*holder, acks)),
+        Call::Fail { holder, ack } => CallReply::Failed(ledger.fail(*holder, *ack)),
         Call::Lost { holder } => {
             ledger.worker_lost(*holder);
-            Reply::Nothing
+            CallReply::Nothing
         }
         Call::Freeze { until } => {
             ledger.freeze(*until);
-            Reply::Nothing
+            CallReply::Nothing
         }
         Call::Tick { now } => {
             if ledger.deadline().is_some() {
                 ledger.on_deadline(*now);
             }
-            Reply::Nothing
+            CallReply::Nothing
         }
         Call::Thaw => {
             ledger.thaw();
-            Reply::Nothing
+            CallReply::Nothing
         }
         Call::Keep | Call::Cut { .. } | Call::Restore { .. } | Call::Restart { .. } => return None,
     };

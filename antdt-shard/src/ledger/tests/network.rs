@@ -24,7 +24,7 @@ use super::real::Real;
 use crate::error::{ExchangeError, FetchError};
 use crate::spec::{Assignment, DatasetSpec};
 use crate::testing::book::{Book, Own};
-use crate::testing::call::{Call, Reply, worker};
+use crate::testing::call::{Call, CallReply, worker};
 use crate::testing::history::specs;
 use crate::testing::model::Model;
 
@@ -162,11 +162,11 @@ impl Client {
     }
 
     /// The answer to its call. `None` if it must exit.
-    fn hear(&mut self, reply: &Reply, line: u64, obeys: bool) -> Option<()> {
+    fn hear(&mut self, reply: &CallReply, line: u64, obeys: bool) -> Option<()> {
         let (_, call) = self.out.take().expect("only what was asked is answered");
         self.parting.clear();
         match (&call, reply) {
-            (_, Reply::Registered(Ok(registered))) => {
+            (_, CallReply::Registered(Ok(registered))) => {
                 self.generation = Some(registered.generation);
                 let mut adopted = registered.adopted.iter();
                 // One that is done and all the same adopted is one that the answer to an earlier registration gave.
@@ -179,8 +179,8 @@ impl Client {
                 self.line = line;
                 Some(())
             }
-            (_, Reply::Registered(Err(_))) => None,
-            (Call::Exchange { acks, .. }, Reply::Exchanged(Ok(exchanged))) => {
+            (_, CallReply::Registered(Err(_))) => None,
+            (Call::Exchange { acks, .. }, CallReply::Exchanged(Ok(exchanged))) => {
                 self.answered(acks, exchanged);
                 let recalled: Vec<Ack> = self.recalled(exchanged, obeys);
                 if !recalled.is_empty() {
@@ -190,7 +190,7 @@ impl Client {
                 }
                 Some(())
             }
-            (Call::Exchange { .. }, Reply::Exchanged(Err(ExchangeError::Fetch(error)))) => match error {
+            (Call::Exchange { .. }, CallReply::Exchanged(Err(ExchangeError::Fetch(error)))) => match error {
                 FetchError::WrongGeneration { .. } | FetchError::UnknownHolder { .. } => {
                     self.generation = None;
                     Some(())
@@ -202,9 +202,8 @@ impl Client {
                 FetchError::Fenced { .. } => None,
                 FetchError::OldRequest { .. } => panic!("an honest client was refused: {error}"),
             },
-            (Call::Release { .. }, Reply::Acked(Ok(_))) | (Call::Fail { .. }, Reply::Failed(Ok(_))) => {
-                Some(())
-            }
+            (Call::Release { .. }, CallReply::Acked(Ok(_)))
+            | (Call::Fail { .. }, CallReply::Failed(Ok(_))) => Some(()),
             (call, reply) => panic!("an honest client said {call:?} and was answered {reply:?}"),
         }
     }
@@ -245,7 +244,7 @@ struct Asked {
 #[derive(Debug, Clone)]
 struct Said {
     to: (usize, u64, u64),
-    reply: Reply,
+    reply: CallReply,
     line: u64,
 }
 
@@ -351,7 +350,7 @@ struct Story {
     messages: Vec<Asked>,
     answers: Vec<Said>,
     /// What the ledger was told last, and its answer.
-    last: Option<(Call, Reply)>,
+    last: Option<(Call, CallReply)>,
 }
 
 /// All that a reader of a failure needs: the rest follows from what happens.

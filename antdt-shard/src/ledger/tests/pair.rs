@@ -4,7 +4,7 @@ use super::real::Real;
 use crate::ledger::ShardLedger;
 use crate::spec::{DatasetSpec, Epochs};
 pub(super) use crate::testing::call::worker;
-use crate::testing::call::{Call, Reply};
+use crate::testing::call::{Call, CallReply};
 use crate::testing::invariant::i09_progress::{self, Told};
 use crate::testing::invariant::i20_journal_replay::check_every_prefix;
 use crate::testing::model::Model;
@@ -23,7 +23,7 @@ impl Pair {
         Self { model: Model::new(spec), real }
     }
 
-    pub(super) fn say(&mut self, call: &Call) -> Reply {
+    pub(super) fn say(&mut self, call: &Call) -> CallReply {
         let expected = self.model.say(call);
         self.real.hear(call, &expected, &self.model);
         expected
@@ -94,7 +94,7 @@ impl Pair {
 impl Told for Pair {
     type Error = String;
 
-    fn tell(&mut self, call: Call) -> Result<Reply, String> {
+    fn tell(&mut self, call: Call) -> Result<CallReply, String> {
         Ok(self.say(&call))
     }
 

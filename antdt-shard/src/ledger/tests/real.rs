@@ -2,7 +2,7 @@ use super::inside;
 use crate::ledger::{Record, ShardLedger};
 use crate::spec::DatasetSpec;
 use crate::testing::Invariants;
-use crate::testing::call::{Call, Reply};
+use crate::testing::call::{Call, CallReply};
 use crate::testing::model::Model;
 use crate::testing::subject::{Ram, Served};
 use crate::testing::trial::Trial;
@@ -27,7 +27,7 @@ impl Real {
     }
 
     /// The model was told already, and answered so.
-    pub(super) fn hear(&mut self, call: &Call, expected: &Reply, model: &Model) -> Reply {
+    pub(super) fn hear(&mut self, call: &Call, expected: &CallReply, model: &Model) -> CallReply {
         use crate::testing::subject::Subject;
 
         self.before = self.ledger().clone();
@@ -48,7 +48,7 @@ impl Real {
         &self.trial.subject.log
     }
 
-    /// Whether the last call woke those who wait.
+    /// Whether the last call woke waiting workers.
     pub(super) const fn woke(&self) -> bool {
         self.trial.subject.woke
     }

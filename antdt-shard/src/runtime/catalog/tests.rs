@@ -291,6 +291,22 @@ async fn logs_are_found_again_by_the_name() {
         assert_eq!((status.generation, status.counts.acked), (Generation(2), 7), "{name}");
     }
     catalog.shutdown().await.unwrap();
+
+    // Without being told what they are.
+    let catalog = open();
+    let mut names = catalog.reopen(root.path()).await.unwrap();
+    names.sort_unstable();
+    assert_eq!(names, catalog.names());
+    for name in NAMES {
+        let status = catalog.get(name).unwrap().status().await.unwrap();
+        assert_eq!((status.generation, status.counts.acked), (Generation(3), 7), "{name}");
+    }
+    catalog.shutdown().await.unwrap();
+    std::fs::create_dir(root.path().join("a-folder-of-somebody-else")).unwrap();
+    std::fs::write(dataset_folder(root.path(), NAMES[0]).join("dataset.json"), "{").unwrap();
+    let error = open().reopen(root.path()).await.unwrap_err().to_string();
+    assert!(error.contains("dataset.json does not describe a data set"), "{error}");
+    assert!(open().reopen(root.path().join("nothing")).await.unwrap().is_empty());
     // What the log says counts, also when nobody has it open.
     let error = open().open(DatasetSpec { seed: Seed(1), ..spec("train") }).await.unwrap_err();
     assert!(matches!(error, CatalogError::Service(_)), "{error:?}");

@@ -19,15 +19,15 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// How long a store of objects is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct ObjectTimeouts {
     /// For the answer to one request; then it is sent again.
     pub request: Duration,
     /// For one call, with all its requests; then it fails. Larger: the service waits longer in vain, and so does
-    /// whoever ends it; smaller: it stops in an outage that would have passed.
+    /// its caller; smaller: it stops in an outage that would have passed.
     pub call: Duration,
 }
 
-impl Default for Patience {
+impl Default for ObjectTimeouts {
     /// 10 s and 30 s: longer than what stores of objects take to come back from a fault of one of their machines.
     fn default() -> Self {
         Self { request: Duration::from_secs(10), call: Duration::from_secs(30) }
@@ -40,7 +40,7 @@ pub(super) struct Bucket {
     store: Arc<dyn ObjectStore>,
     folder: Path,
     extension: &'static str,
-    patience: Patience,
+    patience: ObjectTimeouts,
     /// Of the pauses, so that services that lost the same store do not come back at the same moment.
     seed: Seed,
 }
@@ -48,7 +48,7 @@ pub(super) struct Bucket {
 /// What became of an object that was to be the first of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Created {
-    /// It is there, and nobody else's.
+    /// The object exists, and this service wrote it.
     Ours,
     /// There was another one.
     Taken,
@@ -60,7 +60,7 @@ impl Bucket {
         store: Arc<dyn ObjectStore>,
         prefix: &str,
         (folder, extension): (&'static str, &'static str),
-        patience: Patience,
+        patience: ObjectTimeouts,
         seed: Seed,
     ) -> Result<Self, ObjectError> {
         let path = Path::parse(prefix)

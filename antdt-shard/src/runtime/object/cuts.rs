@@ -5,7 +5,7 @@ use std::sync::Arc;
 use antdt_core::Seed;
 use object_store::ObjectStore;
 
-use super::bucket::{Bucket, Patience};
+use super::bucket::{Bucket, ObjectTimeouts};
 use super::{ObjectError, nonce};
 use crate::store::CutStore;
 
@@ -20,7 +20,11 @@ impl ObjectCuts {
     ///
     /// # Errors
     /// If the prefix is no path of an object store.
-    pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, patience: Patience) -> Result<Self, ObjectError> {
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        prefix: &str,
+        patience: ObjectTimeouts,
+    ) -> Result<Self, ObjectError> {
         let seed = Seed(nonce() as u64);
         Ok(Self { bucket: Bucket::new(store, prefix, ("cuts", "cut"), patience, seed)? })
     }

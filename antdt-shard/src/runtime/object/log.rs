@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::bucket::{Bucket, Created};
 use super::{ObjectError, ObjectLogOptions};
 use crate::error::RecoverError;
-use crate::journal::piece::{Piece, PieceError, write_piece};
+use crate::journal::piece::{LogPiece, PieceError, write_piece};
 use crate::journal::urgent;
 use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
@@ -76,7 +76,7 @@ pub(super) struct Written {
 }
 
 impl Sealed {
-    /// Writes it, if it is the next one and nobody else has written since.
+    /// Writes it, if it is the next one and no other service has written since.
     pub(super) async fn write(self) -> Result<Written, ObjectError> {
         let Self { bucket, number, base, bytes } = self;
         let len = bytes.len() as u64;
@@ -152,7 +152,7 @@ impl Log {
     ) -> Result<Folded, ObjectError> {
         let Some(last) = self.bucket.get(newest).await? else { return Ok(Folded::Gone(newest)) };
         let unreadable = |number, source| ObjectError::Piece { path: self.bucket.path(number), source };
-        let base = Piece::read(&last, &self.spec).map_err(|source| unreadable(newest, source))?.base;
+        let base = LogPiece::read(&last, &self.spec).map_err(|source| unreadable(newest, source))?.base;
         if let Some(gone) = (base..=newest).find(|number| numbers.binary_search(number).is_err()) {
             return Ok(Folded::Gone(gone));
         }
@@ -162,7 +162,7 @@ impl Log {
             .buffered(READS);
         while let Some((number, bytes)) = pieces.try_next().await? {
             let Some(bytes) = bytes else { return Ok(Folded::Gone(number)) };
-            let piece = Piece::read(&bytes, &self.spec).map_err(|source| unreadable(number, source))?;
+            let piece = LogPiece::read(&bytes, &self.spec).map_err(|source| unreadable(number, source))?;
             if (piece.number, piece.base) != (number, base) {
                 let source = PieceError::Misplaced { number: piece.number, base: piece.base };
                 return Err(unreadable(number, source));

@@ -26,13 +26,13 @@ const PREFIX: &str = "jobs/7";
 const SMALL: u64 = 2_000;
 
 fn options(sync: SyncPolicy, segment_bytes: u64) -> ObjectLogOptions {
-    ObjectLogOptions { sync, segment_bytes, patience: Patience::default() }
+    ObjectLogOptions { sync, segment_bytes, patience: ObjectTimeouts::default() }
 }
 
 const EACH: ObjectLogOptions = ObjectLogOptions {
     sync: SyncPolicy::Each,
     segment_bytes: SMALL,
-    patience: Patience { request: Duration::from_secs(10), call: Duration::from_secs(30) },
+    patience: ObjectTimeouts { request: Duration::from_secs(10), call: Duration::from_secs(30) },
 };
 
 fn started(generation: u64) -> Record {
@@ -272,10 +272,10 @@ async fn the_log_in_a_folder_keeps_the_contract() {
 #[tokio::test]
 async fn the_cuts_in_an_object_store_keep_the_contract() {
     let store: Arc<InMemory> = Arc::default();
-    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, Patience::default()).unwrap()).await;
+    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, ObjectTimeouts::default()).unwrap()).await;
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
-    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, Patience::default()).unwrap()).await;
+    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, ObjectTimeouts::default()).unwrap()).await;
 }
 
 /// Each request fails in one way or another with a probability of `bad` in 100.
@@ -307,7 +307,7 @@ async fn a_store_that_often_fails_loses_and_repeats_nothing() {
 #[tokio::test(start_paused = true)]
 async fn the_cuts_of_a_store_that_often_fails_are_whole() {
     let store = Fated::new(moody(Seed(1).rng(), 30));
-    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, Patience::default()).unwrap()).await;
+    check_cuts(|| ObjectCuts::new(store.clone(), PREFIX, ObjectTimeouts::default()).unwrap()).await;
 }
 
 #[tokio::test(start_paused = true)]

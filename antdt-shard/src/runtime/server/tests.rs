@@ -338,5 +338,5 @@ fn the_readme_shows_the_core_of_the_example() {
         rest.drain(..at + line.len());
         shown_lines += 1;
     }
-    assert_eq!(shown_lines, 11, "the whole core");
+    assert_eq!(shown_lines, 12, "the whole core");
 }

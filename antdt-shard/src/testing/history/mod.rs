@@ -59,7 +59,7 @@ impl History {
         &self.spec
     }
 
-    /// What happens.
+    /// Returns the steps of the history.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

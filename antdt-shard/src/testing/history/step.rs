@@ -14,16 +14,16 @@ pub enum Step {
     Register {
         /// Number of the worker.
         node: u32,
-        /// Which of its lives.
+        /// Incarnation, relative to the newest one.
         life: i8,
-        /// What it presents.
+        /// Leases that it presents.
         held: Vec<Presented>,
     },
     /// A life says what is done and asks for shards. If it has to register it does that instead, unless it is forgetful.
     Exchange {
         /// Number of the worker.
         node: u32,
-        /// Which of its lives.
+        /// Incarnation, relative to the newest one.
         life: i8,
         /// 0 is a fresh request, 1 the last one again, more an older one.
         back: u8,
@@ -31,7 +31,7 @@ pub enum Step {
         generations_back: u8,
         /// It asks though it is not registered.
         forgetful: bool,
-        /// What is done.
+        /// Offsets that are acknowledged.
         acks: Vec<(Lease, Offset)>,
         /// Shards it asks for.
         want: u32,
@@ -40,7 +40,7 @@ pub enum Step {
     Fetch {
         /// Number of the worker.
         node: u32,
-        /// Which of its lives.
+        /// Incarnation, relative to the newest one.
         life: i8,
         /// As in [`Step::Exchange`].
         back: u8,
@@ -54,14 +54,14 @@ pub enum Step {
     },
     /// A call is made now and arrives after so many other events.
     Late {
-        /// How many.
+        /// Number of steps.
         by: u8,
         /// The call.
         step: Box<Step>,
     },
     /// Something is said about leases, most often by a node about its own.
     Say {
-        /// What is said.
+        /// The event that is reported.
         what: Saying,
         /// Number of the worker.
         node: u32,
@@ -76,12 +76,12 @@ pub enum Step {
     Lose {
         /// Number of the worker.
         node: u32,
-        /// Which of its lives.
+        /// Incarnation, relative to the newest one.
         life: i8,
     },
     /// Sets the number of workers that take part: the others are lost, and new ones register.
     Resize {
-        /// How many.
+        /// Number of workers.
         workers: u8,
     },
     /// Nothing is granted until a time.
@@ -105,7 +105,7 @@ pub enum Step {
     },
     /// The ledger is set back to a snapshot or cut that was kept.
     Restore {
-        /// Which of them.
+        /// Index among them.
         which: u8,
     },
     /// The service ends and begins again.
@@ -144,7 +144,7 @@ pub enum Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Offset {
-    /// At its end.
+    /// All samples of the lease.
     All,
     /// With some of what is left.
     Part(u64),
@@ -152,7 +152,7 @@ pub enum Offset {
     Wild(u64),
 }
 
-/// The one who speaks.
+/// Sender of a call in a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speaker {

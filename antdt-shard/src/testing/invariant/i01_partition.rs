@@ -1,9 +1,9 @@
 //! The shards of an epoch are disjoint and cover the data set; none is empty, and of even ones only the last is shorter.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::spec::Cut;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let spec = moment.spec();
     for (grant, _) in &moment.model.book.facts.granted {
         let bounds = match &spec.cut {

@@ -1,11 +1,11 @@
-//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the shards that wait, whoever asks gets
+//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the waiting shards, a request gets
 //! those that come first in it.
 
 use antdt_core::ShardKey;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     if moment.call.asks().is_none() || moment.model.book.facts.granted.is_empty() {
         return Ok(());
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use antdt_core::ShardKey;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let mut seen: BTreeSet<ShardKey> = moment.after.todo().into_keys().collect();
     let leased = moment.after.outstanding.iter().map(|lease| lease.key);
     let given_up = moment.after.quarantined.iter().map(|given_up| given_up.key);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     let mut keys = BTreeSet::new();
     for own in book.live.values() {

@@ -2,9 +2,9 @@
 
 use antdt_core::Counts;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     let counts = moment.after.counts();
     holds!(counts.balance(), "the accounts do not balance: {counts:?}");

@@ -1,9 +1,9 @@
-//! Every sample is counted at most once, whatever is repeated, late or said by those who are dead, and only if its
+//! Every sample is counted at most once, whatever is repeated, late or sent by dead workers, and only if its
 //! holder says so. A restore takes back what was counted after the snapshot; a restart what was not written down.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let facts = &moment.model.book.facts;
     same!(facts.twice, [], "samples were counted twice");
     same!(facts.unfounded, [], "samples were counted or lent without a lease that says so");

@@ -1,10 +1,10 @@
-//! Who is told that this is the end is told so when every sample of every epoch is done or was given up, and not before.
+//! The end is announced when every sample of every epoch is done or was given up, and not before.
 
 use antdt_core::FetchOutcome;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     let given_up = book.account.given_up(&book.spec).values().sum::<u64>();
     let accounted = book.account.samples.len() as u64 + given_up;

@@ -3,9 +3,9 @@
 
 use antdt_core::FetchOutcome;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     if moment.reply.fetched() == Some(FetchOutcome::EndOfData) {
         holds!(moment.after.outstanding.is_empty(), "the end while somebody holds a lease");

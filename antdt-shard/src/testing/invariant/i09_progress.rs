@@ -1,13 +1,13 @@
 //! As long as one worker (of each share) lives, fetches and acknowledges, every history ends, in a number of events that
-//! is known before: the end of each history checks it. Who waits is woken as soon as there is something to have.
+//! is known before: the end of each history checks it. A waiting worker is woken as soon as a shard can be granted.
 
 use antdt_core::{Ack, FetchOutcome, Holder, Incarnation, NodeId, RequestId};
 
-use super::{Moment, Verdict};
-use crate::testing::call::{Call, Reply};
+use super::{CheckResult, Moment};
+use crate::testing::call::{Call, CallReply};
 use crate::testing::model::Model;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     for holder in &moment.journal.waiting {
         let again = moment.model.naive.would_answer(*holder);
         holds!(
@@ -18,19 +18,19 @@ pub(super) fn check(moment: &Moment<'_>) -> Verdict {
     Ok(())
 }
 
-/// Whoever can be told of events, and checks the answers.
+/// A subject that takes events and checks the answers.
 pub(crate) trait Told {
-    /// What is wrong.
+    /// Description of the fault.
     type Error;
     /// Tells it of an event.
-    fn tell(&mut self, call: Call) -> Result<Reply, Self::Error>;
+    fn tell(&mut self, call: Call) -> Result<CallReply, Self::Error>;
     /// What ought to have happened so far.
     fn model(&self) -> &Model;
     /// The error of a history that does not end.
     fn broken(&self, what: String) -> Self::Error;
 }
 
-/// Lets everybody die and one worker for each share finish. Every history must end this way.
+/// Lets every worker die and one new worker for each share finish. Every history must end this way.
 pub(crate) fn drain<T: Told>(told: &mut T) -> Result<(), T::Error> {
     told.tell(Call::Thaw)?;
     if told.model().has_failed() {

@@ -1,8 +1,8 @@
 //! The offset of a shard never goes back but by restore or restart, and what is refused changes nothing.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     if moment.call.ends_a_generation() {
         return Ok(());
     }

@@ -1,9 +1,9 @@
 //! A shard that is granted again resumes where it was acknowledged, so that its holders together deliver each sample
 //! once as acknowledged.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     for (grant, holder) in &book.facts.granted {
         same!(grant.resume_at, book.account.offset(grant.key), "{holder} resumes elsewhere: {grant:?}");

@@ -1,9 +1,9 @@
-//! The order of the samples within a shard follows from seed, epoch and index: not from who holds it, and not from
+//! The order of the samples within a shard follows from seed, epoch and index: not from its holder, and not from
 //! when.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     for (grant, holder) in &book.facts.granted {
         if let Some((before, _)) = book.grants.iter().find(|(before, _)| before.key == grant.key) {

@@ -3,11 +3,11 @@
 
 use antdt_core::{AckOutcome, Holder};
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::testing::call::Call;
 use crate::testing::view::View;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     same!(moment.after.snapshot.fences(), &book.lost, "lives that ended");
     if book.facts.caller_had_ended {

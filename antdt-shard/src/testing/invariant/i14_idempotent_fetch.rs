@@ -1,9 +1,9 @@
 //! The repetition of the last question that was answered with grants is answered with the same, and allocates nothing.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::testing::call::Call;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let Some(first) = &moment.model.book.facts.repeated else { return Ok(()) };
     if moment.reply.is_refusal() {
         return Ok(()); // For its acks, or for its generation.

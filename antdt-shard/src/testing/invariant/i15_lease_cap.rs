@@ -2,9 +2,9 @@
 
 use antdt_core::FetchOutcome;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     let most = book.spec.max_leases_per_holder as usize;
     let held_by = |holder| moment.after.outstanding.iter().filter(|lease| lease.holder == holder).count();

@@ -1,10 +1,10 @@
 //! However often nodes are lost, services end and leases are given back: none of it is a fault of the data, and no shard
 //! is given up for it.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::testing::call::Call;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     if matches!(moment.call, Call::Fail { .. }) || moment.call.ends_a_generation() {
         return Ok(());
     }

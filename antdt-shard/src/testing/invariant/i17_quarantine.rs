@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use antdt_core::ShardKey;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let (view, book) = (moment.after, &moment.model.book);
     let given_up = view.quarantined.iter().map(|shard| (shard.key, shard.samples.len() - shard.offset));
     let given_up: BTreeMap<ShardKey, u64> = given_up.collect();

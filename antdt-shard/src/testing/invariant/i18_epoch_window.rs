@@ -1,9 +1,9 @@
 //! At most `epoch_overlap + 1` epochs are unclosed; without an overlap none begins before the one before it ended.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::spec::Assignment;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     let (open, most) = (moment.after.snapshot.open_epochs(), book.spec.epoch_overlap as usize + 1);
     holds!(open <= most, "{open} epochs are open, {most} may be");

@@ -4,11 +4,11 @@
 
 use antdt_core::Generation;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::ledger::{LedgerSnapshot, ShardLedger};
 use crate::testing::call::Call;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let (view, book) = (moment.after, &moment.model.book);
     let (counts, now) = (view.snapshot.counts(), view.counts());
     same!((counts.acked, counts.quarantined), (now.acked, now.quarantined), "the snapshot of what is done");

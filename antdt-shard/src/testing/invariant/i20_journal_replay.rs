@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use antdt_core::Epoch;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::ledger::{Record, Recovery};
 use crate::spec::DatasetSpec;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let book = &moment.model.book;
     holds!(moment.journal.fold == *moment.after.snapshot, "the log differs from what happened");
     holds!(book.written == book.account, "what is done was not written down, or too much was");
@@ -17,7 +17,7 @@ pub(super) fn check(moment: &Moment<'_>) -> Verdict {
 }
 
 /// Every beginning of a log. At the end of a history, for it looks at every moment of it once more.
-pub(crate) fn check_every_prefix(spec: &DatasetSpec, log: &[Record]) -> Verdict {
+pub(crate) fn check_every_prefix(spec: &DatasetSpec, log: &[Record]) -> CheckResult {
     let mut recovery = Recovery::new(spec.clone()).map_err(|error| error.to_string())?;
     let mut acked = 0;
     for record in log {

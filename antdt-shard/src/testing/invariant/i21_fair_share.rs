@@ -1,8 +1,8 @@
-//! With constant speeds the makespan keeps its bound, and near the end nobody takes more than half of its equal part.
+//! With constant speeds the makespan keeps its bound, and near the end no worker takes more than half of its equal part.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let granted = &moment.model.book.facts.granted;
     let Some((_, want)) = moment.call.asks().filter(|_| !granted.is_empty()) else { return Ok(()) };
     let share = |key| moment.place(key).map(|(share, _)| share);

@@ -1,9 +1,9 @@
 //! Equal events give equal answers, equal records and byte-identical snapshots. Every ledger has a twin that is told the
 //! same; `subject.rs` compares what the two answer and write down.
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let equal = moment.after.snapshot.to_bytes() == moment.twin.to_bytes();
     holds!(equal, "equal events gave two states, or a question changed something");
     Ok(())

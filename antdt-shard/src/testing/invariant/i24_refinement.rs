@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use antdt_core::Epoch;
 
-use super::{Moment, Verdict};
+use super::{CheckResult, Moment};
 use crate::ledger::{Missing, Record};
 use crate::testing::Note;
 
-pub(super) fn check(moment: &Moment<'_>) -> Verdict {
+pub(super) fn check(moment: &Moment<'_>) -> CheckResult {
     let (view, naive, spec) = (moment.after, &moment.model.naive, moment.spec());
     let Moment { reply, expected, .. } = moment;
     holds!(reply.agrees(expected), "it was answered {reply:?} instead of {expected:?}");

@@ -6,7 +6,7 @@ use std::fmt;
 
 use antdt_core::{Epoch, ShardKey};
 
-use super::call::{Call, Reply};
+use super::call::{Call, CallReply};
 use super::model::Model;
 use super::subject::Journal;
 use super::view::View;
@@ -61,7 +61,7 @@ mod i23_determinism;
 mod i24_refinement;
 
 /// Whether a promise is kept; else what is wrong.
-pub(crate) type Verdict = Result<(), String>;
+pub(crate) type CheckResult = Result<(), String>;
 
 /// One of the things that a ledger promises. `Display` gives the number and the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +81,7 @@ pub enum Invariant {
     ExactlyOnceAck,
     /// The end of the data is told when every sample is accounted for.
     Coverage,
-    /// Nobody hears of the end while a shard waits or is leased, and nothing is granted after it.
+    /// The end is not announced while a shard waits or is leased, and no shard is granted after it.
     NoEarlyEnd,
     /// Every history ends, and a holder that waits is woken when there is something to have.
     Progress,
@@ -178,7 +178,7 @@ impl Invariant {
         }
     }
 
-    /// What is promised.
+    /// Returns the promise, in words.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Partition => "the shards of an epoch are disjoint and cover the data set",
@@ -219,7 +219,7 @@ impl Invariant {
         }
     }
 
-    const fn check(self) -> fn(&Moment<'_>) -> Verdict {
+    const fn check(self) -> fn(&Moment<'_>) -> CheckResult {
         match self {
             Self::Partition => i01_partition::check,
             Self::Permutation => i02_permutation::check,
@@ -266,9 +266,9 @@ pub(crate) struct Breach {
 pub(crate) struct Moment<'a> {
     pub(crate) call: &'a Call,
     /// What the naive ledger answered.
-    pub(crate) expected: &'a Reply,
+    pub(crate) expected: &'a CallReply,
     /// What the ledger answered.
-    pub(crate) reply: &'a Reply,
+    pub(crate) reply: &'a CallReply,
     /// The model, which was told of the event and of the answer already.
     pub(crate) model: &'a Model,
     pub(crate) before: &'a View,

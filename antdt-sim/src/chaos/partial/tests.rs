@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_groups::member::MemberEffect;
-use antdt_groups::{GeneratorEffect, GroupKind};
+use antdt_groups::{GeneratorEffect, GroupOrigin};
 
 use super::*;
 use crate::Recording;
@@ -66,7 +66,7 @@ fn a_trace_that_says_something_else_parts_where_it_does() {
 
 /// Counts what happens.
 #[derive(Debug, Default)]
-struct Counted(BTreeMap<&'static str, u32>, BTreeSet<GroupKind>);
+struct Counted(BTreeMap<&'static str, u32>, BTreeSet<GroupOrigin>);
 
 impl Observer for Counted {
     fn saw(&mut self, _: JobTime, what: &Happening<'_>) -> Result<(), Violation> {

@@ -11,7 +11,7 @@ use crate::model::{Compute, at_least, seconds};
 pub struct Constant {
     /// Of a batch, whatever its size.
     pub fixed: Duration,
-    /// Of each sample.
+    /// Time that each sample takes.
     pub per_sample: Duration,
 }
 

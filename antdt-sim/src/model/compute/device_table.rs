@@ -11,7 +11,7 @@ use crate::model::{Compute, seconds};
 ///
 /// Between two measured sizes the time of a batch lies on the line between theirs. Below the smallest it lies on the line
 /// through the two smallest, but a sample is never cheaper than in the smallest measured batch and a batch never dearer.
-/// Above the largest, a sample costs what it costs there: no gain that nobody saw.
+/// Above the largest, a sample costs what it costs there: no gain beyond the measured ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceTimes {
     // Sizes ascending, seconds of a batch; not empty.

@@ -1,4 +1,4 @@
-//! Who is slow, when, and by how much.
+//! Slowdowns: which nodes are slow, when, and by how much.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, Host, Hosts, Site, at_least, scaled};
 
-/// Who is slow.
+/// Nodes that a slowdown hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// One node.
@@ -19,11 +19,11 @@ pub enum Who {
 /// One straggler, or one host of stragglers; by the rules of `antdt run --straggler`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Straggler {
-    /// Who.
+    /// Nodes that are slow.
     pub who: Who,
     /// How many times longer everything takes.
     pub slow: f64,
-    /// From when on.
+    /// Time at which the slowdown begins.
     pub from: JobTime,
     /// Until when; [`JobTime::NEVER`] is to the end.
     pub to: JobTime,

@@ -10,7 +10,7 @@ use crate::model::{Fault, scaled};
 /// What random faults may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
-    /// To whom; more often to one that is named more often.
+    /// Nodes that faults hit; a node named twice is hit twice as often.
     pub nodes: Vec<NodeId>,
     /// Exit codes of processes that end by themselves.
     pub codes: Vec<i32>,
@@ -27,7 +27,7 @@ impl Chaos {
     /// Failed, to be tried again, out of memory. A code that must not be tried again ends the job.
     pub const CODES: [i32; 3] = [1, 75, 137];
 
-    /// A list of faults: how many, when, which and to whom is drawn from `rng`. One in four comes at the very moment of
+    /// A list of faults: number, times, kinds and nodes are drawn from `rng`. One in four comes at the very moment of
     /// the one before, since double failures are where recoveries go wrong.
     ///
     /// # Errors

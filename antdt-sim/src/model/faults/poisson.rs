@@ -9,7 +9,7 @@ use crate::model::{Fault, Faults, exponential, scaled};
 /// How often one kind of fault happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rate {
-    /// To whom; each to one of these, with equal probability. A fault of the master names nobody.
+    /// The possible faults, each with equal probability. A fault of the master names no node.
     pub faults: Vec<Fault>,
     /// Mean time between two of them in the whole job.
     pub every: Duration,

@@ -49,7 +49,7 @@ impl AlphaBeta {
         Ok(Self { hosts, inside, between, choice, prices: BTreeMap::new() })
     }
 
-    /// Who runs where.
+    /// Returns the host of every node.
     pub const fn hosts(&self) -> Hosts {
         self.hosts
     }

@@ -8,7 +8,7 @@ use crate::model::{Collective, Network, Site};
 
 /// Another network that loses messages.
 ///
-/// Who asks again, and when, is a matter of those who sent; below a connection that repeats what was lost, a loss is a
+/// Repeating a lost message is the sender's matter; below a connection that repeats what was lost, a loss is a
 /// delay. Collectives run over such connections and lose nothing.
 #[derive(Debug, Clone)]
 pub struct Loss<N> {

@@ -11,7 +11,7 @@ use crate::model::Scheduler;
 pub struct ByLife<F, R> {
     /// For the first life of each node.
     pub first: F,
-    /// For all later ones.
+    /// Scheduler of all later incarnations.
     pub restarts: R,
 }
 

@@ -11,7 +11,7 @@ use crate::model::Scheduler;
 pub struct Constant(pub Duration);
 
 impl Constant {
-    /// At once.
+    /// A scheduler that starts every process at once.
     pub const IMMEDIATE: Self = Self(Duration::ZERO);
 }
 

@@ -23,9 +23,9 @@ pub enum SpotError {
     /// It is there already.
     #[error("machine {machine} is added at {at} but is there since {since}: remove it in between")]
     AddedTwice {
-        /// Which.
+        /// Name of the machine.
         machine: String,
-        /// When it is added.
+        /// Time at which the machine is added.
         at: JobTime,
         /// When it was added before.
         since: JobTime,
@@ -33,16 +33,16 @@ pub enum SpotError {
     /// It is not there.
     #[error("machine {machine} is removed at {at} but is not there: add it before")]
     NotThere {
-        /// Which.
+        /// Name of the machine.
         machine: String,
-        /// When it is removed.
+        /// Time at which the machine is removed.
         at: JobTime,
     },
 }
 
 /// Which worker has a machine when, in a market whose machines come and go.
 ///
-/// Machines are handed to waiting workers in the order in which both came; a machine nobody waits for is kept for the
+/// Machines are handed to waiting workers in the order in which both came; a machine without a waiting worker is kept for the
 /// next. A worker whose machine is removed crashes and waits in line anew. All of this follows from the list of changes,
 /// so the same market gives both the crashes ([`crashes`](Self::crashes)) and the starts ([`Spot`]).
 ///

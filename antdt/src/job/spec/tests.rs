@@ -4,7 +4,7 @@ use super::*;
 use crate::job::value::Form;
 
 fn valid() -> JobSpec {
-    JobSpec { workers: 4, data: Some(DataSource::Synthetic { rows: 1000 }), ..JobSpec::default() }
+    JobSpec { workers: 4, data: Some(DataSpec::Synthetic { rows: 1000 }), ..JobSpec::default() }
 }
 
 fn refusal(change: impl FnOnce(&mut JobSpec)) -> String {
@@ -26,7 +26,7 @@ fn a_spec_reads_back_from_json_as_it_was_written() {
     spec.set("straggler", "worker=2,slow=1.5").unwrap();
     spec.sync = "ps-bsp".parse().unwrap();
     spec.servers = 2;
-    spec.format = Some(DataFormat::Criteo);
+    spec.format = Some("criteo".to_owned());
     spec.learning_rate = Some(0.05);
     spec.program = Some(vec!["python3".to_owned(), "train.py".to_owned()]);
     let json = serde_json::to_string_pretty(&spec).unwrap();
@@ -50,12 +50,17 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Whole { .. } => "7".to_owned(),
             Form::Number => "0.25".to_owned(),
             Form::Truth => "true".to_owned(),
+            Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
+            Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
+            // Nothing else can be set.
+            Form::OneOf(names) if names.len() == 1 => continue,
             Form::OneOf(names) => {
                 let default = setting.default_text();
                 names.into_iter().find(|name| Some(name) != default.as_ref()).unwrap()
             }
+            Form::Usage(_) if setting.name == "compress" => "topk=0.25".to_owned(),
             Form::Usage(_) => SyncMode::examples().last().unwrap().to_string(),
             Form::List(_) => "worker=1,slow=7".to_owned(),
         };
@@ -77,9 +82,9 @@ fn settings_of_policies_travel_with_the_others() {
     assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), spec);
     assert_eq!((spec.texts()["policy"].as_str(), spec.texts()["policy.nd.window"].as_str()), ("none", "5"));
     spec.check_names().unwrap();
-    spec.policy_settings.insert("dn".to_owned(), PolicySettings::new());
+    spec.put("policy", &json!({ "dn": {} })).unwrap();
     let error = spec.validate().unwrap_err().to_string();
-    assert_eq!(error, "[policy.…] = dn: must be one of none, nd; did you mean `nd`?");
+    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, lb-bsp; did you mean `nd`?");
 }
 
 #[test]
@@ -107,19 +112,40 @@ fn numbers_that_cannot_be_are_refused_with_the_flag_and_the_remedy() {
     assert!(refusal(|s| s.eval_fraction = 1.0).starts_with("--eval-fraction = 1: must be"));
     assert!(refusal(|s| s.learning_rate = Some(-1.0)).starts_with("--learning-rate = -1: must be"));
     assert!(refusal(|s| s.shard_len = Some(0)).starts_with("--shard-len = 0: must be"));
-    assert!(refusal(|s| s.silence_limit = s.heartbeat).contains("two heartbeats, 1s"));
+    assert!(refusal(|s| s.silence_limit = Some(s.heartbeat)).contains("two heartbeats, 1s"));
     assert!(
         refusal(|s| s.control_tick = Duration::ZERO).starts_with("--control-tick = 0s: must be at least 1ms")
     );
-    assert!(refusal(|s| s.data = Some(DataSource::Synthetic { rows: 0 })).contains("at least 1 row"));
+    assert!(refusal(|s| s.data = Some(DataSpec::Synthetic { rows: 0 })).contains("at least 1 row"));
 }
 
 #[test]
 fn servers_and_mode_must_fit() {
-    assert!(refusal(|s| s.servers = 2).contains("choose --sync ps-bsp or ps-asp"));
+    assert!(refusal(|s| s.servers = 2).contains("choose --sync ps-bsp or ps-asp or ps-backup or ps-ssp"));
     assert!(
         refusal(|s| s.sync = "ps-asp".parse().unwrap())
             .starts_with("--servers = 0: must be at least 1 with --sync ps-asp")
+    );
+}
+
+#[test]
+fn gradients_travel_in_a_shorter_form_between_replicas_only() {
+    let mut spec = valid();
+    for text in ["bf16", "topk=1", "topk=0.001"] {
+        spec.set("compress", text).unwrap();
+        spec.validate().unwrap();
+        assert_eq!(spec.texts()["compress"], text);
+    }
+    for text in ["gzip", "topk", "topk=0", "topk=1.5", "topk=NaN", "bf16=1"] {
+        let error = spec.set("compress", text).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("--compress = {text}: must be bf16, or topk= and")), "{error}");
+    }
+    spec.set("sync", "ps-bsp").unwrap();
+    spec.set("servers", "1").unwrap();
+    let error = spec.validate().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "--compress = topk=0.001: must be left out with --sync ps-bsp: gradients travel to servers whole"
     );
 }
 
@@ -133,10 +159,10 @@ fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
-    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd; did you mean `nd`?");
+    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, lb-bsp; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, local-sgd=STEPS; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
@@ -183,9 +209,101 @@ fn a_straggler_is_slow_in_its_time_only_and_a_restart_may_cure_it() {
 
 #[test]
 fn data_is_a_path_or_synthetic_rows() {
-    assert_eq!("synthetic:1_000".parse(), Ok(DataSource::Synthetic { rows: 1000 }));
-    assert_eq!("a/b.tsv".parse(), Ok(DataSource::Path("a/b.tsv".into())));
-    assert!("synthetic:many".parse::<DataSource>().is_err());
-    assert!("synthetic".parse::<DataSource>().is_err());
-    assert!("".parse::<DataSource>().is_err());
+    assert_eq!("synthetic:1_000".parse(), Ok(DataSpec::Synthetic { rows: 1000 }));
+    assert_eq!("a/b.tsv".parse(), Ok(DataSpec::Path("a/b.tsv".into())));
+    assert!("synthetic:many".parse::<DataSpec>().is_err());
+    assert!("synthetic".parse::<DataSpec>().is_err());
+    assert!("".parse::<DataSpec>().is_err());
+}
+
+#[test]
+fn the_rule_of_updates_is_what_the_flags_and_the_table_of_the_optimizer_say() {
+    let rule = |settings: &[(&str, &str)]| {
+        let mut spec = valid();
+        spec.put("optimizer", &json!({ "adam": { "beta1": 0.5 } })).unwrap();
+        for (name, text) in settings {
+            spec.set(name, text).unwrap();
+        }
+        spec.validate().unwrap();
+        let spec: JobSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+        spec.update_rule("adagrad", 0.02).unwrap()
+    };
+    let default = rule(&[]);
+    assert_eq!(
+        (default.optimizer.name(), default.rate, default.decay, default.clip_norm),
+        ("adagrad", 0.02, 0.0, None)
+    );
+    let adam = rule(&[("optimizer", "adam")]);
+    assert_eq!(
+        (adam.identity().as_str(), adam.rate),
+        ("adam (beta1=0.5, beta2=0.999, epsilon=0.00000001)", 0.001)
+    );
+    let all = rule(&[
+        ("optimizer", "adamw"),
+        ("learning-rate", "0.25"),
+        ("weight-decay", "0.5"),
+        ("clip-norm", "2"),
+        ("lr-schedule", "step:every=10,factor=0.5"),
+    ]);
+    assert_eq!((all.rate, all.decay, all.clip_norm, all.rate_at(10)), (0.25, 0.5, Some(2.0), 0.125));
+    assert_eq!(rule(&[("optimizer", "adamw")]).decay, 0.01, "the optimizer's");
+}
+
+#[test]
+fn tables_of_parts_that_the_job_does_not_use_are_checked() {
+    let refused = |kind: &str, tables: Json| {
+        let mut spec = valid();
+        spec.put(kind, &tables).unwrap();
+        spec.validate().unwrap_err().to_string()
+    };
+    let text = refused("optimizer", json!({ "adam": { "bata1": 0.5 } }));
+    assert_eq!(
+        text,
+        "[optimizer.adam] bata1 = 0.5: must be a setting of this optimizer; did you mean `beta1`?"
+    );
+    assert!(
+        refused("optimizer", json!({ "adam": { "beta1": 1 } })).starts_with("[optimizer.adam] beta1 = 1")
+    );
+    assert!(
+        refused("optimizer", json!({ "adam": { "beta1": [1] } })).starts_with("[optimizer.adam] beta1 = [1]")
+    );
+    assert!(refused("optimizer", json!({ "adan": {} })).ends_with("did you mean `adam`?"));
+    let text = refused("policy", json!({ "name": "none", "nd": { "error-rat": 3 } }));
+    assert!(text.starts_with("[policy.nd] error-rat = 3: must be a setting of this policy"), "{text}");
+}
+
+#[test]
+fn numbers_of_an_optimizer_that_cannot_be_name_their_flag() {
+    assert!(
+        refusal(|s| s.clip_norm = Some(0.0)).starts_with("--clip-norm = 0: must be a finite number above 0")
+    );
+    assert!(
+        refusal(|s| s.weight_decay = Some(-1.0)).starts_with("--weight-decay = -1: must be a finite number")
+    );
+    assert!(refusal(|s| s.learning_rate = Some(0.0)).starts_with("--learning-rate = 0: must be"));
+    let error = valid().set("optimizer", "adamm").unwrap_err().to_string();
+    assert!(
+        error.starts_with("--optimizer = adamm: must be one of sgd, momentum, adagrad, adam, adamw"),
+        "{error}"
+    );
+}
+
+#[test]
+fn servers_in_step_clip_only_if_one_of_them_has_the_whole_gradient() {
+    let with = |sync: &str, servers| {
+        let mut spec = valid();
+        (spec.sync, spec.servers, spec.clip_norm) = (sync.parse().unwrap(), servers, Some(1.5));
+        spec.validate().map_err(|error| error.to_string())
+    };
+    for (sync, servers) in
+        [("allreduce", 0), ("local-sgd=4", 0), ("ps-bsp", 1), ("ps-asp", 1), ("ps-asp", 3), ("ps-ssp=2", 1)]
+    {
+        assert_eq!(with(sync, servers), Ok(()), "{sync} {servers}");
+    }
+    let text = with("ps-bsp", 2).unwrap_err();
+    assert!(
+        text.starts_with("--clip-norm = 1.5: must be left out with --sync ps-bsp and several servers"),
+        "{text}"
+    );
+    assert!(text.ends_with("take --servers 1"), "{text}");
 }

@@ -55,7 +55,7 @@ pub(crate) struct Chart<'a> {
     pub(crate) high: Option<f64>,
     /// What is drawn.
     pub(crate) curves: &'a [Curve],
-    /// What was done.
+    /// The operation that failed.
     pub(crate) marks: &'a [Mark],
     /// When everything was committed, if that is to be shown.
     pub(crate) done_s: Option<f64>,
@@ -76,7 +76,7 @@ pub(crate) struct Bar {
     pub(crate) marks: Vec<Mark>,
 }
 
-/// Who held which shard when.
+/// Spans of time in which a worker held a shard.
 pub(crate) struct Timeline<'a> {
     /// Names of the rows.
     pub(crate) rows: &'a [&'a str],
@@ -86,7 +86,7 @@ pub(crate) struct Timeline<'a> {
     pub(crate) end_s: f64,
     /// Colours to go round.
     pub(crate) colours: usize,
-    /// What was done.
+    /// The operation that failed.
     pub(crate) marks: &'a [Mark],
 }
 

@@ -1,15 +1,18 @@
 //! Members that are processes: over memory that they share with those on the same host, over TCP with all others.
 //!
-//! All members are connected over TCP. Who finds that it is on one host with others hands them its memory, and from then
+//! All members are connected over TCP. A member that shares a host with others hands them its memory, and from then
 //! on messages between them go there ([`region`](Transport::region) hands out memory from which they need not be copied);
 //! the connection stays for what must be known when the memory is silent: that a process has ended, and why one gave up.
 //!
 //! One thread drives both. While it waits for members of both kinds it cannot sleep on both at once, so it sleeps on the
 //! connections, for short times.
 
+mod fabric;
+
 use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
+pub(in crate::runtime::transport) use fabric::{AUTO, SHM};
 use rustix::event::{PollFd, PollFlags};
 
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
@@ -30,6 +33,16 @@ const SLICE: Duration = Duration::from_micros(50);
 /// How often a member that waits for others' memory looks at the connections.
 const TICK: Duration = Duration::from_millis(5);
 
+/// Settings that decide which members share memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MixedConfig {
+    /// A part of this host that shares no memory with its other parts: a NUMA node, or a host of its own, as far as a
+    /// test is concerned. Default: none, the host is one.
+    pub part: String,
+    /// Whether a group on more than one host is refused. Default: no, its members talk over TCP.
+    pub one_host: bool,
+}
+
 /// A member of a group on one or several hosts.
 #[derive(Debug)]
 pub struct MixedTransport {
@@ -39,7 +52,7 @@ pub struct MixedTransport {
     // By rank.
     hosts: Vec<u32>,
     all_local: bool,
-    claimed: String,
+    config: MixedConfig,
     abort: AbortHandle,
     failed: Option<CollectiveError>,
 }
@@ -55,24 +68,23 @@ impl MixedTransport {
         timeout: Duration,
         abort: &AbortHandle,
     ) -> Result<Self, CollectiveError> {
-        Self::connect_from(listener, group, timeout, abort, "")
+        Self::connect_with(listener, group, timeout, abort, MixedConfig::default())
     }
 
-    /// As [`connect`](Self::connect), from a part of this host that shares no memory with its other parts: a NUMA node,
-    /// or a host of its own, as far as a test is concerned.
+    /// As [`connect`](Self::connect), with other settings than the default ones.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
-    pub fn connect_from(
+    /// As [`connect`](Self::connect); also if the group is on several hosts and must not be.
+    pub fn connect_with(
         listener: &Listener,
         group: &Group,
         timeout: Duration,
         abort: &AbortHandle,
-        part: &str,
+        config: MixedConfig,
     ) -> Result<Self, CollectiveError> {
         let deadline = Instant::now() + timeout;
         let tcp = TcpTransport::connect(listener, group, timeout, abort)?;
-        Self::share(tcp, deadline, abort, part)
+        Self::share(tcp, deadline, abort, config)
     }
 
     /// The transport of a newer membership; members that stay keep their connections, and make new memory.
@@ -88,33 +100,37 @@ impl MixedTransport {
     ) -> Result<Self, CollectiveError> {
         let deadline = Instant::now() + timeout;
         let tcp = self.tcp.regroup(listener, group, timeout, abort)?;
-        Self::share(tcp, deadline, abort, &self.claimed)
+        Self::share(tcp, deadline, abort, self.config)
     }
 
     fn share(
         mut tcp: TcpTransport,
         deadline: Instant,
         abort: &AbortHandle,
-        part: &str,
+        config: MixedConfig,
     ) -> Result<Self, CollectiveError> {
         let group = tcp.group().clone();
-        let counter = Counter::open(Host::this(part)).map_err(|error| tcp.fail(error))?;
+        let counter = Counter::open(Host::this(&config.part)).map_err(|error| tcp.fail(error))?;
         let mut call = meeting(&group, deadline);
         let mut cards = vec![0; Card::LEN * group.world() as usize];
         let mine = group.me().0 as usize * Card::LEN;
         cards[mine..mine + Card::LEN].copy_from_slice(&counter.card().encode());
         tcp.all_gather(&call, &mut cards)?;
         let cards: Vec<Card> = cards.as_chunks().0.iter().map(Card::decode).collect();
+        let hosts = hosts(&cards);
+        let other = (0..).map(Rank).zip(&hosts).find(|(_, host)| **host != hosts[group.me().0 as usize]);
+        if let Some((rank, _)) = other.filter(|_| config.one_host) {
+            // All members see this in the same cards.
+            return Err(CollectiveError::OtherHost { peer: group.holder(rank) });
+        }
         let mut local = Local::new(&group, abort).map_err(|error| tcp.fail(error))?;
         let swapped = swap(&mut tcp, &mut local, &call, &counter, &cards, abort);
         swapped.map_err(|ended| tcp.conclude(&call, ended, &[]))?;
         // Nobody begins before all have what they need, or know that somebody has not.
         call.tag.round = 1;
         tcp.all_gather(&call, &mut vec![0; group.world() as usize])?;
-        let hosts = hosts(&cards);
         let all_local = hosts.iter().all(|host| *host == 0);
-        let (claimed, abort) = (part.to_owned(), abort.clone());
-        Ok(Self { tcp, local, hosts, all_local, claimed, abort, failed: None })
+        Ok(Self { tcp, local, hosts, all_local, config, abort: abort.clone(), failed: None })
     }
 
     fn run(

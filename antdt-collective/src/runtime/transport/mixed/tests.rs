@@ -23,6 +23,27 @@ fn members_know_who_shares_a_host() {
     assert_eq!(of(&mixed_members(2).0), vec![None; 2], "each on its own: nothing to choose either");
 }
 
+#[test]
+fn a_group_on_two_hosts_is_refused_on_all_members_where_it_must_be_on_one() {
+    let listeners: Vec<Listener> = (0..3).map(|_| loopback_listener()).collect();
+    let addresses = (0..).zip(&listeners);
+    let members: Vec<Member> =
+        addresses.map(|(rank, l)| Member { holder: holder(rank), address: l.local_address() }).collect();
+    let connect = |membership: u64, parts: [&'static str; 3]| {
+        at_once((0_u32..).zip(&listeners), |(rank, listener)| {
+            let group = Group::new(MembershipVersion(membership), members.clone(), Rank(rank)).unwrap();
+            let config = MixedConfig { part: parts[rank as usize].to_owned(), one_host: true };
+            MixedTransport::connect_with(listener, &group, PATIENT, &abort_handles(1)[0], config)
+        })
+    };
+    let refused = connect(1, ["a", "b", "a"]);
+    let peers = refused.into_iter().map(|refused| refused.unwrap_err());
+    let other = |rank| CollectiveError::OtherHost { peer: holder(rank) };
+    assert_eq!(peers.collect::<Vec<_>>(), [other(1), other(0), other(1)]);
+    assert!(other(1).is_permanent());
+    assert!(connect(2, ["a"; 3]).iter().all(Result::is_ok), "one host is taken");
+}
+
 // One exchange in which both members send `len` bytes and place what comes: of a region or of the heap.
 fn swapped(len: usize, from_region: bool, into_region: bool) {
     let (transports, _aborts) = shm_members(2);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::thread::futex;
 
-use super::memory::{RingPlace, Segment, Shared, SharedRegion, Slots};
+use super::memory::{GRAIN, RingPlace, Segment, Shared, SharedRegion, Slots};
 use crate::handover::{Bell, Offer};
 use crate::runtime::abort::Wake;
 
@@ -27,27 +27,48 @@ const PAGE: usize = 4 << 10;
 // The bell's two numbers.
 const RINGS_AT: usize = 0;
 const SLEEPING_AT: usize = 4;
+// Beside them: whether it is room in a ring that the owner waits for.
+const ROOM_AT: usize = 8;
 const SLOTS_AT: usize = LINE;
 const WAYS_AT: usize = SLOTS_AT + Slots::LEN;
 
 // The counters of one way, each on a line of its own: the head, the tail, the offer, the bytes taken from offers.
 const WAY_LEN: usize = 4 * LINE;
 
-const fn control_len(world: usize) -> usize {
-    (WAYS_AT + world * WAY_LEN).next_multiple_of(PAGE)
+const fn control_len(ways: usize) -> usize {
+    (WAYS_AT + ways * WAY_LEN).next_multiple_of(PAGE)
 }
 
-const fn regions_at(world: usize) -> u64 {
-    (control_len(world) + world * RING_BYTES) as u64
+/// How many ways lead from a file's owner, and how long their rings are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) ways: usize,
+    pub(super) ring_bytes: usize,
+}
+
+impl Shape {
+    /// That of a member of a group of `world`.
+    pub(super) const fn of_group(world: usize) -> Self {
+        Self { ways: world, ring_bytes: RING_BYTES }
+    }
+
+    const fn control_len(self) -> usize {
+        control_len(self.ways)
+    }
+
+    const fn regions_at(self) -> u64 {
+        (self.control_len() + self.ways * self.ring_bytes) as u64
+    }
 }
 
 /// One member's file, as some member has it mapped.
 #[derive(Debug)]
 pub(super) struct Arena {
     file: Arc<OwnedFd>,
-    world: usize,
+    shape: Shape,
     control: Arc<Segment>,
     bell: Bell<Shared<AtomicU32>>,
+    waits_for_room: Shared<AtomicU32>,
 }
 
 /// The way from one member to another, in the sender's file.
@@ -60,32 +81,33 @@ pub(super) struct Way {
 }
 
 impl Arena {
-    /// A new file for a member of a group of `world`.
-    pub(super) fn create(world: usize) -> io::Result<Self> {
+    /// A new file of that shape.
+    pub(super) fn create(shape: Shape) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("antdt-collective", flags)?;
-        rustix::fs::ftruncate(&file, regions_at(world))?;
+        rustix::fs::ftruncate(&file, shape.regions_at())?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, control_len(world) as u64)?;
-        Self::map(file, world)
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, shape.control_len() as u64)?;
+        Self::map(file, shape)
     }
 
     /// A peer's file.
     ///
     /// # Errors
-    /// If it is not one that [`create`](Self::create) made for a group of that size.
-    pub(super) fn open(file: OwnedFd, world: usize) -> io::Result<Self> {
+    /// If it is not one that [`create`](Self::create) made in that shape.
+    pub(super) fn open(file: OwnedFd, shape: Shape) -> io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
-        if !sealed || file_len(file.as_fd())? < regions_at(world) {
+        if !sealed || file_len(file.as_fd())? < shape.regions_at() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a member's memory file"));
         }
-        Self::map(file, world)
+        Self::map(file, shape)
     }
 
-    fn map(file: OwnedFd, world: usize) -> io::Result<Self> {
-        let control = Arc::new(Segment::map(&file, 0, control_len(world), true)?);
+    fn map(file: OwnedFd, shape: Shape) -> io::Result<Self> {
+        let control = Arc::new(Segment::map(&file, 0, shape.control_len(), true)?);
         let bell = Bell::new(Shared::new(&control, RINGS_AT), Shared::new(&control, SLEEPING_AT));
-        Ok(Self { file: Arc::new(file), world, control, bell })
+        let waits_for_room = Shared::new(&control, ROOM_AT);
+        Ok(Self { file: Arc::new(file), shape, control, bell, waits_for_room })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -97,6 +119,12 @@ impl Arena {
         &self.bell
     }
 
+    /// Whether its owner, when it sleeps, waits for room in its ring and not for what comes: 1 or 0. Written before its bell
+    /// is listened to, and read after it was rung.
+    pub(super) fn waits_for_room(&self) -> &AtomicU32 {
+        &self.waits_for_room
+    }
+
     /// Its owner's slots.
     pub(super) fn slots(&self) -> Slots {
         Slots::new(&self.control, SLOTS_AT)
@@ -104,17 +132,19 @@ impl Arena {
 
     /// The way from its owner to `peer`.
     pub(super) fn way(&self, peer: usize) -> io::Result<Way> {
-        let offset = (control_len(self.world) + peer * RING_BYTES) as u64;
+        let capacity = self.shape.ring_bytes;
+        let offset = (self.shape.control_len() + peer * capacity) as u64;
         // So that a machine without memory says so here, and not by a signal later.
-        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, RING_BYTES as u64)?;
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, capacity as u64)?;
         let counters = WAYS_AT + peer * WAY_LEN;
-        let ring = Arc::new(Segment::map(&self.file, offset, RING_BYTES, true)?);
+        let ring = Arc::new(Segment::map(&self.file, offset, capacity, true)?);
         Ok(Way {
             ring: RingPlace {
                 head: Shared::new(&self.control, counters),
                 tail: Shared::new(&self.control, counters + LINE),
                 segment: ring,
-                capacity: RING_BYTES,
+                capacity,
+                grain: GRAIN,
             },
             offer: Offer::new(Shared::new(&self.control, counters + 2 * LINE)),
             read: Shared::new(&self.control, counters + 3 * LINE),
@@ -128,7 +158,7 @@ impl Arena {
     pub(super) fn region(&self, offset: u64, len: u64, writable: bool) -> io::Result<Segment> {
         let beyond = || io::Error::new(io::ErrorKind::InvalidData, "a region beyond the end of its file");
         let end = offset.checked_add(len).ok_or_else(beyond)?;
-        if offset < regions_at(self.world) || end > file_len(self.descriptor())? {
+        if offset < self.shape.regions_at() || end > file_len(self.descriptor())? {
             return Err(beyond());
         }
         Segment::map(&self.file, offset, usize::try_from(len).map_err(|_| beyond())?, writable)
@@ -192,7 +222,7 @@ pub(super) struct Regions {
 
 impl Regions {
     pub(super) fn new(arena: &Arena) -> Self {
-        Self { file: arena.file.clone(), next: regions_at(arena.world), out: Vec::new() }
+        Self { file: arena.file.clone(), next: arena.shape.regions_at(), out: Vec::new() }
     }
 
     pub(super) fn make(&mut self, len: usize) -> io::Result<SharedRegion> {

@@ -13,7 +13,7 @@ use crate::handover::{Atomic, Bell};
 /// cost anyway.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// After so long, others get the core between two glances at the clock: whoever wakes two members at once may have put
+/// After so long, others get the core between two glances at the clock: a member that wakes two others at once may have put
 /// both on one core, and then the one that looks keeps the other from what it looks for.
 const ALONE: Duration = Duration::from_micros(2);
 
@@ -34,6 +34,11 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    /// For one of two processes that take turns: what is awaited is the other one's work, which mostly takes longer than a
+    /// sleep. To let others have the core between looks costs milliseconds where processes outnumber cores, and a server's
+    /// host has more of them than cores: no yields.
+    pub(super) const TURNS: Self = Self { spin: ALONE, yields: 0 };
+
     /// For `members` on this host.
     pub(super) fn of(members: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);

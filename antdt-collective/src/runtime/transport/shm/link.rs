@@ -9,7 +9,7 @@ use super::arena::{Arena, Place, Regions};
 use super::memory::{RingReader, RingWriter, Segment, Shared, SlotHeader, Slots};
 use super::record::{Body, Record, TagBytes, tag_of};
 use crate::error::CollectiveError;
-use crate::frame::{Arrival, Tag};
+use crate::frame::{Tag, Timeliness};
 use crate::handover::{Damaged, Offer};
 use crate::kernel;
 use crate::runtime::transport::tcp::Ended;
@@ -417,17 +417,17 @@ impl Link {
         }
         let Some((theirs, record)) = self.next_record()? else { return Ok(false) };
         let arrival = if theirs == *tag {
-            Arrival::Expected
+            Timeliness::Expected
         } else {
             let theirs = tag_of(&theirs);
             let theirs =
                 theirs.map_err(|e| CollectiveError::Corrupt { peer: self.peer, what: e.to_string() })?;
             match call.tag.judge(&theirs) {
-                Arrival::Old => Arrival::Old,
+                Timeliness::Old => Timeliness::Old,
                 _ => return Err(self.mismatch(call, &theirs)),
             }
         };
-        if arrival == Arrival::Old {
+        if arrival == Timeliness::Old {
             if record.body == Body::Ring {
                 self.dropped = record.len;
             }
@@ -531,16 +531,18 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arena::Shape;
     use super::*;
     use crate::runtime::testing::holder;
 
     #[test]
     fn an_offer_that_ends_beyond_its_region_is_damage() {
-        let [ours, file] = [(); 2].map(|()| Arena::create(2).unwrap());
+        let [ours, file] = [(); 2].map(|()| Arena::create(Shape::of_group(2)).unwrap());
         let mut regions = Regions::new(&file);
         let region = regions.make(20_000).unwrap();
         let place = regions.find(&region).unwrap();
-        let theirs = Arena::open(file.descriptor().try_clone_to_owned().unwrap(), 2).unwrap();
+        let theirs =
+            Arena::open(file.descriptor().try_clone_to_owned().unwrap(), Shape::of_group(2)).unwrap();
         let mut link = Link::new((Rank(0), &ours), (Rank(1), theirs), holder(1)).unwrap();
         link.map(&place, place.region_len, false).unwrap();
         for (offset, len) in [(place.region_len, 1), (1, place.region_len), (u64::MAX, 1), (0, u64::MAX)] {

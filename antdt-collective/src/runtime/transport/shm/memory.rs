@@ -169,9 +169,11 @@ pub(super) struct RingPlace {
     /// Its bytes, from the first on.
     pub(super) segment: Arc<Segment>,
     pub(super) capacity: usize,
+    /// What is written at a time takes multiples of this many bytes.
+    pub(super) grain: usize,
 }
 
-/// What is written to a ring at a time takes multiples of this many bytes, so that no record is cut in two at its end.
+/// The grain of a ring with records, so that none is cut in two at its end.
 pub(super) const GRAIN: usize = 128;
 
 /// The writing end of a ring in shared memory.
@@ -179,20 +181,21 @@ pub(super) const GRAIN: usize = 128;
 pub(super) struct RingWriter {
     segment: Arc<Segment>,
     capacity: usize,
+    grain: usize,
     tail: Shared<AtomicU64>,
     producer: Producer<Shared<AtomicU64>>,
 }
 
 impl RingWriter {
     pub(super) fn new(place: RingPlace) -> Self {
-        let RingPlace { head, tail, segment, capacity } = place;
-        assert!(capacity % GRAIN == 0, "a ring holds whole records");
+        let RingPlace { head, tail, segment, capacity, grain } = place;
+        assert!(capacity % grain == 0, "a ring holds whole records");
         let producer = Producer::new(head, tail.clone(), capacity as u64);
-        Self { segment, capacity, tail, producer }
+        Self { segment, capacity, grain, tail, producer }
     }
 
     /// Writes as many of the bytes as fit in one piece, `most` at most; how many. The last ones are followed by a gap up to
-    /// the next multiple of [`GRAIN`].
+    /// the next multiple of the ring's grain.
     pub(super) fn write(&mut self, from: &[u8], most: usize) -> Result<usize, Damaged> {
         #[allow(clippy::cast_possible_truncation, reason = "at most the capacity")]
         let (space, place) =
@@ -205,7 +208,7 @@ impl RingWriter {
         // SAFETY: `len` readable bytes, and as many writable ones in the mapping, which the producer's protocol says are
         // this side's until they are published. They cannot overlap: no slice of a ring outlives the reader's borrow.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
-        self.producer.publish(len.next_multiple_of(GRAIN) as u64);
+        self.producer.publish(len.next_multiple_of(self.grain) as u64);
         Ok(len)
     }
 
@@ -220,13 +223,14 @@ impl RingWriter {
 pub(super) struct RingReader {
     segment: Arc<Segment>,
     capacity: usize,
+    grain: usize,
     consumer: Consumer<Shared<AtomicU64>>,
 }
 
 impl RingReader {
     pub(super) fn new(place: RingPlace) -> Self {
-        let RingPlace { head, tail, segment, capacity } = place;
-        Self { segment, capacity, consumer: Consumer::new(head, tail, capacity as u64) }
+        let RingPlace { head, tail, segment, capacity, grain } = place;
+        Self { segment, capacity, grain, consumer: Consumer::new(head, tail, capacity as u64) }
     }
 
     /// What has come and lies in one piece, `most` bytes at most; empty if nothing has.
@@ -243,7 +247,7 @@ impl RingReader {
 
     /// Gives back the next `len` bytes and the gap behind them.
     pub(super) fn release(&mut self, len: usize) {
-        self.consumer.release(len.next_multiple_of(GRAIN) as u64);
+        self.consumer.release(len.next_multiple_of(self.grain) as u64);
     }
 }
 
@@ -259,7 +263,7 @@ pub(super) struct Slots {
 pub(super) type SlotHeader = [u8; 64];
 
 impl Slots {
-    /// Longest content of a slot, in bytes. Longer ones are sent: what everybody writes once and all others read is then
+    /// Longest content of a slot, in bytes. Longer ones are sent: what every member writes once and all others read is then
     /// no longer bound by latency.
     pub(super) const CONTENT_MAX: usize = 4 << 10;
 
@@ -282,7 +286,7 @@ impl Slots {
         usize::from(number % 2 == 1)
     }
 
-    /// Shows something, as number `number`. By whoever these slots belong to, once everybody has shown the number before.
+    /// Shows something, as number `number`. Called by the owner of these slots, once every member has shown the number before.
     pub(super) fn show(&mut self, number: u64, header: &SlotHeader, content: &[u8]) {
         assert!(content.len() <= Self::CONTENT_MAX, "longer contents are sent");
         let slot = self.start + Self::turn(number) * Self::STRIDE;

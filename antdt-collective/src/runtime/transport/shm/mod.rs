@@ -3,20 +3,21 @@
 //! Every member has one file in memory, without a name, which all others have mapped. A message that lies in a
 //! [region](super::Transport::region) of the sender is not sent at all: the receiver folds it in from where it lies, in
 //! one pass, and says when it is done. Any other message goes through a ring that stays in the caches: one pass to write
-//! it, one to fold it in. Short blocks that everybody gives to everybody are written once, into a slot that all read.
+//! it, one to fold it in. Short blocks from every member to every member are written once, into a slot that all read.
 //!
 //! All-reduce of `S` bytes with `n` members and buffers that the communicator allocated: each member folds its own and
 //! `n-1` foreign pieces of `S/n` bytes, in one pass, and leaves the total in each of the `n` places where it is wanted: `S`
 //! bytes read and `S` written, which is the least. Regions that were not lent for an answer are mapped read-only.
 //!
-//! Who waits looks again for some microseconds, then sleeps on its bell, which is rung by whoever moves a counter while
+//! A waiting member polls for some microseconds, then sleeps on its bell, which is rung by a member that moves a counter while
 //! it sleeps. Beside the memory each pair keeps its TCP connection: its end is the end of the process, and it carries the
-//! reason when somebody gives up. A sleeper looks there every few milliseconds.
+//! reason when a member gives up. A sleeper looks there every few milliseconds.
 //!
 //! Rejected: files in `/dev/shm`, which stay when a process is killed; copying out of the other process by
 //! `process_vm_readv`, which needs the right to trace it and pins pages in every call; a polling thread.
 
 mod arena;
+mod channel;
 mod idle;
 mod link;
 mod memory;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 
+pub(super) use channel::{Terms, answer, offer};
 pub(super) use idle::{Idle, Next};
 pub(in crate::runtime) use memory::SharedRegion;
 pub(super) use swap::{Card, Counter, Host};
@@ -37,11 +39,11 @@ pub(super) use swap::{Card, Counter, Host};
 use super::tcp::Ended;
 use super::{Exchange, Incoming, Loan, Merge, Outgoing, Piece};
 use crate::error::CollectiveError;
-use crate::frame::{Arrival, FrameError};
+use crate::frame::{FrameError, Timeliness};
 use crate::group::Group;
 use crate::runtime::abort::{AbortHandle, Wake};
 use crate::runtime::region::Region;
-use arena::{Arena, Regions};
+use arena::{Arena, Regions, Shape};
 use idle::Patience;
 use link::{LENT_PIECE, Link, Receiving, Sending};
 use memory::Slots;
@@ -186,7 +188,7 @@ pub(super) trait Waiting {
 
     fn watch(&mut self) -> &mut Watch;
 
-    /// Who is late, and the bytes to be exchanged with it: rather one who does not send than one who does not take.
+    /// Returns a late member and the bytes to be exchanged with it; prefers a member that does not send to one that does not receive.
     fn late(&self, local: &Local) -> Option<(Rank, usize)> {
         let missing = |link: &Link| self.missing(link.rank.0 as usize, link);
         let pick = |wanted: fn((usize, usize)) -> bool| {
@@ -225,17 +227,17 @@ impl Waiting for Round<'_, '_> {
             if receive.is_some_and(|receive| !receive.is_done()) { None } else { link.waiting_tag()? };
         if let Some(theirs) = waiting {
             match call.tag.judge(&theirs) {
-                Arrival::Old | Arrival::Early => {}
-                Arrival::Expected if receive.is_some() => {}
-                Arrival::Expected | Arrival::Different | Arrival::NewerMembership => {
+                Timeliness::Old | Timeliness::Early => {}
+                Timeliness::Expected if receive.is_some() => {}
+                Timeliness::Expected | Timeliness::Different | Timeliness::NewerMembership => {
                     return Err(link.mismatch(call, &theirs));
                 }
             }
         }
         if let Some(theirs) = link.shown_tag(gathers + 1)? {
             match call.tag.judge(&theirs) {
-                Arrival::Old | Arrival::Early => {}
-                Arrival::Expected | Arrival::Different | Arrival::NewerMembership => {
+                Timeliness::Old | Timeliness::Early => {}
+                Timeliness::Expected | Timeliness::Different | Timeliness::NewerMembership => {
                     return Err(link.mismatch(call, &theirs));
                 }
             }
@@ -269,7 +271,7 @@ impl Waiting for Gathering {
         }
         let Some(theirs) = link.waiting_tag()? else { return Ok(()) };
         // It may have shown its block and gone on since this rank looked.
-        let old = call.tag.judge(&theirs) == Arrival::Old;
+        let old = call.tag.judge(&theirs) == Timeliness::Old;
         if old || link.slots.shown(gathers).is_some() { Ok(()) } else { Err(link.mismatch(call, &theirs)) }
     }
 
@@ -293,7 +295,7 @@ pub(super) struct Local {
 impl Local {
     /// Without links.
     pub(super) fn new(group: &Group, abort: &AbortHandle) -> Result<Self, CollectiveError> {
-        let arena = Arena::create(group.world() as usize)
+        let arena = Arena::create(Shape::of_group(group.world() as usize))
             .map_err(|e| CollectiveError::io("making shared memory", &e))?;
         let arena = Arc::new(arena);
         let sleeper: Arc<dyn Wake> = arena.clone();
@@ -312,7 +314,7 @@ impl Local {
     pub(super) fn link(&mut self, group: &Group, rank: Rank, file: OwnedFd) -> Result<(), CollectiveError> {
         let peer = group.holder(rank);
         let failed = |e: io::Error| CollectiveError::io(&format!("mapping memory of {peer}"), &e);
-        let theirs = Arena::open(file, group.world() as usize).map_err(failed)?;
+        let theirs = Arena::open(file, Shape::of_group(group.world() as usize)).map_err(failed)?;
         let link = Link::new((group.me(), &self.arena), (rank, theirs), peer).map_err(failed)?;
         self.links[rank.0 as usize] = Some(link);
         self.patience = Patience::of(1 + self.links.iter().flatten().count());

@@ -3,7 +3,7 @@
 //! Over their connections all members tell each other which host they are on and the name of a local socket of their own.
 //! Those of one host then hand each other the descriptors of their memory files through these sockets, which is the one
 //! way that needs neither names in a file system nor rights over the other process. A descriptor comes with a number that
-//! its receiver has told the members of the group and nobody else.
+//! its receiver has told only to the members of the group.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -109,7 +109,7 @@ impl Counter {
         &self.card
     }
 
-    /// Readable when somebody has handed over something.
+    /// Readable when another process has handed over a descriptor.
     pub(in crate::runtime::transport) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.socket, PollFlags::IN)
     }

@@ -36,7 +36,7 @@ pub(super) struct Linger {
 }
 
 impl Linger {
-    /// After the last call in order. It may be over for this rank and not for the peers, who may take what was sent to them
+    /// After the last call in order. It may be over for this rank and not for the peers, which may take what was sent to them
     /// as slowly as within the call.
     pub(super) fn after(call: &Exchange, now: Instant) -> Self {
         Self::of(call.deadline.max(now + LINGER), call.stall.max(LINGER), now)

@@ -10,7 +10,7 @@ pub enum Checksum {
     /// the bytes. Take [`Always`](Self::Always) if something at a local address passes them on to another host.
     #[default]
     Auto,
-    /// On every connection.
+    /// Checksums on every connection.
     Always,
 }
 

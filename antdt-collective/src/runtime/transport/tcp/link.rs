@@ -9,8 +9,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::hello::{HELLO_LEN, Hello};
 use crate::error::CollectiveError;
-use crate::frame::notice::{self, Notice};
-use crate::frame::{Arrival, FrameKind, Header, Tag};
+use crate::frame::notice::{self, AbortNotice};
+use crate::frame::{FrameKind, Header, Tag, Timeliness};
 use crate::runtime::transport::Sink;
 
 /// Bytes per frame. Long enough that a header and two system calls are nothing against it (half as much cost an all-reduce
@@ -65,8 +65,8 @@ pub(super) struct Link {
     /// Nothing more can be sent.
     pub(super) mute: bool,
     /// What the peer said when it gave up.
-    pub(super) told: Option<Notice>,
-    /// The call and round in which somebody waited in vain, where it said that.
+    pub(super) told: Option<AbortNotice>,
+    /// The call and round in which a member reported a timeout.
     pub(super) told_at: (u64, u32),
     checksums: bool,
     // The call and round whose message the peer has said that it takes.
@@ -590,15 +590,15 @@ impl Link {
             }
             FrameKind::Data => {
                 self.body = match (tag.judge(&header.tag), receiving) {
-                    (Arrival::Old, _) => Body::Dropped { left: len },
-                    (Arrival::Early, waiting) if waiting.is_none_or(Receiving::is_done) => {
+                    (Timeliness::Old, _) => Body::Dropped { left: len },
+                    (Timeliness::Early, waiting) if waiting.is_none_or(Receiving::is_done) => {
                         self.body = Body::Later;
                         return Ok(());
                     }
-                    (Arrival::Expected, Some(waiting)) if header.segment < waiting.segment => {
+                    (Timeliness::Expected, Some(waiting)) if header.segment < waiting.segment => {
                         Body::Dropped { left: len }
                     }
-                    (Arrival::Expected, Some(waiting)) if fits(&header, waiting) => {
+                    (Timeliness::Expected, Some(waiting)) if fits(&header, waiting) => {
                         Body::Wanted { header, got: 0, crc: 0, carry: Carry { bytes: [0; GRAIN], len: 0 } }
                     }
                     _ => {

@@ -1,4 +1,4 @@
-//! Making the connections of a group: who calls whom, and how strangers and late callers are turned away.
+//! Making the connections of a group: which rank connects to which, and how unknown and late callers are refused.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::wait::wait;
 
-/// Connections of memberships that this process has not reached yet, and callers that have not said who they are.
+/// Connections of memberships that this process has not reached yet, and callers that have not identified themselves.
 /// Each costs a descriptor; the oldest goes when another comes.
 const WAITING_MAX: usize = Group::WORLD_MAX;
 
@@ -96,7 +96,7 @@ impl Listener {
         Ok(Self { socket, address, job, waiting: Mutex::default() })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub const fn local_address(&self) -> SocketAddr {
         self.address
     }

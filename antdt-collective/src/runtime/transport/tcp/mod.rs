@@ -1,14 +1,14 @@
 //! Members that are processes, connected each with each over TCP.
 //!
 //! One thread drives all connections of a rank: every message of a round moves whenever its socket allows, so it
-//! cannot matter who sends first. A message goes in segments of 512 KiB, each a frame, and is folded in piece by piece
-//! while the rest is on its way. Who finds nothing to do looks again for a few microseconds, letting others have the
+//! cannot matter which rank sends first. A message goes in segments of 512 KiB, each a frame, and is folded in piece by piece
+//! while the rest is on its way. A rank without work polls for a few microseconds, letting others have the
 //! processor, before it sleeps: a short message then costs no wake-up.
 //!
 //! A rank that fails tells every peer it is connected with, on whose account, and closes only when they have it; a peer
-//! that dies is noticed by the end of its connection. Nobody therefore waits for the deadline but those who wait for a
-//! peer that is alive and silent. Whom they were waiting for, they tell each other then: the one who is named and
-//! waits for nobody is the culprit (`verdict`).
+//! that dies is noticed by the end of its connection. Only ranks therefore wait until the deadline that wait for a
+//! peer that is alive and silent. They then tell each other which rank they were waiting for: the rank that is named and
+//! waits for no other is the culprit (`verdict`).
 //!
 //! The time of a long message is that of two copies by the kernel. Inside a host nothing is paced: with a control that
 //! paces (BBR), the same exchange of 512 KiB each way takes 0.24 ms at one time and 0.46 ms at another. Tried on one host,
@@ -25,8 +25,10 @@
 //! says about 10 KB; recalled), and on loopback it copies all the same, so that the size could not be measured here. What is
 //! sent is copied once, by the kernel, from where it lies.
 
+mod channel;
 mod close;
 mod config;
+mod fabric;
 mod hello;
 mod link;
 mod listener;
@@ -37,7 +39,10 @@ use std::time::{Duration, Instant};
 use antdt_core::{MembershipVersion, Rank};
 use rustix::event::{PollFd, PollFlags};
 
+pub use channel::TcpChannel;
+pub(in crate::runtime::transport) use channel::check;
 pub use config::{Checksum, TcpConfig};
+pub(in crate::runtime::transport) use fabric::ENTRY;
 pub use listener::Listener;
 
 use super::{Exchange, Incoming, Outgoing, Transport};
@@ -141,7 +146,7 @@ impl TcpTransport {
     }
 
     /// The transport of a newer membership. Members that stay keep their connections, and with them what the system has
-    /// learnt about the way; new members connect, and the connections of those who left are closed. Every member of the
+    /// learnt about the way; new members connect, and the connections of members that left are closed. Every member of the
     /// new group calls this, or [`connect`](Self::connect) if it was not in the old one.
     ///
     /// It may be called after a call that failed: what is left of that is dropped. A connection that ended, or that a
@@ -346,7 +351,7 @@ impl TcpTransport {
         Ok(until)
     }
 
-    /// The error of a wait that has lasted too long. Who does not send is more likely the culprit than who does not take.
+    /// The error of a wait that has lasted too long. A member that does not send is more likely the culprit than one that does not receive.
     pub(in crate::runtime::transport) fn late<'a, 'b>(
         &self,
         call: &Exchange,

@@ -2,13 +2,13 @@
 //!
 //! Some failures are certain: a connection that ended without a word, a disagreement, an abort. They are told, and that
 //! is all. Silence is not: a rank waits for one that waits for another, and all deadlines pass at about the same time.
-//! So everybody who gives up waiting tells everybody whom it was waiting for, and listens for a moment. Starting from
-//! the one it was waiting for itself, each then goes from the named to those whom they name; the one at the end, who
+//! So every rank whose wait times out tells all others which rank it was waiting for, and listens for a moment. Starting from
+//! the one it was waiting for itself, each then goes from the named ranks to those that they name; the one at the end, which
 //! has said nothing, is the culprit.
 //!
-//! Where all have spoken, that goes round in a circle: somebody waits for what was sent and did not arrive. Who waits
+//! Where all have spoken, that forms a cycle: one rank waits for a message that was sent and did not arrive. A rank that waits
 //! for another over a connection that works is in a later round than that one, which would have sent its message
-//! otherwise. So the one in the circle who waits in the earliest round is the one to whom something was lost, by way of
+//! otherwise. So the rank in the cycle that waits in the earliest round is the one whose message was lost, by way of
 //! the one it names; all find the same two ends. Our design.
 
 use std::time::{Duration, Instant};
@@ -40,12 +40,12 @@ pub(in crate::runtime::transport) enum Ended {
     Gone(Rank),
     /// A peer has given up. `waited`: this rank had been waiting in this round before.
     Told {
-        /// Which.
+        /// The rank.
         from: Rank,
         /// Whether this rank had slept in this round.
         waited: bool,
     },
-    /// This rank has waited long enough; the error names whom for.
+    /// This rank's wait timed out; the error names the rank that it waited for.
     Silent(CollectiveError),
 }
 
@@ -107,7 +107,7 @@ impl TcpTransport {
     }
 
     /// The same end, where this rank waits for `late` rather than for what is in `flows`: what it must do to find the
-    /// culprit is settled here, since only the caller knows whom it waits for.
+    /// culprit is settled here, since only the caller knows the rank that it waits for.
     pub(in crate::runtime::transport) fn settle(
         &mut self,
         call: &Exchange,
@@ -132,7 +132,7 @@ impl TcpTransport {
         }
     }
 
-    fn said(&self, rank: Rank) -> Option<&notice::Notice> {
+    fn said(&self, rank: Rank) -> Option<&notice::AbortNotice> {
         self.links[rank.0 as usize].as_ref()?.told.as_ref()
     }
 

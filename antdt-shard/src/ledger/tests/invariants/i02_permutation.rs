@@ -1,4 +1,4 @@
-//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the shards that wait, whoever asks gets
+//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the waiting shards, a request gets
 //! those that come first in it.
 
 use std::collections::BTreeSet;

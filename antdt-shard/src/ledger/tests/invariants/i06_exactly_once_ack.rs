@@ -1,4 +1,4 @@
-//! Every sample is counted at most once, whatever is repeated, late or said by those who are dead, and only if its
+//! Every sample is counted at most once, whatever is repeated, late or sent by dead workers, and only if its
 //! holder says so. A restore takes back what was counted after the snapshot; a restart what was not written down.
 
 use antdt_core::{Ack, AckOutcome};

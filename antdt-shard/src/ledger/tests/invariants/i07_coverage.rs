@@ -1,4 +1,4 @@
-//! Who is told that this is the end is told so when every sample of every epoch is done or was given up, and not before.
+//! The end is announced when every sample of every epoch is done or was given up, and not before.
 
 use antdt_core::FetchOutcome;
 

@@ -1,4 +1,4 @@
-//! The order of the samples within a shard follows from seed, epoch and index: not from who holds it, and not from
+//! The order of the samples within a shard follows from seed, epoch and index: not from its holder, and not from
 //! when.
 
 use antdt_core::{Ack, Generation, Seed};

@@ -1,4 +1,4 @@
-//! With constant speeds the makespan keeps its bound, and near the end nobody takes more than half of its equal part.
+//! With constant speeds the makespan keeps its bound, and near the end no worker takes more than half of its equal part.
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,54 @@
+//! Whether the training thread gets on.
+
+use antdt_core::{JobTime, Stall, Work};
+
+/// What the training thread is at, as it says itself: at work, or waiting for others.
+///
+/// Heartbeats come from another thread and go on when this one hangs; a thread that waits for a peer, a server or the master
+/// does not hang, however long it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Activity {
+    at_work: Option<(Work, JobTime)>,
+}
+
+impl Activity {
+    /// The thread begins some work, or got on with it.
+    pub const fn works(&mut self, now: JobTime, work: Work) {
+        self.at_work = Some((work, now));
+    }
+
+    /// The thread waits for others, or is done.
+    pub const fn waits(&mut self) {
+        self.at_work = None;
+    }
+
+    /// How long it has not got on, if it is at work and that is worth a word.
+    pub fn stall(&self, now: JobTime) -> Option<Stall> {
+        let (work, since) = self.at_work?;
+        let lasts = now.since(since);
+        (lasts >= Stall::LEAST).then_some(Stall { work, lasts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_work_that_does_not_get_on_is_a_stall() {
+        let at = |millis| JobTime::ZERO + Duration::from_millis(millis);
+        let mut activity = Activity::default();
+        assert_eq!(activity.stall(at(60_000)), None, "nothing began");
+        activity.works(at(1000), Work::Loading);
+        activity.works(at(2000), Work::Training);
+        assert_eq!(activity.stall(at(2499)), None);
+        let stall = Stall { work: Work::Training, lasts: Duration::from_millis(500) };
+        assert_eq!(activity.stall(at(2500)), Some(stall));
+        activity.works(at(2600), Work::Training);
+        assert_eq!(activity.stall(at(3000)), None, "it got on");
+        activity.waits();
+        assert_eq!(activity.stall(at(60_000)), None, "for others");
+    }
+}

@@ -1,0 +1,143 @@
+//! What the workers of a simulated job meet, made from a seed.
+
+use std::time::Duration;
+
+use antdt_core::{DetRng, JobTime, NodeId, Seed};
+use antdt_sim::model::compute::{Straggler, Who};
+
+use super::{SPEED, WORKERS};
+
+/// A kind of stragglers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trace {
+    pub(super) name: &'static str,
+    /// Standard deviation of the logarithm of a batch's time.
+    pub(super) noise: f64,
+    make: fn(&mut DetRng, f64) -> Vec<Straggler>,
+}
+
+/// All kinds.
+pub(super) const ALL: [Trace; 6] = [
+    Trace { name: "steady", noise: 0.05, make: |_, _| vec![slow(1, 4.0, 0.0, None)] },
+    Trace { name: "transient", noise: 0.05, make: |rng, length| episodes(rng, length) },
+    Trace {
+        name: "persistent",
+        noise: 0.05,
+        make: |_, length| vec![curable(slow(3, 4.0, 0.2 * length, None))],
+    },
+    Trace { name: "mixed", noise: 0.1, make: mixed },
+    Trace { name: "bursts", noise: 0.05, make: bursts },
+    Trace { name: "noise", noise: 0.3, make: |_, _| Vec::new() },
+];
+
+impl Trace {
+    /// The stragglers of a job that would take `length` seconds without any.
+    pub(super) fn stragglers(&self, seed: Seed, length: f64) -> Vec<Straggler> {
+        (self.make)(&mut seed.derive(self.name).rng(), length)
+    }
+}
+
+/// Stragglers are made for so many times the length of a job without any: no job takes longer.
+const REACH: f64 = 8.0;
+
+fn at(seconds: f64) -> JobTime {
+    JobTime::from_duration(Duration::from_secs_f64(seconds))
+}
+
+fn slow(worker: u32, slow: f64, from: f64, to: Option<f64>) -> Straggler {
+    let to = to.map_or(JobTime::NEVER, at);
+    Straggler { who: Who::Node(NodeId::worker(worker)), slow, from: at(from), to, cured_by_restart: false }
+}
+
+fn curable(straggler: Straggler) -> Straggler {
+    Straggler { cured_by_restart: true, ..straggler }
+}
+
+fn between(rng: &mut DetRng, low: f64, high: f64) -> f64 {
+    low + (high - low) * rng.unit()
+}
+
+fn any_worker(rng: &mut DetRng) -> u32 {
+    u32::try_from(rng.below(u64::from(WORKERS))).unwrap_or_default()
+}
+
+/// One worker after another is three to five times slower for 20 to 60 s.
+fn episodes(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
+    let (mut stragglers, mut from) = (Vec::new(), between(rng, 5.0, 15.0));
+    while from < REACH * length {
+        let to = from + between(rng, 20.0, 60.0);
+        stragglers.push(slow(any_worker(rng), between(rng, 3.0, 5.0), from, Some(to)));
+        from = to + between(rng, 10.0, 30.0);
+    }
+    stragglers
+}
+
+/// One of many workers is four times slower for 0.3 to 1.5 s, which is over before anybody can answer it.
+fn bursts(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
+    let (mut stragglers, mut from) = (Vec::new(), between(rng, 2.0, 8.0));
+    while from < REACH * length {
+        let to = from + between(rng, 0.3, 1.5);
+        stragglers.push(slow(any_worker(rng), 4.0, from, Some(to)));
+        from = to + between(rng, 5.0, 10.0);
+    }
+    stragglers
+}
+
+/// One worker that is always half as fast, others that are slow for a while, and bursts.
+fn mixed(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
+    let mut stragglers = vec![slow(1, 2.0, 0.0, None)];
+    stragglers.extend(episodes(rng, length));
+    stragglers.extend(bursts(rng, length));
+    stragglers
+}
+
+/// Seconds that a job of so many samples takes at the very least: if all workers compute all the time, each as fast as it is at
+/// that moment. What a restart would cure slows nobody.
+pub(super) fn least_s(stragglers: &[Straggler], noise: f64, samples: f64) -> f64 {
+    const SLICE: f64 = 0.01;
+    // The noise has a mean of 1: in the long run nobody is faster. The margin is for a finite number of batches.
+    let speed = SPEED * (noise * noise).exp();
+    let (mut done, mut now) = (0.0, 0.0);
+    while done < samples {
+        let moment = at(now);
+        for worker in 0..WORKERS {
+            let hits = |it: &&Straggler| it.who == Who::Node(NodeId::worker(worker)) && !it.cured_by_restart;
+            let active = stragglers.iter().filter(hits).filter(|it| it.from <= moment && moment < it.to);
+            done += SLICE * speed / active.map(|it| it.slow).product::<f64>();
+        }
+        now += SLICE;
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_makes_the_same_stragglers_again_and_another_seed_others() {
+        for trace in ALL {
+            let [one, again, other] = [1, 1, 2].map(|seed| trace.stragglers(Seed(seed), 100.0));
+            assert_eq!(one, again);
+            assert_eq!(
+                one == other,
+                ["steady", "persistent", "noise"].contains(&trace.name),
+                "{}",
+                trace.name
+            );
+        }
+    }
+
+    #[test]
+    fn the_least_time_is_that_of_all_workers_computing_all_the_time() {
+        let near =
+            |time: f64, expected: f64| assert!((time / expected - 1.0).abs() < 1e-3, "{time} and {expected}");
+        let samples = SPEED * f64::from(WORKERS) * 10.0;
+        near(least_s(&[], 0.0, samples), 10.0);
+        let share = (f64::from(WORKERS) - 0.75) / f64::from(WORKERS);
+        near(least_s(&[slow(1, 4.0, 0.0, None)], 0.0, samples), 10.0 / share);
+        near(least_s(&[curable(slow(1, 4.0, 0.0, None))], 0.0, samples), 10.0);
+        // Slow for its first 5 s only: the job is longer by what it did not do in them.
+        near(least_s(&[slow(1, 4.0, 0.0, Some(5.0))], 0.0, samples), 10.0 + 5.0 * 0.75 / f64::from(WORKERS));
+    }
+}

@@ -1,0 +1,227 @@
+//! Formats of rows, and how to tell them apart.
+//!
+//! To add a format: write a file here with a type that implements `Columns`, and add it to the [`REGISTRY`].
+
+mod adult;
+pub(super) mod criteo;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use antdt_core::InvalidValue;
+use antdt_data::{ColumnRow, Dialect, RowCheck};
+
+use super::field::{Discard, Field, Sink};
+use super::{DatasetError, RowBatch, Schema};
+
+/// The formats that a job can name. Where several fit a file, the first one is taken.
+pub const REGISTRY: &[Format] = &[Format::of::<criteo::Criteo>(), Format::of::<adult::Adult>()];
+
+/// A format: which columns its rows have, and how text holds them.
+trait Columns {
+    /// The value of `--format`.
+    const NAME: &'static str;
+    /// What the columns are, for people.
+    const SHAPE: &'static str;
+    /// The columns as a model sees them.
+    const SCHEMA: Schema;
+    /// Columns of a row, label included.
+    const COLUMNS: usize;
+    /// The name of the first column, where a text file has a header.
+    const FIRST_COLUMN: &'static str;
+    /// Name of the check of a row; changes when the check does.
+    const CHECK: &'static str;
+    /// A line that begins with this byte is no row.
+    const COMMENT: Option<u8> = None;
+
+    /// Whether a text file whose first row this is has the format.
+    fn fits(first: &[u8]) -> bool;
+
+    /// How the rows of a text file are written, by its first row.
+    fn dialect(first: &[u8]) -> Dialect;
+
+    /// The values of a row of text.
+    fn fields(dialect: Dialect, row: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone;
+
+    /// Parses the value of a column, counted from 0; the error is what it should be.
+    fn parse(column: usize, field: &Field<'_>, sink: &mut impl Sink) -> Result<(), &'static str>;
+}
+
+/// What the columns of a row are: the value of `--format`. How rows are kept (text with tabs, commas or spaces, Parquet,
+/// compressed or not) shows in the file itself.
+#[derive(Clone, Copy)]
+pub struct Format {
+    name: &'static str,
+    shape: &'static str,
+    schema: Schema,
+    columns: usize,
+    first_column: &'static str,
+    comment: Option<u8>,
+    fits: fn(&[u8]) -> bool,
+    dialect: fn(&[u8]) -> Dialect,
+    /// The first value of a row of text.
+    first: fn(Dialect, &[u8]) -> Vec<u8>,
+    check: RowCheck,
+    parse_text: fn(Dialect, &[u8], &mut RowBatch) -> Result<(), String>,
+    parse_values: fn(&ColumnRow<'_>, &mut RowBatch) -> Result<(), String>,
+}
+
+impl Format {
+    const fn of<C: Columns>() -> Self {
+        Self {
+            name: C::NAME,
+            shape: C::SHAPE,
+            schema: C::SCHEMA,
+            columns: C::COLUMNS,
+            first_column: C::FIRST_COLUMN,
+            comment: C::COMMENT,
+            fits: C::fits,
+            dialect: C::dialect,
+            first: |dialect, row| match C::fields(dialect, row).next() {
+                Some(Field::Text(text)) => text.to_ascii_lowercase(),
+                _ => Vec::new(),
+            },
+            check: RowCheck {
+                name: C::CHECK,
+                check: |dialect, row| parse::<C>(C::fields(dialect, row), &mut Discard),
+            },
+            parse_text: |dialect, row, batch| parse::<C>(C::fields(dialect, row), batch),
+            parse_values: |row, batch| parse::<C>(row.values().map(Field::of_value), batch),
+        }
+    }
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The columns that rows of this format have.
+    pub const fn schema(self) -> Schema {
+        self.schema
+    }
+
+    /// Columns of a row, label included.
+    pub(super) const fn columns(self) -> usize {
+        self.columns
+    }
+
+    /// The format of rows with so many columns.
+    pub(super) fn of_columns(columns: usize) -> Option<Self> {
+        REGISTRY.iter().copied().find(|format| format.columns == columns)
+    }
+
+    /// Every format and its columns, for error texts.
+    pub(super) fn known() -> String {
+        let each =
+            REGISTRY.iter().map(|format| format!("{}: {}, {}", format.name, format.columns, format.shape));
+        each.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What every row of a text file of this format must be.
+    pub(super) const fn check(self) -> RowCheck {
+        self.check
+    }
+
+    /// Parses a row of text into `batch`, which holds a part of it if that fails.
+    pub(super) fn parse_text(self, dialect: Dialect, row: &[u8], batch: &mut RowBatch) -> Result<(), String> {
+        (self.parse_text)(dialect, row, batch)
+    }
+
+    /// Parses a row of Parquet into `batch`, which holds a part of it if that fails.
+    pub(super) fn parse_values(self, row: &ColumnRow<'_>, batch: &mut RowBatch) -> Result<(), String> {
+        (self.parse_values)(row, batch)
+    }
+
+    /// Tells format and dialect of a text file by its first row, which is no comment of any format that it could have. A first
+    /// row that begins with the name of the first column is a header.
+    pub(super) fn of_text(
+        path: &Path,
+        begin: &[u8],
+        format: Option<Self>,
+    ) -> Result<(Self, Dialect), DatasetError> {
+        let begin = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
+        let lines = begin.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let candidates = format.as_ref().map_or(REGISTRY, std::slice::from_ref);
+        let comment = |line: &[u8]| {
+            line.first().is_some_and(|first| candidates.iter().any(|format| format.comment == Some(*first)))
+        };
+        let blank = |line: &[u8]| line.iter().all(|byte| *byte == b' ');
+        let Some((line, first)) = (1..).zip(lines).find(|(_, line)| !blank(line) && !comment(line)) else {
+            return Err(DatasetError::Empty { path: path.into() });
+        };
+        let fitting = format.or_else(|| REGISTRY.iter().copied().find(|format| (format.fits)(first)));
+        let Some(format) = fitting else {
+            let words = first.split(|byte| b" ,".contains(byte));
+            let columns = words.filter(|word| !word.is_empty()).count();
+            return Err(DatasetError::UnknownFormat { path: path.into(), line, columns });
+        };
+        let dialect = (format.dialect)(first).with_comment(format.comment);
+        let header = (format.first)(dialect, first) == format.first_column.as_bytes();
+        Ok((format, if header { dialect.with_header() } else { dialect }))
+    }
+}
+
+/// Parses the values of a row into `sink`, which holds a part of it if that fails.
+fn parse<'a, C: Columns>(
+    fields: impl Iterator<Item = Field<'a>> + Clone,
+    sink: &mut impl Sink,
+) -> Result<(), String> {
+    let all = fields.clone();
+    let mut found = 0;
+    let mut wrong = None;
+    for (column, field) in fields.enumerate().take(C::COLUMNS + 1) {
+        found = column + 1;
+        if column == C::COLUMNS {
+            break;
+        }
+        if let Err(expected) = C::parse(column, &field, sink) {
+            wrong = Some(field.wrong(column, expected));
+            break;
+        }
+    }
+    if found == C::COLUMNS && wrong.is_none() {
+        return Ok(());
+    }
+    // A row of the wrong width most likely has the wrong values, too; its width is what explains them.
+    let found = all.count();
+    Err(match wrong.filter(|_| found == C::COLUMNS) {
+        Some(wrong) => wrong,
+        None => format!(
+            "{found} columns, but {} needs {} ({}), unless another --format is meant",
+            C::NAME,
+            C::COLUMNS,
+            C::SHAPE
+        ),
+    })
+}
+
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Format {}
+
+impl FromStr for Format {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let names: Vec<&str> = REGISTRY.iter().map(|format| format.name).collect();
+        let found = REGISTRY.iter().copied().find(|format| format.name == text);
+        found.ok_or_else(|| InvalidValue::new("format", text, names.join(" or ")))
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Format({self})")
+    }
+}

@@ -1,0 +1,204 @@
+//! [`JobIdentity`]: what a job must have in common with the one that took a checkpoint, to go on from it.
+//!
+//! Workers, servers, sync mode, policy, batch size and optimizer may change, and so are not in it.
+
+use antdt_core::ParamLayout;
+use serde::{Deserialize, Serialize};
+
+/// See the [module](self).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobIdentity {
+    /// Name of the workload.
+    pub workload: String,
+    /// Shape of the model.
+    pub layout: ParamLayout,
+    /// The job's seed: order of the data, split, initial values.
+    pub seed: u64,
+    /// The seed that rows of tables start from: the job's, as derived for the model.
+    pub rows_seed: u64,
+    /// The data set.
+    pub data: DataIdentity,
+}
+
+/// Which data a job trains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataIdentity {
+    /// Where it is, as the user gave it. Compared only where there is no fingerprint: data may move.
+    pub name: String,
+    /// Training samples of one epoch.
+    pub rows: u64,
+    /// Which samples are held out for the evaluation, such as `0.1`.
+    pub evaluation: String,
+    /// A digest of the content, where one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+}
+
+/// A checkpoint of another job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {theirs} in the checkpoint and {ours} in this job; {remedy}")]
+pub struct Mismatch {
+    /// Name of the field that differs.
+    pub field: String,
+    /// In the checkpoint.
+    pub theirs: String,
+    /// In this job.
+    pub ours: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+const START_ANEW: &str = "name a checkpoint of this model, or train anew in another --checkpoint-dir";
+
+impl JobIdentity {
+    /// Whether `job` can go on from a checkpoint of this job.
+    ///
+    /// # Errors
+    /// With the first difference. A fingerprint counts where both sides have one, else the name of the data.
+    pub fn check(&self, job: &Self) -> Result<(), Mismatch> {
+        let same = |field: &str, theirs: &dyn ToString, ours: &dyn ToString, remedy| {
+            let (theirs, ours) = (theirs.to_string(), ours.to_string());
+            if theirs == ours {
+                return Ok(());
+            }
+            Err(Mismatch { field: field.to_owned(), theirs, ours, remedy })
+        };
+        const SAME_DATA: &str = "name the data set of the checkpoint with --data";
+        same("the workload", &self.workload, &job.workload, "choose the same --workload")?;
+        self.check_layout(&job.layout)?;
+        same("the seed", &self.seed, &job.seed, "choose the same --seed")?;
+        same("the seed of rows", &self.rows_seed, &job.rows_seed, START_ANEW)?;
+        let (theirs, ours) = (&self.data, &job.data);
+        match (&theirs.fingerprint, &ours.fingerprint) {
+            (Some(theirs), Some(ours)) => same("the data's fingerprint", theirs, ours, SAME_DATA)?,
+            _ => same("the data set", &theirs.name, &ours.name, SAME_DATA)?,
+        }
+        same(
+            "the evaluation split",
+            &theirs.evaluation,
+            &ours.evaluation,
+            "choose the same --eval-fraction",
+        )?;
+        same("the number of training samples", &theirs.rows, &ours.rows, SAME_DATA)
+    }
+
+    /// Whether a model of this shape can take the checkpoint's parameters.
+    ///
+    /// # Errors
+    /// With the first group or table that differs.
+    pub fn check_layout(&self, layout: &ParamLayout) -> Result<(), Mismatch> {
+        let differs = |field: String, theirs: Option<String>, ours: Option<String>| Mismatch {
+            field,
+            theirs: theirs.unwrap_or_else(|| "missing".to_owned()),
+            ours: ours.unwrap_or_else(|| "missing".to_owned()),
+            remedy: START_ANEW,
+        };
+        let (theirs, ours) = (self.layout.groups(), layout.groups());
+        for number in 0..theirs.len().max(ours.len()) {
+            let (theirs, ours) = (theirs.get(number), ours.get(number));
+            if theirs != ours {
+                let text = |group: &antdt_core::ParamGroup| {
+                    let decays = if group.decays { "" } else { ", no decay" };
+                    format!("`{}` ({:?} values, {:?}{decays})", group.name, group.shape, group.kind)
+                };
+                return Err(differs(format!("group {number}"), theirs.map(text), ours.map(text)));
+            }
+        }
+        let (theirs, ours) = (self.layout.tables(), layout.tables());
+        for number in 0..theirs.len().max(ours.len()) {
+            let (theirs, ours) = (theirs.get(number), ours.get(number));
+            if theirs != ours {
+                let text = |table: &antdt_core::TableSpec| {
+                    let start = table.init_scale;
+                    format!("`{}` ({} x {}, starts in ±{start})", table.name, table.rows, table.dim)
+                };
+                return Err(differs(format!("table {number}"), theirs.map(text), ours.map(text)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{ParamGroup, TableSpec};
+
+    use super::*;
+
+    fn identity() -> JobIdentity {
+        let layout = ParamLayout::dense(3).with_table(TableSpec::new("rows", 10, 2, 0.1)).unwrap();
+        JobIdentity {
+            workload: "deepfm".to_owned(),
+            layout,
+            seed: 7,
+            rows_seed: 8,
+            data: DataIdentity {
+                name: "a.tsv".to_owned(),
+                rows: 900,
+                evaluation: "0.1".to_owned(),
+                fingerprint: None,
+            },
+        }
+    }
+
+    #[test]
+    fn each_difference_is_named_with_both_values_and_a_remedy() {
+        identity().check(&identity()).unwrap();
+        type Change = fn(&mut JobIdentity);
+        let other_group: Change = |job| {
+            job.layout =
+                ParamLayout::new(vec![ParamGroup::state("dense", 3)], job.layout.tables().to_vec()).unwrap();
+        };
+        let changes: [(Change, &str); 9] = [
+            (
+                |job| job.workload = "xdeepfm".to_owned(),
+                "the workload is deepfm in the checkpoint and xdeepfm in",
+            ),
+            (
+                |job| job.layout = ParamLayout::dense(3),
+                "table 0 is `rows` (10 x 2, starts in ±0.1) in the checkpoint and missing",
+            ),
+            (
+                |job| job.layout = ParamLayout::dense(4),
+                "group 0 is `dense` ([3] values, Trainable) in the checkpoint and `dense` ([4]",
+            ),
+            (other_group, "and `dense` ([3] values, State, no decay) in this job"),
+            (|job| job.seed = 1, "the seed is 7 in the checkpoint and 1 in this job; choose the same --seed"),
+            (|job| job.rows_seed = 1, "the seed of rows"),
+            (|job| job.data.name = "b.tsv".to_owned(), "the data set is a.tsv in the checkpoint and b.tsv"),
+            (|job| job.data.evaluation = "0.2".to_owned(), "the evaluation split is 0.1"),
+            (|job| job.data.rows = 901, "the number of training samples is 900"),
+        ];
+        for (change, says) in changes {
+            let mut job = identity();
+            change(&mut job);
+            let error = identity().check(&job).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+            assert!(error.contains("; ") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn data_that_moved_is_known_by_its_fingerprint() {
+        let with = |name: &str, print: &str| {
+            let mut job = identity();
+            job.data.name = name.to_owned();
+            job.data.fingerprint = Some(print.to_owned());
+            job
+        };
+        with("a.tsv", "x").check(&with("elsewhere/a.tsv", "x")).unwrap();
+        let error = with("a.tsv", "x").check(&with("a.tsv", "y")).unwrap_err();
+        assert_eq!(
+            (error.field.as_str(), error.theirs.as_str(), error.ours.as_str()),
+            ("the data's fingerprint", "x", "y")
+        );
+        assert!(
+            with("a.tsv", "x")
+                .check(&JobIdentity {
+                    data: DataIdentity { name: "b.tsv".to_owned(), ..identity().data },
+                    ..identity()
+                })
+                .is_err()
+        );
+    }
+}

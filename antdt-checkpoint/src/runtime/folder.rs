@@ -1,0 +1,348 @@
+//! [`Folder`]: the checkpoints of a job, in a folder of a local or shared disk or in an object store.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use antdt_core::{CheckpointId, ParamLayout};
+use antdt_model::Portion;
+use antdt_shard::LedgerCut;
+
+#[cfg(feature = "object-store")]
+use super::bucket::Bucket;
+use super::disk::Disk;
+use super::read::{self, CheckpointReadError, unread};
+use super::storage::{CheckpointWriteError, Storage, failed};
+use super::stored::Checkpoint;
+use crate::manifest::{FileEntry, Manifest, checkpoint_of, folder_name, is_plain};
+use crate::part::{self, PartShape};
+use crate::retention::{CheckpointState, Retention};
+
+/// Checkpoints in a folder, or below a prefix of an object store: a folder for each, with a file for each part of the model, `ledger.cut`, and `manifest.json`.
+///
+/// A checkpoint is there when its manifest is, which takes its name last, after everything else is durable. So whatever fails
+/// or dies on the way leaves the checkpoints before it as they were.
+///
+/// Any process that shares the folder may write parts. One at a time commits and removes: the master of the job.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+    pub(super) storage: Arc<dyn Storage>,
+}
+
+/// A checkpoint that was found, whole or not.
+#[derive(Debug)]
+pub struct FoundCheckpoint {
+    /// Its number.
+    pub checkpoint: CheckpointId,
+    /// What it is, or why it cannot be used.
+    pub manifest: Result<Manifest, CheckpointReadError>,
+}
+
+/// The newest checkpoint that can be used.
+#[derive(Debug)]
+pub struct Newest {
+    /// It, with every file verified; `None` if there is none.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that cannot be used, newest first, and why.
+    pub passed_over: Vec<(CheckpointId, CheckpointReadError)>,
+}
+
+impl Folder {
+    /// The folder, which is made if it does not exist, or what is below a URL: `s3://bucket/jobs/7`. Tries to write to it.
+    ///
+    /// # Errors
+    /// If it cannot be made or written to, or the URL is of no store that this program knows.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, CheckpointWriteError> {
+        let path = path.into();
+        let storage = match url_of(&path) {
+            Some(url) => {
+                store_of(url).map_err(|why| CheckpointWriteError::Url { url: url.to_owned(), why })?
+            }
+            None => Arc::new(Disk::default()),
+        };
+        Self { path, storage }.probed()
+    }
+
+    /// The objects below a prefix of a store of the program's own. Tries to write to it.
+    ///
+    /// # Errors
+    /// If it cannot be written to, or nothing can be below such a prefix.
+    #[cfg(feature = "object-store")]
+    pub fn create_in(
+        store: Arc<dyn object_store::ObjectStore>,
+        prefix: &str,
+    ) -> Result<Self, CheckpointWriteError> {
+        let (path, storage) = Bucket::below(store, prefix)
+            .map_err(|why| CheckpointWriteError::Url { url: prefix.to_owned(), why })?;
+        Self { path, storage: Arc::new(storage) }.probed()
+    }
+
+    fn probed(self) -> Result<Self, CheckpointWriteError> {
+        self.storage.make_folder(&self.path)?;
+        // With a name of its own: several processes may do so.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let probe = self.path.join(format!("probe-{}-{}", std::process::id(), now.as_nanos()));
+        self.storage.write_whole(&probe, &mut |sink| sink.put(b"ok"))?;
+        self.storage.remove(&probe)?;
+        Ok(self)
+    }
+
+    /// The folder, which exists, or what is below a URL.
+    ///
+    /// # Errors
+    /// If there is no such folder, or the URL is of no store that this program knows.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointReadError> {
+        let path = path.into();
+        if let Some(url) = url_of(&path) {
+            let storage =
+                store_of(url).map_err(|why| CheckpointReadError::Url { url: url.to_owned(), why })?;
+            return Ok(Self { path, storage });
+        }
+        match fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Ok(Self { path, storage: Arc::new(Disk::default()) }),
+            Err(error) if ![ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+                Err(unread(&path)(error))
+            }
+            _ => Err(CheckpointReadError::NoFolder(path)),
+        }
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn place(&self, checkpoint: CheckpointId) -> PathBuf {
+        self.path.join(folder_name(checkpoint))
+    }
+
+    /// The numbers of all checkpoints and attempts, newest first.
+    fn numbers(&self) -> Result<Vec<CheckpointId>, CheckpointReadError> {
+        let names = self.storage.names(&self.path).map_err(unread(&self.path))?;
+        let mut numbers: Vec<_> = names.iter().filter_map(|name| checkpoint_of(name)).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(numbers)
+    }
+
+    /// The number of the next checkpoint: above those of all that are here, whole or not, so that a process that still writes to an
+    /// earlier attempt writes to no other.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn next_id(&self) -> Result<CheckpointId, CheckpointReadError> {
+        Ok(self.numbers()?.first().map_or(CheckpointId(1), |newest| newest.next()))
+    }
+
+    /// All checkpoints and attempts, newest first, each with its manifest or why it is none. Files are checked for their
+    /// length, not read.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn list(&self) -> Result<Vec<FoundCheckpoint>, CheckpointReadError> {
+        let listed = |checkpoint| {
+            let manifest = Checkpoint::open(&self.storage, self.place(checkpoint), checkpoint)
+                .map(|found| found.manifest().clone());
+            FoundCheckpoint { checkpoint, manifest }
+        };
+        Ok(self.numbers()?.into_iter().map(listed).collect())
+    }
+
+    /// The checkpoint with this number, if it is there as a whole.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn open_checkpoint(&self, checkpoint: CheckpointId) -> Result<Checkpoint, CheckpointReadError> {
+        let path = self.place(checkpoint);
+        if !self.storage.has(&path).map_err(unread(&path))? {
+            return Err(CheckpointReadError::NoCheckpoint { folder: self.path.clone(), checkpoint });
+        }
+        Checkpoint::open(&self.storage, path, checkpoint)
+    }
+
+    /// The newest checkpoint whose files are all as they were written, which are read for that. Attempts and damaged ones that
+    /// are newer are passed over.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn newest(&self) -> Result<Newest, CheckpointReadError> {
+        self.newest_from(CheckpointId(0))
+    }
+
+    /// [`newest`](Self::newest) of those from number `first` on: those of a job, in a folder that has others'.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn newest_from(&self, first: CheckpointId) -> Result<Newest, CheckpointReadError> {
+        let mut passed_over = Vec::new();
+        for id in self.numbers()?.into_iter().take_while(|id| *id >= first) {
+            let usable = Checkpoint::open(&self.storage, self.place(id), id)
+                .and_then(|found| found.verify().map(|()| found));
+            match usable {
+                Ok(checkpoint) => return Ok(Newest { checkpoint: Some(checkpoint), passed_over }),
+                Err(why) => passed_over.push((id, why)),
+            }
+        }
+        Ok(Newest { checkpoint: None, passed_over })
+    }
+
+    /// Writes one part of the model of a checkpoint that is being taken, durable when this returns. A part of the same name
+    /// is replaced. `name`: `replica`, `server-0`.
+    ///
+    /// The portion is written as it lies in memory: this takes a few kilobytes beside it on a disk, and up to 100 MB with an
+    /// object store, where several pieces are on their way at a time.
+    ///
+    /// # Errors
+    /// If it cannot be written; nothing of this part is then left. Other parts are: [`abandon`](Self::abandon) the attempt.
+    pub fn write_part(
+        &self,
+        checkpoint: CheckpointId,
+        name: &str,
+        layout: &ParamLayout,
+        portion: &Portion,
+    ) -> Result<FileEntry, CheckpointWriteError> {
+        let file = format!("{name}{}", Manifest::PART);
+        if name.is_empty() || !is_plain(&file) {
+            return Err(CheckpointWriteError::Name { name: name.to_owned() });
+        }
+        let place = self.place(checkpoint);
+        self.refuse_whole(checkpoint, &place)?;
+        let path = place.join(file);
+        let unfit = |error| CheckpointWriteError::Part { path: path.clone(), error };
+        let header =
+            PartShape::of(layout, portion).and_then(|shape| shape.header(layout, name)).map_err(unfit)?;
+        let header = header.encode().map_err(|why| unfit(why.into()))?;
+        self.storage.make_folder(&place)?;
+        self.storage.write_whole(&path, &mut |sink| {
+            sink.put(&header)?;
+            part::arrays(portion).try_for_each(|bytes| sink.put(bytes))
+        })
+    }
+
+    /// Makes an attempt a checkpoint: checks that the files which the manifest lists are there with their lengths, adds the
+    /// ledger's half, and writes the manifest last. Returns it as written. Nothing older is removed.
+    ///
+    /// # Errors
+    /// If a file is missing, the two halves are not of one checkpoint, or something cannot be written. The attempt is then
+    /// removed, and the checkpoint before it is still the newest.
+    pub fn commit(&self, mut manifest: Manifest, cut: &LedgerCut) -> Result<Manifest, CheckpointWriteError> {
+        let checkpoint = manifest.checkpoint;
+        let place = self.place(checkpoint);
+        self.refuse_whole(checkpoint, &place)?;
+        let committed = self.try_commit(&mut manifest, cut, &place);
+        if let Err(error) = committed {
+            // What cannot be removed either stays without a manifest, or not even that is known: the disk is failing.
+            let _ = self.remove_checkpoint(&place);
+            return Err(error);
+        }
+        Ok(manifest)
+    }
+
+    fn try_commit(
+        &self,
+        manifest: &mut Manifest,
+        cut: &LedgerCut,
+        place: &Path,
+    ) -> Result<(), CheckpointWriteError> {
+        let checkpoint = manifest.checkpoint;
+        let unfit = |why: String| CheckpointWriteError::Unfit { checkpoint, why };
+        if cut.binding() != manifest.ledger {
+            return Err(unfit(format!(
+                "the ledger was cut as {} and the model as {}",
+                cut.binding(),
+                manifest.ledger
+            )));
+        }
+        manifest.check().map_err(unfit)?;
+        for file in &manifest.files {
+            read::check_length(&*self.storage, place, file).map_err(|error| unfit(error.to_string()))?;
+        }
+        let bytes = cut.to_bytes();
+        manifest
+            .files
+            .push(self.storage.write_whole(&place.join(Manifest::LEDGER), &mut |sink| sink.put(&bytes))?);
+        // Other processes may have made the checkpoint's folder, and died before that was durable.
+        self.storage.sync_folder(&self.path)?;
+        let json = manifest.to_json();
+        self.storage.write_whole(&place.join(Manifest::NAME), &mut |sink| sink.put(json.as_bytes()))?;
+        Ok(())
+    }
+
+    /// Removes an attempt that will not be committed. Without one, nothing happens.
+    ///
+    /// # Errors
+    /// If it is a whole checkpoint, which this never removes, or cannot be removed.
+    pub fn abandon(&self, checkpoint: CheckpointId) -> Result<(), CheckpointWriteError> {
+        let place = self.place(checkpoint);
+        self.refuse_whole(checkpoint, &place)?;
+        self.remove_checkpoint(&place)
+    }
+
+    /// Removes what is not to be kept: whole checkpoints beyond the limits, but never the newest, and attempts that are older
+    /// than that. Returns what was removed. A checkpoint that cannot be read stays.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or something cannot be removed.
+    pub fn retain(
+        &self,
+        retention: &Retention,
+        now_unix_s: u64,
+    ) -> Result<Vec<CheckpointId>, CheckpointWriteError> {
+        let listed = self.list().map_err(|error| match error {
+            CheckpointReadError::Io { path, error } => failed("list", &path, error),
+            error => failed("list", &self.path, std::io::Error::other(error.to_string())),
+        })?;
+        let standing = |listed: FoundCheckpoint| {
+            let standing = match listed.manifest {
+                Ok(Manifest { created_unix_s, .. }) => CheckpointState::Valid { created_unix_s },
+                Err(CheckpointReadError::Unfinished(_)) => CheckpointState::Unfinished,
+                Err(_) => CheckpointState::Unusable,
+            };
+            (listed.checkpoint, standing)
+        };
+        let all: Vec<_> = listed.into_iter().map(standing).collect();
+        let doomed = retention.doomed(&all, now_unix_s);
+        doomed.iter().try_for_each(|checkpoint| self.remove_checkpoint(&self.place(*checkpoint)))?;
+        Ok(doomed)
+    }
+
+    fn refuse_whole(&self, checkpoint: CheckpointId, place: &Path) -> Result<(), CheckpointWriteError> {
+        let manifest = place.join(Manifest::NAME);
+        if self.storage.has(&manifest).map_err(|e| failed("look for", &manifest, e))? {
+            return Err(CheckpointWriteError::Whole { folder: self.path.clone(), checkpoint });
+        }
+        Ok(())
+    }
+
+    /// The manifest first: what is left if this breaks off is no checkpoint.
+    fn remove_checkpoint(&self, place: &Path) -> Result<(), CheckpointWriteError> {
+        let manifest = place.join(Manifest::NAME);
+        if self.storage.has(&manifest).map_err(|e| failed("look for", &manifest, e))? {
+            self.storage.remove(&manifest)?;
+            self.storage.sync_folder(place)?;
+        }
+        self.storage.remove_folder(place)
+    }
+}
+
+/// The URL that a path is, if it is one: a scheme, `://`, and more.
+fn url_of(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    let (scheme, _) = text.split_once("://")?;
+    let plain = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.chars().all(|letter| letter.is_ascii_alphanumeric());
+    plain.then_some(text)
+}
+
+#[cfg(feature = "object-store")]
+fn store_of(url: &str) -> Result<Arc<dyn Storage>, String> {
+    Ok(Arc::new(Bucket::of_url(url)?))
+}
+
+#[cfg(not(feature = "object-store"))]
+fn store_of(_url: &str) -> Result<Arc<dyn Storage>, String> {
+    Err("this program was built without object stores; build it with --features remote, or name a folder"
+        .to_owned())
+}

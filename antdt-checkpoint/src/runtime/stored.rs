@@ -1,0 +1,93 @@
+//! [`Checkpoint`]: one checkpoint of a folder, to be read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use antdt_core::CheckpointId;
+use antdt_model::Portion;
+use antdt_shard::{DatasetSpec, LedgerCut};
+
+use super::read::{self, CheckpointReadError};
+use super::storage::Storage;
+use crate::manifest::Manifest;
+use crate::part;
+
+/// A checkpoint that is there as a whole: a manifest, and every file that it lists with its length.
+///
+/// Whether the bytes are those that were written is checked when they are read, or by [`verify`](Self::verify).
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    pub(super) fn open(
+        storage: &Arc<dyn Storage>,
+        path: PathBuf,
+        id: CheckpointId,
+    ) -> Result<Self, CheckpointReadError> {
+        let manifest = read::manifest(&**storage, &path, id)?;
+        manifest.files.iter().try_for_each(|file| read::check_length(&**storage, &path, file))?;
+        Ok(Self { storage: Arc::clone(storage), path, manifest })
+    }
+
+    /// The checkpoint's own folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is.
+    pub const fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads every file to its end: each has the checksum that the manifest says, each part is one of this model, and together
+    /// they hold every dense parameter once. Needs no memory to speak of.
+    ///
+    /// # Errors
+    /// With the first file that is not as it was written.
+    pub fn verify(&self) -> Result<(), CheckpointReadError> {
+        let layout = &self.manifest.job.layout;
+        let mut places = Vec::new();
+        for file in &self.manifest.files {
+            let is_part = file.name.ends_with(Manifest::PART);
+            let shape = read::verify(&*self.storage, &self.path, file, is_part.then_some(layout))?;
+            if is_part {
+                places.push((file.name.as_str(), shape.dense));
+            }
+        }
+        part::check_cover(layout.dense_len(), &places)
+            .map_err(|error| CheckpointReadError::Part { path: self.path.clone(), error })
+    }
+
+    /// The parts of the model, in the order of the manifest: each is read and checked when it is asked for, so that one is in
+    /// memory at a time. Rows in no part are as untouched ones: the seed gives their values.
+    ///
+    /// After an error there are no more.
+    pub fn portions(&self) -> impl Iterator<Item = Result<Portion, CheckpointReadError>> + '_ {
+        let layout = &self.manifest.job.layout;
+        let mut failed = false;
+        self.manifest.parts().map_while(move |file| {
+            let portion = (!failed).then(|| read::portion(&*self.storage, &self.path, file, layout))?;
+            failed = portion.is_err();
+            Some(portion)
+        })
+    }
+
+    /// The ledger's half, for a data set with these settings.
+    ///
+    /// # Errors
+    /// If the file is damaged, of other settings, or was not cut together with the model.
+    pub fn ledger_cut(&self, spec: &DatasetSpec) -> Result<LedgerCut, CheckpointReadError> {
+        let path = self.path.join(Manifest::LEDGER);
+        let entry =
+            self.manifest.file(Manifest::LEDGER).ok_or_else(|| CheckpointReadError::Missing(path.clone()))?;
+        let bytes = read::small(&*self.storage, &self.path, entry)?;
+        let cut = LedgerCut::from_bytes(&bytes, spec)
+            .map_err(|error| CheckpointReadError::Ledger { path: path.clone(), error })?;
+        cut.check(&self.manifest.ledger).map_err(|error| CheckpointReadError::Pair { path, error })?;
+        Ok(cut)
+    }
+}

@@ -1,0 +1,120 @@
+//! Slices of elements whose type is known at run time: what passes through an object-safe communicator.
+
+use crate::element::{Element, ElementType};
+
+/// A slice of elements, its type beside its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Elements<'a> {
+    element: ElementType,
+    // Aligned for the type: they come from a slice of it.
+    bytes: &'a [u8],
+}
+
+/// A slice of elements that may be written, its type beside its bytes.
+#[derive(Debug)]
+pub struct ElementsMut<'a> {
+    element: ElementType,
+    // As above.
+    bytes: &'a mut [u8],
+}
+
+impl<'a> Elements<'a> {
+    /// Returns the slice with its type forgotten.
+    pub fn of<E: Element>(slice: &'a [E]) -> Self {
+        Self { element: E::TYPE, bytes: bytemuck::cast_slice(slice) }
+    }
+
+    /// Returns the type of the elements.
+    pub const fn element(self) -> ElementType {
+        self.element
+    }
+
+    /// Returns their bytes.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Returns the slice.
+    ///
+    /// # Panics
+    /// If the elements are of another type.
+    pub fn slice<E: Element>(self) -> &'a [E] {
+        assert_eq!(self.element, E::TYPE, "the type of these elements");
+        bytemuck::cast_slice(self.bytes)
+    }
+}
+
+impl<'a> ElementsMut<'a> {
+    /// Returns the slice with its type forgotten.
+    pub fn of<E: Element>(slice: &'a mut [E]) -> Self {
+        Self { element: E::TYPE, bytes: bytemuck::cast_slice_mut(slice) }
+    }
+
+    /// Returns the type of the elements.
+    pub const fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// Returns their bytes.
+    pub const fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// Returns the slice.
+    ///
+    /// # Panics
+    /// If the elements are of another type.
+    pub fn slice<E: Element>(self) -> &'a mut [E] {
+        assert_eq!(self.element, E::TYPE, "the type of these elements");
+        bytemuck::cast_slice_mut(self.bytes)
+    }
+}
+
+/// Evaluates an expression with `$E` standing for the type that `$element`, an [`ElementType`], names.
+#[cfg(feature = "runtime")]
+macro_rules! with_type {
+    ($element:expr, $E:ident => $with:expr) => {{
+        use $crate::element::ElementType;
+        macro_rules! with {
+            ($type:ty) => {{
+                type $E = $type;
+                $with
+            }};
+        }
+        match $element {
+            ElementType::F32 => with!(f32),
+            ElementType::F64 => with!(f64),
+            ElementType::I32 => with!(i32),
+            ElementType::I64 => with!(i64),
+            ElementType::U8 => with!(u8),
+            ElementType::F16 => with!(half::f16),
+            ElementType::Bf16 => with!(half::bf16),
+        }
+    }};
+}
+
+#[cfg(feature = "runtime")]
+pub(crate) use with_type;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_comes_back_as_what_it_was() {
+        let mut values = [1.5_f64, -2.0];
+        assert_eq!(Elements::of(&values).slice::<f64>(), [1.5, -2.0]);
+        assert_eq!(Elements::of(&values).bytes().len(), 16);
+        let mut elements = ElementsMut::of(&mut values);
+        assert_eq!((elements.element(), elements.bytes().len()), (ElementType::F64, 16));
+        elements.slice::<f64>()[0] = 3.0;
+        assert_eq!(values, [3.0, -2.0]);
+        assert!(Elements::of::<i64>(&[]).slice::<i64>().is_empty());
+    }
+
+    #[test]
+    #[should_panic = "the type of these elements"]
+    fn another_type_of_the_same_length_is_refused() {
+        Elements::of(&[1.0_f32]).slice::<i32>();
+    }
+}

@@ -1,0 +1,267 @@
+//! What a training loop calls.
+
+use antdt_core::Rank;
+
+use super::{CommunicatorBuffer, Halves};
+use crate::element::{Element, ElementType};
+use crate::elements::{Elements, ElementsMut};
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::op::ReduceOp;
+use crate::schedule::split_even;
+use crate::weighted::WeightedMean;
+
+/// Collectives of one group. Every member makes the same calls in the same order.
+///
+/// On an error the caller's buffers are as they were, and every later call fails: form a new group. A call may fail on
+/// some members after it succeeded on others, unless all-reduces are
+/// [unanimous](super::CommunicatorConfig::unanimous); callers that must know agree on the outcome by other means (the next call, or
+/// the master). A group of one does nothing and sends nothing.
+///
+/// The trait is object-safe: a `Box<dyn Communicator>` is a communicator. Calls that are generic over the element take
+/// slices of known type and hand them on to the call of the same name over [`Elements`], which an implementation
+/// provides; one that is generic itself may override them.
+pub trait Communicator: Send {
+    /// The members.
+    fn group(&self) -> &Group;
+
+    /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
+    /// length and operands give the same bits in every run. It is made where `data` are, beside a copy of them that is
+    /// the way back.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
+    fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError>
+    where
+        Self: Sized,
+    {
+        self.all_reduce_elements(ElementsMut::of(data), op)
+    }
+
+    /// [`all_reduce`](Self::all_reduce) of elements of any type.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn all_reduce_elements(&mut self, data: ElementsMut<'_>, op: ReduceOp) -> Result<(), CollectiveError>;
+
+    /// The reduction of every member's `data`, in `into`, without a copy.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and if the two differ in length; `into` then holds anything.
+    fn all_reduce_into<E: Element>(
+        &mut self,
+        data: &[E],
+        into: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>
+    where
+        Self: Sized,
+    {
+        self.all_reduce_elements_into(Elements::of(data), ElementsMut::of(into), op)
+    }
+
+    /// [`all_reduce_into`](Self::all_reduce_into) of elements of any type, the same in both.
+    ///
+    /// # Errors
+    /// As [`all_reduce_into`](Self::all_reduce_into).
+    fn all_reduce_elements_into(
+        &mut self,
+        data: Elements<'_>,
+        into: ElementsMut<'_>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>;
+
+    /// Memory for `len` elements that this communicator reduces fastest; zeroed.
+    ///
+    /// # Errors
+    /// If the system has none left.
+    fn buffer<E: Element>(&mut self, len: usize) -> Result<CommunicatorBuffer<E>, CollectiveError>
+    where
+        Self: Sized,
+    {
+        self.halves(len * size_of::<E>()).map(CommunicatorBuffer::of)
+    }
+
+    /// The memory of a [`buffer`](Self::buffer) of so many bytes; zeroed.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    fn halves(&mut self, len_bytes: usize) -> Result<Halves, CollectiveError>;
+
+    /// As [`all_reduce`](Self::all_reduce), without a copy.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn all_reduce_buffer<E: Element>(
+        &mut self,
+        buffer: &mut CommunicatorBuffer<E>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>
+    where
+        Self: Sized,
+    {
+        self.all_reduce_halves(buffer.as_halves(), E::TYPE, op)
+    }
+
+    /// [`all_reduce_buffer`](Self::all_reduce_buffer) of elements of any type.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn all_reduce_halves(
+        &mut self,
+        halves: &mut Halves,
+        element: ElementType,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>;
+
+    /// This member's part of the reduction of every member's `data`: part `rank` of
+    /// [`split_even`] over all members.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn reduce_scatter<E: Element>(&mut self, data: &[E], op: ReduceOp) -> Result<Vec<E>, CollectiveError>
+    where
+        Self: Sized,
+    {
+        let group = self.group();
+        let len = split_even(data.len(), group.world() as usize)[group.me().0 as usize].len;
+        let mut mine = vec![E::default(); len];
+        self.reduce_scatter_elements(Elements::of(data), ElementsMut::of(&mut mine), op)?;
+        Ok(mine)
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) of elements of any type into `mine`, which is of that type and exactly as
+    /// long as this member's part.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    fn reduce_scatter_elements(
+        &mut self,
+        data: Elements<'_>,
+        mine: ElementsMut<'_>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError>;
+
+    /// Every member's bytes, by rank. Lengths may differ.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
+    fn all_gather_v(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+
+    /// Every member's bytes, by rank, at `root`; nothing elsewhere. Lengths may differ.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
+    fn gather_v(&mut self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+
+    /// This member's block of those that `root` has, one for each rank; what others give is not looked at.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if `root` has not one block for each, or too many bytes.
+    fn scatter_v(&mut self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError>;
+
+    /// What every member has for this one, by rank, when each has one block for each. Lengths may differ.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more than is
+    /// accepted.
+    fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError>;
+
+    /// Replaces `bytes` by those of `root`, whatever their length was before.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; `bytes` are then as they were.
+    fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
+
+    /// Returns once all members have called it.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    fn barrier(&mut self) -> Result<(), CollectiveError>;
+
+    /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's `data` is the
+    /// mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data hold, and gets the
+    /// mean like the others. Without any weight, `data` stay and the result says so.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; also if the weight is negative or not finite. `data` are then as they were.
+    fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
+}
+
+/// The calls of a [`Communicator`] that hands them all on to another one.
+macro_rules! forward {
+    ($self:ident => $inner:expr) => {
+        fn group(&$self) -> &Group {
+                $inner.group()
+            }
+
+        fn all_reduce_elements(&mut $self, data: ElementsMut<'_>, op: ReduceOp) -> Result<(), CollectiveError> {
+                $inner.all_reduce_elements(data, op)
+            }
+
+        fn all_reduce_elements_into(
+                &mut $self,
+                data: Elements<'_>,
+                into: ElementsMut<'_>,
+                op: ReduceOp,
+            ) -> Result<(), CollectiveError> {
+                $inner.all_reduce_elements_into(data, into, op)
+            }
+
+        fn halves(&mut $self, len_bytes: usize) -> Result<Halves, CollectiveError> {
+                $inner.halves(len_bytes)
+            }
+
+        fn all_reduce_halves(
+                &mut $self,
+                halves: &mut Halves,
+                element: ElementType,
+                op: ReduceOp,
+            ) -> Result<(), CollectiveError> {
+                $inner.all_reduce_halves(halves, element, op)
+            }
+
+        fn reduce_scatter_elements(
+                &mut $self,
+                data: Elements<'_>,
+                mine: ElementsMut<'_>,
+                op: ReduceOp,
+            ) -> Result<(), CollectiveError> {
+                $inner.reduce_scatter_elements(data, mine, op)
+            }
+
+        fn all_gather_v(&mut $self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+                $inner.all_gather_v(mine)
+            }
+
+        fn gather_v(&mut $self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+                $inner.gather_v(root, mine)
+            }
+
+        fn scatter_v(&mut $self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError> {
+                $inner.scatter_v(root, blocks)
+            }
+
+        fn all_to_all_v(&mut $self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+                $inner.all_to_all_v(blocks)
+            }
+
+        fn broadcast(&mut $self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError> {
+                $inner.broadcast(root, bytes)
+            }
+
+        fn barrier(&mut $self) -> Result<(), CollectiveError> {
+                $inner.barrier()
+            }
+
+        fn weighted_mean(&mut $self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError> {
+                $inner.weighted_mean(data, weight)
+            }
+    };
+}
+
+pub(in crate::runtime) use forward;
+
+impl<C: Communicator + ?Sized> Communicator for Box<C> {
+    forward!(self => (**self));
+}

@@ -1,0 +1,145 @@
+//! The group that a process is in, whatever carries its collectives.
+//!
+//! A process is in one group after the other as others come and go. A [`Backend`] forms them; a [`ProcessGroup`] is one
+//! of them: its collectives, how its choices are fitted to the network, and how this process leaves it. Both are
+//! object-safe, so that a training loop knows neither transports nor algorithms. [`TransportBackend`] makes groups of a
+//! [`Fabric`]'s transports; a library that brings collectives of its own, and no messages, is another backend.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use antdt_core::Rank;
+
+use super::AbortHandle;
+use super::communicator::{
+    Communicator, CommunicatorConfig, Halves, History, ScheduledCommunicator, forward,
+};
+use super::transport::{Fabric, Listener, Regroup};
+use crate::element::ElementType;
+use crate::elements::{Elements, ElementsMut, with_type};
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::op::ReduceOp;
+use crate::outcome::Resolution;
+use crate::weighted::WeightedMean;
+
+/// Forms the groups of a process, and keeps for the next one what the last one left.
+pub trait Backend: Send {
+    /// Meets the other members of a group; every member calls this with the same list. The limits of `config` hold for
+    /// the meeting as well. Says what became of this member's last unanimous call.
+    ///
+    /// The group before must have been [left](ProcessGroup::leave), or dropped: then nothing of it is kept.
+    ///
+    /// # Errors
+    /// If the members cannot meet; try again with the next group unless the error
+    /// [is permanent](CollectiveError::is_permanent).
+    fn join(
+        &mut self,
+        listener: &Listener,
+        group: &Group,
+        config: CommunicatorConfig,
+        abort: &AbortHandle,
+    ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError>;
+}
+
+/// A group that this process is in.
+pub trait ProcessGroup: Communicator {
+    /// Measures the network, and chooses algorithms by it from now on. All members call it at the same time, best once
+    /// after they have met.
+    ///
+    /// # Errors
+    /// As any collective.
+    fn fit(&mut self) -> Result<(), CollectiveError>;
+
+    /// Takes over the result of an all-reduce in place of the group before that failed here and counts all the same;
+    /// once, after [`Resolution::Committed`].
+    ///
+    /// # Errors
+    /// If there is no such result, or `data` is longer than it.
+    fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError>;
+
+    /// Ends this group for this process; its backend keeps connections and what was learned for the next one. A group
+    /// that failed is left like any other.
+    fn leave(self: Box<Self>);
+}
+
+/// Makes groups of transports.
+pub struct TransportBackend {
+    fabric: Box<dyn Fabric>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What is left of the last group.
+#[derive(Default)]
+struct Kept {
+    transport: Option<Box<dyn Regroup>>,
+    history: History,
+}
+
+impl TransportBackend {
+    /// A backend whose members reach each other over `fabric`.
+    pub fn new(fabric: Box<dyn Fabric>) -> Self {
+        Self { fabric, kept: Arc::default() }
+    }
+}
+
+impl fmt::Debug for TransportBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransportBackend").field("fabric", &self.fabric).finish_non_exhaustive()
+    }
+}
+
+impl Backend for TransportBackend {
+    fn join(
+        &mut self,
+        listener: &Listener,
+        group: &Group,
+        config: CommunicatorConfig,
+        abort: &AbortHandle,
+    ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let transport = match kept.transport.take() {
+            Some(last) => last.regroup(listener, group, config.timeout, abort)?,
+            None => self.fabric.connect(listener, group, config.timeout, abort)?,
+        };
+        let history = std::mem::take(&mut kept.history);
+        match ScheduledCommunicator::join(transport, config, history) {
+            Ok((communicator, resolution)) => {
+                Ok((Box::new(Scheduled { communicator, kept: Arc::clone(&self.kept) }), resolution))
+            }
+            Err(broken) => {
+                kept.history = broken.history;
+                Err(broken.error)
+            }
+        }
+    }
+}
+
+/// A group of transports.
+struct Scheduled {
+    communicator: ScheduledCommunicator<Box<dyn Regroup>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl ProcessGroup for Scheduled {
+    fn fit(&mut self) -> Result<(), CollectiveError> {
+        self.communicator.fit().map(drop)
+    }
+
+    fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError> {
+        with_type!(data.element(), E => self.communicator.adopt(data.slice::<E>()))
+    }
+
+    fn leave(self: Box<Self>) {
+        let (transport, history) = self.communicator.leave();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Kept { transport: Some(transport), history };
+    }
+}
+
+impl Communicator for Scheduled {
+    forward!(self => self.communicator);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! How the processes of a job reach each other.
+
+use std::fmt::Debug;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::{Channel, ChannelError, Listener, TcpChannel, Transport};
+use crate::error::CollectiveError;
+use crate::group::{Group, JobToken};
+use crate::runtime::abort::AbortHandle;
+
+/// A way for processes to reach each other, known by name in the [registry](super::registry). One object serves a
+/// process for all its groups.
+pub trait Fabric: Debug + Send + Sync {
+    /// Connects with all other members of a group; every member calls this with the same list.
+    ///
+    /// # Errors
+    /// If a member cannot be reached this way, is gone, means another list of members, or has not called within
+    /// `timeout`; if the abort handle was used; if a newer membership has begun.
+    fn connect(
+        &self,
+        listener: &Listener,
+        group: &Group,
+        timeout: Duration,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Regroup>, CollectiveError>;
+
+    /// Connects with a process outside of groups, which listens for TCP connections at `address` and
+    /// [accepts](Self::accept) them over the same fabric. Over TCP, unless the fabric knows better.
+    ///
+    /// `job` says whose processes trust each other; the caller checks the identity of its peer by the first messages.
+    ///
+    /// # Errors
+    /// If that process cannot be reached this way, or does not answer before the deadline.
+    fn dial(
+        &self,
+        address: SocketAddr,
+        job: JobToken,
+        deadline: Instant,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Channel>, ChannelError> {
+        let _ = job;
+        Ok(Box::new(TcpChannel::dial(address, deadline, abort)?))
+    }
+
+    /// Goes on with a TCP connection that another process [dialled](Self::dial).
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    fn accept(
+        &self,
+        stream: TcpStream,
+        job: JobToken,
+        deadline: Instant,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Channel>, ChannelError> {
+        let _ = (job, deadline);
+        Ok(Box::new(TcpChannel::new(stream, abort)?))
+    }
+}
+
+/// A transport that can move on to the next group.
+pub trait Regroup: Transport {
+    /// Returns the transport of a newer membership. It keeps what it can of its connections with members that stay; a
+    /// call that failed before does not matter.
+    ///
+    /// # Errors
+    /// As [`Fabric::connect`]; also if the membership is not newer. All connections are then closed.
+    fn regroup(
+        self: Box<Self>,
+        listener: &Listener,
+        group: &Group,
+        timeout: Duration,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Regroup>, CollectiveError>;
+}

@@ -1,0 +1,27 @@
+//! The transports that a program knows by name.
+//!
+//! A transport that ships is a folder beside this file and a line in `SHIPPED`. A program adds transports of its own to the
+//! registry, before it reads its command line; they are then as good as those that ship.
+
+use antdt_core::registry::{self, Registry};
+
+use super::{Fabric, mixed, tcp};
+
+/// A transport that is known by name.
+pub type Entry = registry::Entry<Box<dyn Fabric>>;
+
+/// The transport of a job that names none.
+pub const DEFAULT: &str = mixed::AUTO.name;
+
+/// Every transport that is known.
+///
+/// ```
+/// use antdt_collective::runtime::transport::REGISTRY;
+/// assert!(REGISTRY.by_name("shm").is_ok());
+/// assert!(REGISTRY.by_name("tpc").unwrap_err().to_string().contains("did you mean `tcp`?"));
+/// ```
+pub static REGISTRY: Registry<Entry> =
+    Registry::new("transport", SHIPPED).with_synonyms(&[("mixed", "auto"), ("shared-memory", "shm")]);
+
+/// Transports that ship.
+const SHIPPED: &[Entry] = &[mixed::AUTO, tcp::ENTRY, mixed::SHM];

@@ -1,0 +1,208 @@
+//! How far workers may get apart: the bound of stale synchronous training.
+//!
+//! A worker's clock is the number of steps that it has finished. Before each step it asks here, and may begin once its clock is
+//! at most `bound` above the smallest one. Only members count that could hold others up for a reason: a member that waits for
+//! data has no step to finish and is left out. When it has data again its clock goes up to the smallest one, and a member that
+//! joins starts there. So the smallest clock never falls, and the one that has it may always begin: no state is a deadlock.
+//!
+//! Cost: O(log n) for each question, with n members.
+//!
+//! Source: stale synchronous parallel training (Ho et al., 2013; recalled); members that wait for data, come and go are our design.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_core::{Holder, Incarnation, NodeId, NodeMap};
+
+/// Why a question was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The sender is not a member: it was declared lost, or never joined.
+    #[error("{holder} is not a member; it must join first or exit")]
+    NotAMember {
+        /// The sender.
+        holder: Holder,
+    },
+    /// A late copy of an older question.
+    #[error("{holder} asked for step {step} after step {asked}")]
+    Past {
+        /// The sender.
+        holder: Holder,
+        /// The step named.
+        step: u64,
+        /// The newest one that it asked for.
+        asked: u64,
+    },
+}
+
+/// What a member does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// It is between two steps and has not asked for the next one.
+    Between,
+    /// It waits for the word to begin its step.
+    Asking,
+    /// It takes the step that it asked for last.
+    Stepping,
+    /// It waits for data, and no other worker for it.
+    Idle,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    incarnation: Incarnation,
+    clock: u64,
+    /// The number that it gave the step that it asked for last.
+    asked: Option<u64>,
+    at: At,
+}
+
+/// Clocks of the workers, and which of them wait. See the [module](self).
+#[derive(Debug, Clone)]
+pub struct Clocks {
+    bound: u64,
+    members: NodeMap<Member>,
+    /// Members that count, by their clocks.
+    counted: BTreeMap<u64, usize>,
+    /// Members that wait for the word to begin.
+    asking: BTreeSet<(u64, NodeId)>,
+    /// The smallest clock so far.
+    least: u64,
+}
+
+impl Clocks {
+    /// Clocks without members: each worker may get `bound` steps ahead of the slowest one.
+    pub fn new(bound: u32) -> Self {
+        Self {
+            bound: bound.into(),
+            members: NodeMap::default(),
+            counted: BTreeMap::new(),
+            asking: BTreeSet::new(),
+            least: 0,
+        }
+    }
+
+    /// Returns the workers that wait for the word to begin.
+    pub fn waiting(&self) -> impl Iterator<Item = Holder> + '_ {
+        self.asking.iter().map(|(_, node)| Holder::new(*node, self.members[*node].incarnation))
+    }
+
+    /// Takes a worker in, at the smallest clock. Older lives of its node are put out.
+    pub fn join(&mut self, holder: Holder) {
+        if self.member(holder).is_some() {
+            return;
+        }
+        if let Some(older) = self.members.get(holder.node) {
+            self.remove(Holder::new(holder.node, older.incarnation));
+        }
+        let member =
+            Member { incarnation: holder.incarnation, clock: self.least, asked: None, at: At::Between };
+        self.members.insert(holder.node, member);
+        self.count(member.clock);
+    }
+
+    /// Puts a worker out: it died or left. [`allowed`](Self::allowed) says which others need not wait for it any more.
+    pub fn remove(&mut self, holder: Holder) {
+        if self.member(holder).is_none() {
+            return;
+        }
+        if let Some(member) = self.members.remove(holder.node) {
+            self.asking.remove(&(member.clock, holder.node));
+            if member.at != At::Idle {
+                self.uncount(member.clock);
+            }
+        }
+    }
+
+    /// A worker has finished the step before this one, if it was let begin it, and has data for it or waits for some. Steps are
+    /// numbered by the worker, each higher than the one before; their clocks are kept here.
+    ///
+    /// Returns the answer if there is one at once: whether to begin the step. A worker without data is told to wait for some, and
+    /// a repeated question is answered as before. Otherwise [`allowed`](Self::allowed) will name the worker.
+    ///
+    /// # Errors
+    /// If the sender is not a member, or names an older step than before.
+    pub fn ask(&mut self, holder: Holder, step: u64, has_data: bool) -> Result<Option<bool>, AskError> {
+        let member = *self.member(holder).ok_or(AskError::NotAMember { holder })?;
+        match member.asked {
+            Some(asked) if step < asked => return Err(AskError::Past { holder, step, asked }),
+            Some(asked) if step == asked => {
+                return Ok(match member.at {
+                    At::Asking => None,
+                    At::Stepping => Some(true),
+                    At::Between | At::Idle => Some(false),
+                });
+            }
+            Some(_) | None => {}
+        }
+        self.asking.remove(&(member.clock, holder.node));
+        let (counts, clock) = match member.at {
+            At::Stepping => (true, member.clock + 1),
+            At::Between | At::Asking => (true, member.clock),
+            At::Idle => (false, member.clock.max(self.least)),
+        };
+        // Counted before it is not counted any more: the smallest clock is not to jump over it.
+        if has_data {
+            self.count(clock);
+            self.asking.insert((clock, holder.node));
+        }
+        if counts {
+            self.uncount(member.clock);
+        }
+        let at = if has_data { At::Asking } else { At::Idle };
+        self.members[holder.node] = Member { clock, asked: Some(step), at, ..member };
+        Ok((!has_data).then_some(false))
+    }
+
+    /// A worker that waits is not let begin now: it has orders to look at, and will ask again. Returns the step that it asked for;
+    /// `None` if it does not wait.
+    pub fn call_off(&mut self, holder: Holder) -> Option<u64> {
+        let member = *self.member(holder).filter(|member| member.at == At::Asking)?;
+        self.asking.remove(&(member.clock, holder.node));
+        self.members[holder.node].at = At::Between;
+        member.asked
+    }
+
+    /// Takes out the workers that may begin their step now, each with the step that it asked for.
+    pub fn allowed(&mut self) -> Vec<(Holder, u64)> {
+        let mut allowed = Vec::new();
+        while let Some((clock, node)) = self.asking.first().copied()
+            && clock <= self.least + self.bound
+        {
+            self.asking.pop_first();
+            let member = &mut self.members[node];
+            member.at = At::Stepping;
+            allowed.push((Holder::new(node, member.incarnation), member.asked.unwrap_or_default()));
+        }
+        allowed
+    }
+
+    fn member(&self, holder: Holder) -> Option<&Member> {
+        self.members.get(holder.node).filter(|member| member.incarnation == holder.incarnation)
+    }
+
+    fn count(&mut self, clock: u64) {
+        *self.counted.entry(clock).or_default() += 1;
+        self.find_least();
+    }
+
+    fn uncount(&mut self, clock: u64) {
+        if let Some(count) = self.counted.get_mut(&clock) {
+            *count -= 1;
+            if *count == 0 {
+                self.counted.remove(&clock);
+            }
+        }
+        self.find_least();
+    }
+
+    /// While no member counts the last one stands.
+    fn find_least(&mut self) {
+        if let Some((least, _)) = self.counted.first_key_value() {
+            self.least = *least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

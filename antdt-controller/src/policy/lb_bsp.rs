@@ -1,0 +1,233 @@
+//! `LB-BSP`: batch sizes in proportion to predicted speeds, a step of the way at a time. A baseline.
+//!
+//! ```text
+//! predicted  = predicted + smoothing * (measured - predicted), the logarithm of each worker's time per sample
+//! target     = the sizes that end the step first at the predicted speeds, solved exactly
+//! next       = current + learning-rate * (target - current), rounded so that the sum stays the global batch
+//! ```
+//!
+//! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the one before. There
+//! is no test whether noise explains the difference, no forecast that is held to its outcome, and no restart: that is what `nd`
+//! is compared with. Speeds are those of the same monitor, and a plan costs what any plan costs.
+//!
+//! Source: the abstract of Chen et al., Semi-Dynamic Load Balancing (LB-BSP), 2018, read: batch sizes follow predicted speeds at
+//! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours is an
+//! exponentially weighted mean.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use antdt_core::registry::{Setting, Settings};
+use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason};
+
+use super::{Decision, Policy, Seat, percent, split_by};
+use crate::apportion::{ApportionError, Share, apportion};
+use crate::budget::RestartBudget;
+
+/// Steps under a plan before the next one: as `nd`, which must not be faster only because it looks more often.
+const SETTLED_STEPS: u32 = 3;
+
+/// A longer time per sample is a broken clock: the solver believes no longer one, and a mean would remember it.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Settings of [`LbBsp`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LbBspConfig {
+    /// Part of the way to the target sizes that one plan goes, above 0 and at most 1. 0.5: each plan
+    /// halves the distance, and of the noise in a prediction half becomes a plan.
+    pub learning_rate: f64,
+    /// Weight of the newest speed in the prediction, above 0 and at most 1. 0.5: half of it is the newest look.
+    pub smoothing: f64,
+}
+
+impl Default for LbBspConfig {
+    fn default() -> Self {
+        Self { learning_rate: 0.5, smoothing: 0.5 }
+    }
+}
+
+/// Batch sizes in proportion to predicted speeds, a step of the way at a time.
+///
+/// The [module](self) has the rules.
+#[doc(alias = "LB-BSP")]
+#[derive(Debug, Clone, Default)]
+pub struct LbBsp {
+    config: LbBspConfig,
+    /// Logarithm of the predicted seconds per sample of each life.
+    predicted: BTreeMap<NodeId, (Incarnation, f64)>,
+}
+
+impl LbBsp {
+    /// Its name in the registry.
+    pub const NAME: &'static str = "lb-bsp";
+
+    /// With settings of the caller's own.
+    pub const fn new(config: LbBspConfig) -> Self {
+        Self { config, predicted: BTreeMap::new() }
+    }
+
+    /// Reads its settings.
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        const SHARE: &str = "a number above 0 and at most 1";
+        let d = LbBspConfig::default();
+        let share = |name: &'static str, default: f64| {
+            let value: f64 = settings.value(name, default, SHARE)?;
+            if value > 0.0 && value <= 1.0 { Ok(value) } else { Err(settings.refuse(name, value, SHARE)) }
+        };
+        Ok(Self::new(LbBspConfig {
+            learning_rate: share("learning-rate", d.learning_rate)?,
+            smoothing: share("smoothing", d.smoothing)?,
+        }))
+    }
+
+    /// Its settings as they are.
+    pub(super) fn texts(&self) -> Vec<Setting> {
+        vec![
+            Setting::new(
+                "learning-rate",
+                self.config.learning_rate,
+                "part of the way to the sizes that fit the predicted speeds that one plan goes",
+            ),
+            Setting::new(
+                "smoothing",
+                self.config.smoothing,
+                "weight of the newest speed in the prediction; 1 predicts the newest",
+            ),
+        ]
+    }
+
+    /// Takes in what is known now. Lives that ended are forgotten.
+    fn predict(&mut self, live: &[&NodeView]) {
+        let before = std::mem::take(&mut self.predicted);
+        for node in live {
+            let is_credible = |it: &PaceEstimate| !it.sample_time.is_zero() && it.sample_time <= TIME_MAX;
+            let Some(newest) = node.estimate.filter(is_credible) else { continue };
+            let newest = newest.sample_time.as_secs_f64().ln();
+            let known = before.get(&node.id).filter(|(life, _)| *life == node.incarnation);
+            let predicted = known.map_or(newest, |(_, mean)| mean + self.config.smoothing * (newest - mean));
+            self.predicted.insert(node.id, (node.incarnation, predicted));
+        }
+    }
+
+    /// Where sizes should go; `None` if nothing is known. A worker of unknown speed counts as the lower median.
+    fn shares(&self, seats: &[Seat]) -> Option<Vec<Share>> {
+        let time = |seat: &Seat| {
+            let predicted = self.predicted.get(&seat.id).map(|(_, mean)| mean.exp());
+            predicted.or_else(|| seat.estimate.map(|it| it.sample_time.as_secs_f64()))
+        };
+        let mut known: Vec<f64> = seats.iter().filter_map(time).collect();
+        known.sort_unstable_by(f64::total_cmp);
+        let median = *known.get(known.len().checked_sub(1)? / 2)?;
+        let share = |seat: &Seat| {
+            let time = Duration::try_from_secs_f64(time(seat).unwrap_or(median)).unwrap_or(Duration::MAX);
+            Share::new(seat.id, time.max(Duration::from_nanos(1)), seat.batch_size_min, seat.batch_size_max)
+        };
+        Some(seats.iter().map(share).collect())
+    }
+}
+
+/// From the sizes in force part of the way to the target. Both add up to the same, and so does what is between.
+fn part_of_the_way(
+    now: &BTreeMap<NodeId, u32>,
+    target: &BTreeMap<NodeId, u32>,
+    part: f64,
+) -> BTreeMap<NodeId, u32> {
+    // The largest remainders are rounded up: what is between two whole numbers, rounded either way, stays between them.
+    let mut next = BTreeMap::new();
+    let mut remainders: Vec<(f64, NodeId)> = Vec::new();
+    let total: u64 = now.values().map(|samples| u64::from(*samples)).sum();
+    for (node, samples) in now {
+        let exact = f64::from(*samples) + part * (f64::from(target[node]) - f64::from(*samples));
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two batch sizes")]
+        let whole = exact.floor() as u32;
+        next.insert(*node, whole);
+        if exact > f64::from(whole) {
+            remainders.push((exact - f64::from(whole), *node));
+        }
+    }
+    remainders.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut left = total - next.values().map(|samples| u64::from(*samples)).sum::<u64>();
+    for (_, node) in remainders {
+        if left == 0 {
+            break;
+        }
+        left -= 1;
+        *next.entry(node).or_default() += 1;
+    }
+    next
+}
+
+impl Policy for LbBsp {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {
+        if view.plan_pending || view.membership_changed {
+            return Decision::nothing(Reason::Unsettled);
+        }
+        if !view.mode.sums_to_global_batch() {
+            return Decision::nothing(Reason::Other(
+                "workers that do not wait for each other keep their batch sizes".to_owned(),
+            ));
+        }
+        if view.step.is_some_and(|step| step.plan < view.plan || step.steps < SETTLED_STEPS) {
+            return Decision::nothing(Reason::TooSoon);
+        }
+        let mut live: Vec<&NodeView> = view.live_workers().collect();
+        live.sort_by_key(|node| node.id);
+        self.predict(&live);
+        let (known, needed) = (self.predicted.len(), live.len());
+        if known < needed || needed == 0 {
+            return Decision::nothing(Reason::NotEnoughData { known, needed });
+        }
+        let seats: Vec<Seat> = live.iter().map(|node| Seat::from(*node)).collect();
+        let Some(shares) = self.shares(&seats) else {
+            return Decision::nothing(Reason::NotEnoughData { known, needed });
+        };
+        let target = match apportion(view.global_batch_size, 1, &shares) {
+            Ok(solution) => solution.batch_sizes,
+            Err(error) => return Decision::nothing(Reason::Other(error.to_string())),
+        };
+        let now: BTreeMap<NodeId, u32> = live.iter().map(|node| (node.id, node.batch_size)).collect();
+        let fits = |node: &&NodeView| (node.batch_size_min..=node.batch_size_max).contains(&node.batch_size);
+        let sum: u64 = now.values().map(|samples| u64::from(*samples)).sum();
+        // The first sizes of a worker that joined may be anything: they are replaced at once.
+        let whole = sum == u64::from(view.global_batch_size) && live.iter().all(fits);
+        let next = if whole { part_of_the_way(&now, &target, self.config.learning_rate) } else { target };
+        if next == now {
+            return Decision::nothing(Reason::Balanced);
+        }
+        let step = |sizes: &BTreeMap<NodeId, u32>| {
+            shares.iter().map(|it| it.time(sizes[&it.id])).max().unwrap_or_default()
+        };
+        let cut = 1.0 - step(&next).as_secs_f64() / step(&now).as_secs_f64().max(f64::MIN_POSITIVE);
+        let slowest = shares.iter().max_by(|a, b| a.sample_time.cmp(&b.sample_time).then(b.id.cmp(&a.id)));
+        let slowest = slowest.expect("every live worker has a share, and there are some");
+        let mut times: Vec<Duration> = shares.iter().map(|share| share.sample_time).collect();
+        times.sort_unstable();
+        let typical = times[(times.len() - 1) / 2];
+        let reason = Reason::Rebalance {
+            slowest: slowest.id,
+            slowness_percent: percent(slowest.sample_time.as_secs_f64() / typical.as_secs_f64()),
+            gain_percent: percent(cut.max(0.0)),
+        };
+        Decision { batch_sizes: Some(next), reasons: vec![reason], ..Decision::default() }
+    }
+
+    /// Splits in proportion to the predicted speeds.
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+        split_by(self.shares(seats).as_deref(), total, seats)
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! [`Checkpoints`]: when a checkpoint is taken, which worker takes it, and who stands still meanwhile.
+//!
+//! A checkpoint is the model and the ledger at one moment at which every acknowledged sample is in the model, and nothing else
+//! is. One worker, the *keeper*, finds that moment: it stands still between two steps, takes a copy of the model or has
+//! the servers take theirs, and has the ledger cut. It goes on as soon as the copies exist; writing them is done beside
+//! the training.
+//!
+//! Where a step takes all workers, none can be committed while the keeper stands still, so it alone has to. Where each works at
+//! its own pace, all of them stand still between two of their steps, those that come wait to be let in, and the last to
+//! stop begins the copying.
+//!
+//! An attempt that is not through in time is given up, and everyone goes on; the next one has another number.
+//!
+//! Source: `semantics.md` §4 (a cut with and without a barrier); who stands still is our design.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use antdt_core::text::{format_duration, parse_duration};
+use antdt_core::{CheckpointId, Holder, InvalidValue, JobTime};
+
+/// How long workers may take to come to rest, and the keeper to take its copies: far longer than a step.
+const CUT_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long the copies may take to be written.
+const WRITE_LIMIT: Duration = Duration::from_secs(1800);
+
+/// How long after a failed attempt the next one begins.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
+
+/// What makes the next checkpoint due, besides the end of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CheckpointEvery {
+    /// Nothing: there is one at the end.
+    #[default]
+    End,
+    /// So much time since the last one.
+    Time(Duration),
+    /// So many steps since the last one; where each works at its own pace, steps of the fastest worker.
+    Steps(u64),
+    /// The end of an epoch.
+    Epoch,
+}
+
+impl fmt::Display for CheckpointEvery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End => f.write_str("end"),
+            Self::Time(every) => f.write_str(&format_duration(*every)),
+            Self::Steps(every) => write!(f, "{every}steps"),
+            Self::Epoch => f.write_str("epoch"),
+        }
+    }
+}
+
+impl FromStr for CheckpointEvery {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let expected = "a time such as 10m, a number of steps such as 500steps, epoch, or end";
+        let refused = || InvalidValue::new("--checkpoint-every", text, expected);
+        match text {
+            "end" => return Ok(Self::End),
+            "epoch" => return Ok(Self::Epoch),
+            _ => {}
+        }
+        if let Some(steps) = text.strip_suffix("steps").or_else(|| text.strip_suffix("step")) {
+            let steps = steps.trim().parse().ok().filter(|steps| *steps > 0);
+            return steps.map(Self::Steps).ok_or_else(refused);
+        }
+        parse_duration(text).ok().filter(|every| !every.is_zero()).map(Self::Time).ok_or_else(refused)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for CheckpointEvery {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for CheckpointEvery {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Whether and when a job takes checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CheckpointSchedule {
+    /// What makes one due.
+    pub every: CheckpointEvery,
+    /// Number of the first one.
+    pub first: CheckpointId,
+    /// Passes over the data, by which the ends of epochs are found.
+    pub epochs: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Workers are to stand still.
+    Resting,
+    /// The keeper takes copies.
+    Cutting,
+    /// The copies exist and are written.
+    Writing,
+}
+
+#[derive(Debug, Clone)]
+struct Attempt {
+    id: CheckpointId,
+    stage: Stage,
+    /// Every worker has to stand still, not the keeper alone.
+    everyone: bool,
+    /// Takes the copies; where every worker stands still it is known once all do.
+    keeper: Option<Holder>,
+    /// Stand still and wait for the word to go on.
+    resting: BTreeSet<Holder>,
+    until: JobTime,
+}
+
+/// What a worker that stands still is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rested {
+    pub(super) holder: Holder,
+    /// Take the copies; otherwise go on.
+    pub(super) keep: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone)]
+pub(super) struct Checkpoints {
+    schedule: CheckpointSchedule,
+    next: CheckpointId,
+    /// When the last one was begun, in time, steps and epochs.
+    last: (JobTime, u64, u64),
+    not_before: JobTime,
+    steps: u64,
+    attempt: Option<Attempt>,
+    /// The one that ends the job, once it was asked for.
+    /// The one that ends the job, and when it is given up.
+    last_of_all: Option<(CheckpointId, JobTime)>,
+}
+
+impl Checkpoints {
+    pub(super) const fn new(schedule: CheckpointSchedule) -> Self {
+        let next = schedule.first;
+        let last = (JobTime::ZERO, 0, 0);
+        Self { schedule, next, last, not_before: JobTime::ZERO, steps: 0, attempt: None, last_of_all: None }
+    }
+
+    /// A worker reported this step.
+    pub(super) fn stepped(&mut self, step: u64) {
+        self.steps = self.steps.max(step + 1);
+    }
+
+    /// Training begins, with this many samples committed of `total`: what was done before is behind an earlier checkpoint.
+    pub(super) fn started(&mut self, now: JobTime, committed: u64, total: u64) {
+        self.last = (now, self.steps, self.epochs_done(committed, total));
+    }
+
+    fn epochs_done(&self, committed: u64, total: u64) -> u64 {
+        let rows = total / u64::from(self.schedule.epochs.max(1));
+        committed.checked_div(rows).unwrap_or(0)
+    }
+
+    /// Whether an attempt should begin.
+    pub(super) fn is_due(&self, now: JobTime, committed: u64, total: u64) -> bool {
+        let (time, steps, epochs) = self.last;
+        let due = match self.schedule.every {
+            CheckpointEvery::End => false,
+            CheckpointEvery::Time(every) => now.since(time) >= every,
+            CheckpointEvery::Steps(every) => self.steps.saturating_sub(steps) >= every,
+            CheckpointEvery::Epoch => self.epochs_done(committed, total) > epochs,
+        };
+        due && self.attempt.is_none() && now >= self.not_before
+    }
+
+    /// Begins an attempt. `keeper` alone stands still, or everyone if there is none.
+    pub(super) fn begin(
+        &mut self,
+        now: JobTime,
+        keeper: Option<Holder>,
+        committed: u64,
+        total: u64,
+    ) -> CheckpointId {
+        let id = self.next;
+        self.next = CheckpointId(id.0 + 1);
+        self.last = (now, self.steps, self.epochs_done(committed, total));
+        let until = now + CUT_LIMIT;
+        self.attempt = Some(Attempt {
+            id,
+            stage: Stage::Resting,
+            everyone: keeper.is_none(),
+            keeper,
+            resting: BTreeSet::new(),
+            until,
+        });
+        id
+    }
+
+    /// Number of the attempt under way, or else of the last one.
+    pub(super) const fn attempt_id(&self) -> CheckpointId {
+        match &self.attempt {
+            Some(attempt) => attempt.id,
+            None => CheckpointId(self.next.0.saturating_sub(1)),
+        }
+    }
+
+    /// Whether an attempt is under way.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Whether an attempt waits for workers to stand still, or for its copies.
+    pub(super) fn is_gathering(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.stage != Stage::Writing)
+    }
+
+    /// The checkpoint for which this worker should stand still.
+    pub(super) fn order(&self, holder: Holder) -> Option<CheckpointId> {
+        let attempt = self.attempt.as_ref().filter(|attempt| attempt.stage == Stage::Resting)?;
+        attempt.keeper.is_none_or(|keeper| keeper == holder).then_some(attempt.id)
+    }
+
+    /// Whether workers that come have to wait until the copies are taken.
+    pub(super) fn holds_joins(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.everyone && attempt.stage != Stage::Writing)
+    }
+
+    /// A worker stands still. Who of `workers` does not yet is waited for. Returns who is told what at once.
+    pub(super) fn rests(
+        &mut self,
+        holder: Holder,
+        id: CheckpointId,
+        workers: impl Iterator<Item = Holder>,
+    ) -> Option<Rested> {
+        let go_on = Some(Rested { holder, keep: false });
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else { return go_on };
+        match attempt.stage {
+            Stage::Resting if attempt.keeper.is_none_or(|keeper| keeper == holder) => {
+                attempt.resting.insert(holder);
+                self.all_rest(workers)
+            }
+            // Its answer was lost.
+            Stage::Cutting if attempt.keeper == Some(holder) => Some(Rested { holder, keep: true }),
+            Stage::Cutting if attempt.resting.contains(&holder) => None,
+            _ => go_on,
+        }
+    }
+
+    /// Who takes the copies, if everyone stands still who has to.
+    fn all_rest(&mut self, mut workers: impl Iterator<Item = Holder>) -> Option<Rested> {
+        let attempt = self.attempt.as_mut().filter(|attempt| attempt.stage == Stage::Resting)?;
+        let ready = match attempt.keeper {
+            Some(keeper) => attempt.resting.contains(&keeper),
+            None => workers.all(|worker| attempt.resting.contains(&worker)),
+        };
+        let keeper = attempt.keeper.or_else(|| attempt.resting.first().copied()).filter(|_| ready)?;
+        attempt.keeper = Some(keeper);
+        attempt.stage = Stage::Cutting;
+        Some(Rested { holder: keeper, keep: true })
+    }
+
+    /// The copies of an attempt exist, or cannot be had. Returns who is told to go on.
+    pub(super) fn cut(&mut self, now: JobTime, id: CheckpointId, taken: bool) -> Vec<Rested> {
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
+            return Vec::new();
+        };
+        if attempt.stage != Stage::Cutting {
+            return Vec::new();
+        }
+        let keeper = attempt.keeper;
+        let others: Vec<Holder> = std::mem::take(&mut attempt.resting)
+            .into_iter()
+            .filter(|holder| Some(*holder) != keeper)
+            .collect();
+        attempt.stage = Stage::Writing;
+        attempt.until = now + WRITE_LIMIT;
+        if !taken {
+            self.give_up(now);
+        }
+        others.into_iter().map(|holder| Rested { holder, keep: false }).collect()
+    }
+
+    /// A checkpoint is complete, or never will be: whether it was the attempt under way, or the last of all.
+    pub(super) fn ended(&mut self, now: JobTime, id: CheckpointId, kept: bool) -> bool {
+        let ours = self.attempt.take_if(|attempt| attempt.id == id).is_some();
+        if ours && !kept {
+            self.not_before = now + RETRY_PAUSE;
+        }
+        let last = self.last_of_all.take_if(|(last, _)| *last == id).is_some();
+        ours || last
+    }
+
+    /// A worker is gone. Returns who is told what: an attempt without its keeper is given up, while it `writes` the copies too;
+    /// one without a worker that it waited for may go on.
+    pub(super) fn gone(
+        &mut self,
+        now: JobTime,
+        holder: Holder,
+        writes: bool,
+        workers: impl Iterator<Item = Holder>,
+    ) -> Vec<Rested> {
+        let Some(attempt) = &mut self.attempt else { return Vec::new() };
+        attempt.resting.remove(&holder);
+        let mut workers = workers.peekable();
+        // Without any worker nobody would begin the copying, and those that come would wait.
+        let alone = attempt.keeper == Some(holder) || workers.peek().is_none();
+        if alone && attempt.stage != Stage::Writing {
+            return self.give_up(now);
+        }
+        if attempt.stage == Stage::Writing && writes && attempt.keeper == Some(holder) {
+            return self.give_up(now);
+        }
+        self.all_rest(workers).into_iter().collect()
+    }
+
+    /// Gives the attempt up. Returns who is told to go on.
+    pub(super) fn give_up(&mut self, now: JobTime) -> Vec<Rested> {
+        let Some(attempt) = self.attempt.take() else { return Vec::new() };
+        self.not_before = now + RETRY_PAUSE;
+        let go_on = |holder| Rested { holder, keep: false };
+        match attempt.stage {
+            Stage::Resting | Stage::Cutting => attempt.resting.into_iter().map(go_on).collect(),
+            Stage::Writing => Vec::new(),
+        }
+    }
+
+    /// What was trained is undone. Gives the attempt up; steps and epochs count from the checkpoint on, when training begins again.
+    /// Returns who is told to go on.
+    pub(super) fn roll_back(&mut self, now: JobTime) -> Vec<Rested> {
+        let told = self.give_up(now);
+        self.not_before = now;
+        self.steps = 0;
+        self.last_of_all = None;
+        told
+    }
+
+    /// All samples are done: returns the number of the checkpoint that a worker takes which has the model.
+    pub(super) fn take_last(&mut self, now: JobTime) -> CheckpointId {
+        let id = self.next;
+        self.next = CheckpointId(id.0 + 1);
+        self.last_of_all = Some((id, now + CUT_LIMIT + WRITE_LIMIT));
+        id
+    }
+
+    /// The checkpoint that ends the job, while it is awaited.
+    pub(super) fn last_of_all(&self) -> Option<CheckpointId> {
+        self.last_of_all.map(|(id, _)| id)
+    }
+
+    /// Gives the checkpoint up that ends the job, if it takes too long. Returns its number.
+    pub(super) fn give_up_last(&mut self, now: JobTime) -> Option<CheckpointId> {
+        self.last_of_all.take_if(|(_, until)| *until <= now).map(|(id, _)| id)
+    }
+
+    /// The one that ends the job will not come.
+    pub(super) const fn without_last(&mut self) {
+        self.last_of_all = None;
+    }
+
+    /// When the attempt under way is given up, or the one that ends the job.
+    pub(super) fn deadline(&self) -> Option<JobTime> {
+        let attempt = self.attempt.as_ref().map(|attempt| attempt.until);
+        attempt.into_iter().chain(self.last_of_all.map(|(_, until)| until)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What a person asks about a running job: which nodes are slow, how that is known, and what was done about it.
+
+use std::collections::VecDeque;
+
+use antdt_controller::DecisionRecord;
+use antdt_controller::speed::{Slowness, slowness};
+use antdt_core::{
+    ClusterView, DeviceClass, Holder, JobTime, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion,
+    StepView,
+};
+
+use super::core::HeadCore;
+
+/// Chance that noise alone puts a ratio outside of its bounds: 0.1 %, that of the policy `nd`.
+const ERROR_RATE: f64 = 0.001;
+
+/// Ratio from which a node counts as a straggler before it has a label, if noise explains none of it: 1.3, that of the labels.
+const STRAGGLER_RATIO: f64 = 1.3;
+
+/// Actions that are kept for a diagnosis: the newest so many.
+const DONE_KEPT: usize = 32;
+
+/// Something that was decided: an action, or to do nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Done {
+    /// Time of the decision.
+    pub at: JobTime,
+    /// `ADJUST_BS`, `KILL_RESTART`, `NONE`, ...
+    pub kind: String,
+    /// A node, or `all`.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<&DecisionRecord> for Done {
+    fn from(record: &DecisionRecord) -> Self {
+        let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
+        Self { at: record.at, kind: record.kind().to_owned(), target, reason: record.reason() }
+    }
+}
+
+/// The newest actions of a job, oldest first.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DoneLog(VecDeque<Done>);
+
+impl DoneLog {
+    pub(super) fn push(&mut self, done: Done) {
+        if self.0.len() == DONE_KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(done);
+    }
+}
+
+/// What is known of the pace of one node.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NodeDiagnosis {
+    /// The node, and which life of it.
+    pub holder: Holder,
+    /// Where it is in its life.
+    pub status: NodeStatus,
+    /// Its device class.
+    pub device: DeviceClass,
+    /// Verdict of the monitor, which looks at whole windows.
+    pub pace: Pace,
+    /// Whether it counts as a straggler: by the verdict, or because it takes 1.3 times as long as its peers and noise cannot
+    /// explain any of that.
+    pub straggler: bool,
+    /// Time per sample over the lower median of all workers; `None` while too little is known, and of servers.
+    pub ratio: Option<f64>,
+    /// Bounds of the ratio, at the error rate of the diagnosis.
+    pub bounds: Option<(f64, f64)>,
+    /// Batches that the ratio is known from: those since the node's pace changed last, at most 64.
+    pub batches: u32,
+    /// About when its pace changed last, or its first batch began.
+    pub pace_since: Option<JobTime>,
+    /// Share of the long window in which it was slow, 0 to 1.
+    pub slow_share: f64,
+    /// Samples per batch in the plan in force; 0 for a server.
+    pub batch_size: u32,
+}
+
+/// What a person wants to know of a job whose steps take long.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Diagnosis {
+    /// Name of the policy.
+    pub policy: String,
+    /// Whether what it decides is only written down.
+    pub dry_run: bool,
+    /// Chance that noise alone puts a ratio outside of its bounds.
+    pub error_rate: f64,
+    /// The plan in force.
+    pub plan: PlanVersion,
+    /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
+    pub step: Option<StepView>,
+    /// Workers and servers, by id.
+    pub nodes: Vec<NodeDiagnosis>,
+    /// What was decided last; `None` before the first decision.
+    pub decision: Option<Done>,
+    /// The newest actions, oldest first.
+    pub done: Vec<Done>,
+}
+
+impl HeadCore {
+    pub(super) fn diagnose(&self, now: JobTime) -> Diagnosis {
+        let view = self.view(now, self.detector.samples_per_second());
+        Diagnosis {
+            policy: self.dispatcher.policy().to_owned(),
+            dry_run: self.dispatcher.is_dry_run(),
+            error_rate: ERROR_RATE,
+            plan: view.plan,
+            step: view.step,
+            nodes: self.diagnose_nodes(now, &view),
+            decision: self.dispatcher.newest_decision().map(Done::from),
+            done: self.done.0.iter().cloned().collect(),
+        }
+    }
+
+    fn diagnose_nodes(&self, now: JobTime, view: &ClusterView) -> Vec<NodeDiagnosis> {
+        let is_live = |node: &NodeView| node.status == NodeStatus::Running;
+        let estimates: Vec<Option<PaceEstimate>> =
+            view.workers.iter().map(|node| node.estimate.filter(|_| is_live(node))).collect();
+        let ratios = slowness(&estimates, ERROR_RATE).into_iter().chain(std::iter::repeat(None));
+        let of_node = |(node, known): (&NodeView, Option<Slowness>)| {
+            let is_slow = |it: Slowness| it.low > 1.0 && it.ratio >= STRAGGLER_RATIO;
+            NodeDiagnosis {
+                holder: Holder::new(node.id, node.incarnation),
+                status: node.status,
+                device: node.device.clone(),
+                pace: node.pace,
+                straggler: is_live(node) && (node.pace.is_straggler() || known.is_some_and(is_slow)),
+                ratio: known.map(|it| it.ratio),
+                bounds: known.map(|it| (it.low, it.high)),
+                batches: node.estimate.map_or(0, |it| it.batches),
+                pace_since: self.detector.observe(now, node.id).and_then(|it| it.pace_since),
+                slow_share: node.slow_fraction_long,
+                batch_size: node.batch_size,
+            }
+        };
+        view.workers.iter().chain(&view.servers).zip(ratios).map(of_node).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! `ps-ssp=STEPS`: parameter servers, each worker at its own pace, but none far ahead.
+//!
+//! As in `ps-asp` the servers apply each push at once, then the worker acknowledges it. Before each step a worker asks the master,
+//! which lets it begin when it is at most `STEPS` steps ahead of the slowest worker that has data. So no gradient is computed on
+//! parameters that lack more than a bounded number of the others' pushes. A worker that waits for data holds nobody up; one that
+//! joins starts at the clock of the slowest; a rollback sets all clocks back.
+//!
+//! A worker that waits for its turn is called off when it has orders to look at: a checkpoint, for which every worker stands
+//! still, would otherwise wait for the very workers that wait for those that stand still.
+//!
+//! A step of a worker: `Load`, `Ready`, `Pull`, `Compute`, `Push`, `Exchange`.
+//!
+//! Source: stale synchronous parallel training (Ho et al., 2013; recalled); what joins, deaths and waits for data mean is our design.
+
+mod head;
+mod worker;
+
+use antdt_core::{Capabilities, InvalidValue};
+
+use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
+
+/// Its line in the registry.
+pub const ENTRY: Entry = Entry {
+    name: "ps-ssp",
+    setting: Some("STEPS"),
+    about: "the model lives on servers; each worker trains at its own pace, at most STEPS steps ahead of the slowest",
+    example: "ps-ssp=2",
+    parse,
+};
+
+/// Largest lead: beyond, a slip of the hand is likelier than a wish.
+const STEPS_MAX: u32 = 1_000_000;
+
+fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
+    let steps = setting.and_then(|steps| steps.parse().ok()).filter(|steps| *steps <= STEPS_MAX);
+    let refused = || {
+        let given = setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
+        let expected = format!(
+            "{} with 0 to {STEPS_MAX} steps that a worker may be ahead, such as {}",
+            ENTRY.usage(),
+            ENTRY.example
+        );
+        InvalidValue::new("--sync", given, expected)
+    };
+    steps.map(|steps| SyncMode::new(PsSsp { steps })).ok_or_else(refused)
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct PsSsp {
+    /// Steps that a worker may be ahead of the slowest one that has data.
+    pub steps: u32,
+}
+
+impl Mode for PsSsp {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn setting(&self) -> Option<String> {
+        Some(self.steps.to_string())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::servers_within(self.steps)
+    }
+
+    fn head(&self) -> Box<dyn HeadHalf> {
+        Box::new(head::Head::new(self.steps))
+    }
+
+    fn worker(&self) -> Box<dyn WorkerHalf> {
+        Box::new(worker::Worker::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lead_is_a_number_of_steps_and_written_back() {
+        for steps in ["0", "8"] {
+            let text = format!("ps-ssp={steps}");
+            let mode: SyncMode = text.parse().unwrap();
+            assert_eq!((mode.name(), mode.to_string()), ("ps-ssp", text));
+        }
+        for wrong in ["ps-ssp", "ps-ssp=", "ps-ssp=x", "ps-ssp=-1", "ps-ssp=1000001"] {
+            let error = wrong.parse::<SyncMode>().unwrap_err().to_string();
+            assert!(error.contains("--sync") && error.contains("such as ps-ssp=2"), "{error}");
+        }
+    }
+}

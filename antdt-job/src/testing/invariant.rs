@@ -1,0 +1,136 @@
+//! What a sync mode promises.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One of the promises. `Display` gives its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Invariant {
+    /// Every call is one that the mode's capabilities allow.
+    Capabilities,
+    /// Members of a group make the same call at the same time, for the same step.
+    OneOperation,
+    /// All workers that apply a step apply the same contributions, after the step before it.
+    SameModel,
+    /// No sample is in the model twice; at a mode that acknowledges pushes, the one batch of a worker that died in between may be.
+    OnceInModel,
+    /// What is acknowledged is in the model.
+    AckedIsInModel,
+    /// What a dead life has contributed is settled before its leases go back.
+    SettledFirst,
+    /// Batch sizes of a plan add up to the global batch, if the capabilities say so.
+    GlobalBatch,
+    /// No worker stops for good because a reply confused it.
+    NeverConfused,
+    /// No worker says that the data has ended while samples are left.
+    NoEarlyEnd,
+    /// Survivors go on: when nothing goes wrong any more, the job ends.
+    SurvivorsGoOn,
+    /// At the end every sample is acknowledged, and in the model.
+    NothingLost,
+    /// A checkpoint has what is acknowledged in its model, and nothing else but the push of a worker that died before it
+    /// could acknowledge it.
+    ExactCheckpoint,
+    /// After a rollback, model and ledger are those of the checkpoint, and what was trained under a lease of before gets into
+    /// neither.
+    ExactRollback,
+    /// No worker gets further ahead of a slower one than the capabilities say.
+    BoundedLead,
+}
+
+impl Invariant {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Capabilities,
+        Self::OneOperation,
+        Self::SameModel,
+        Self::OnceInModel,
+        Self::AckedIsInModel,
+        Self::SettledFirst,
+        Self::GlobalBatch,
+        Self::NeverConfused,
+        Self::NoEarlyEnd,
+        Self::SurvivorsGoOn,
+        Self::NothingLost,
+        Self::ExactCheckpoint,
+        Self::ExactRollback,
+        Self::BoundedLead,
+    ];
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Capabilities => "capabilities",
+            Self::OneOperation => "one_operation",
+            Self::SameModel => "same_model",
+            Self::OnceInModel => "once_in_model",
+            Self::AckedIsInModel => "acked_is_in_model",
+            Self::SettledFirst => "settled_first",
+            Self::GlobalBatch => "global_batch",
+            Self::NeverConfused => "never_confused",
+            Self::NoEarlyEnd => "no_early_end",
+            Self::SurvivorsGoOn => "survivors_go_on",
+            Self::NothingLost => "nothing_lost",
+            Self::ExactCheckpoint => "exact_checkpoint",
+            Self::ExactRollback => "exact_rollback",
+            Self::BoundedLead => "bounded_lead",
+        }
+    }
+
+    /// Returns the promise, in words.
+    pub const fn promise(self) -> &'static str {
+        match self {
+            Self::Capabilities => "every call is one that the mode's capabilities allow",
+            Self::OneOperation => "members of a group make the same call, for the same step",
+            Self::SameModel => "whoever applies a step applies the same contributions, after the same step",
+            Self::OnceInModel => "no sample is in the model twice",
+            Self::AckedIsInModel => "what is acknowledged is in the model",
+            Self::SettledFirst => "what a dead life has contributed is settled before its leases go back",
+            Self::GlobalBatch => "batch sizes add up to the global batch, if the capabilities say so",
+            Self::NeverConfused => "no worker stops for good because a reply confused it",
+            Self::NoEarlyEnd => "no worker says that the data has ended while samples are left",
+            Self::SurvivorsGoOn => "when nothing goes wrong any more, the job ends",
+            Self::NothingLost => "at the end every sample is acknowledged, and in the model",
+            Self::ExactCheckpoint => "a checkpoint has in its model what is acknowledged, and nothing else",
+            Self::ExactRollback => {
+                "after a rollback, nothing counts that was trained under a lease of before"
+            }
+            Self::BoundedLead => "no worker gets further ahead of a slower one than the capabilities say",
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The promises that a history is held to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invariants(BTreeSet<Invariant>);
+
+impl Invariants {
+    /// All of them.
+    pub fn all() -> Self {
+        Self(Invariant::ALL.into())
+    }
+
+    /// Only these.
+    pub fn only(invariants: impl IntoIterator<Item = Invariant>) -> Self {
+        Self(invariants.into_iter().collect())
+    }
+
+    /// All but this one.
+    #[must_use]
+    pub fn without(mut self, invariant: Invariant) -> Self {
+        self.0.remove(&invariant);
+        self
+    }
+
+    /// Whether a history is held to it.
+    pub fn holds_to(&self, invariant: Invariant) -> bool {
+        self.0.contains(&invariant)
+    }
+}

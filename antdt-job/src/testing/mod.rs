@@ -1,0 +1,41 @@
+//! For sync modes of one's own: random lives of a whole job, and what must be true after each of their events.
+//!
+//! [`check_mode`] plays them with the master and the worker loops of this crate around the mode; what is simulated is the
+//! network, the shard service and the servers. To look closer, draw histories with [`history::any`] and play them with
+//! [`Invariants::check`].
+
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use crate::mode::SyncMode;
+
+pub mod history;
+mod invariant;
+mod service;
+mod trial;
+
+pub use history::History;
+pub use invariant::{Invariant, Invariants};
+pub use trial::Broken;
+
+/// Histories that [`check_mode`] plays.
+const CASES: u32 = 1000;
+
+/// Plays random histories of a job in this mode: deaths, joins, plans, ends of data, duplicates, reorderings, restarts of the shard
+/// service. The same histories each time.
+///
+/// # Errors
+/// With the promise that is broken in the smallest history that breaks one; its text has the line that replays it.
+pub fn check_mode(mode: &SyncMode) -> Result<(), Broken> {
+    let config =
+        Config { cases: CASES, max_shrink_iters: 4_000, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let all = Invariants::all();
+    match runner.run(&history::any(), |history| Ok(all.check(&history, mode)?)) {
+        Ok(()) => Ok(()),
+        Err(TestError::Fail(_, history)) => all.check(&history, mode),
+        Err(TestError::Abort(why)) => panic!("no histories could be drawn: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+use super::*;
+
+#[test]
+fn every_mode_of_the_registry_keeps_its_promises() {
+    for mode in SyncMode::examples() {
+        check_mode(&mode).unwrap();
+    }
+}
+
+/// Those that had not left yet apply their last step after the job went back without them.
+#[test]
+fn the_last_step_of_those_that_the_job_went_back_without_is_nobodys() {
+    let ends = r#"{"job":{"workers":4,"samples_per_worker":1,"shards":[]},"steps":[{"run":{"process":0,"times":3}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":3}},{"die":{"process":0,"late":false,"luck":0}},"beat",{"run":{"process":0,"times":1}},{"run":{"process":0,"times":1}}]}"#;
+    for mode in SyncMode::examples() {
+        Invariants::all().check(&history::replay(ends), &mode).unwrap();
+    }
+}

@@ -1,0 +1,98 @@
+//! [`Momentum`]: a step along a running sum of gradients.
+
+use std::collections::BTreeMap;
+
+use antdt_core::InvalidValue;
+use antdt_core::registry::{Setting, Settings};
+
+use super::{Defaults, Optimizer, Update, UpdateStep};
+
+/// `g += decay * w; v = momentum * v + g; w -= rate * v`, with `v` from 0; with `nesterov`,
+/// `w -= rate * (g + momentum * v)`.
+///
+/// Keeps `v`. Source: the form of PyTorch's `SGD` with dampening 0 (recalled), in which the rate is outside the sum, so
+/// that a new rate counts at once. Momentum 0.9 is what is used most; the rate is that of [`Sgd`](super::Sgd).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Momentum {
+    momentum: f32,
+    nesterov: bool,
+}
+
+impl Default for Momentum {
+    fn default() -> Self {
+        Self { momentum: 0.9, nesterov: false }
+    }
+}
+
+impl Momentum {
+    /// Its name in the registry.
+    pub const NAME: &'static str = "momentum";
+
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        const RANGE: &str = "a number from 0 to below 1";
+        let Self { momentum, nesterov } = Self::default();
+        let momentum = settings.value("momentum", momentum, RANGE)?;
+        if !(0.0..1.0).contains(&momentum) {
+            return Err(settings.refuse("momentum", momentum, RANGE));
+        }
+        Ok(Self { momentum, nesterov: settings.value("nesterov", nesterov, "true or false")? })
+    }
+
+    pub(super) fn texts(self) -> Vec<Setting> {
+        vec![
+            Setting::new("momentum", self.momentum, "share of the running sum that is left after a step"),
+            Setting::new("nesterov", self.nesterov, "whether the step looks ahead along the running sum"),
+        ]
+    }
+}
+
+impl Optimizer for Momentum {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        self.texts().into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect()
+    }
+
+    fn defaults(&self) -> Defaults {
+        Defaults { rate: 0.01, decay: 0.0 }
+    }
+
+    fn state_per_value(&self) -> usize {
+        1
+    }
+
+    fn begin(&self, UpdateStep { rate, scale, decay, .. }: UpdateStep) -> Update<'_> {
+        let Self { momentum, nesterov } = *self;
+        // How much of the gradient and of the sum a step goes along.
+        let (along_gradient, along_sum) = if nesterov { (1.0, momentum) } else { (0.0, 1.0) };
+        Box::new(move |values, [sums, _], gradient| {
+            for ((value, sum), gradient) in values.iter_mut().zip(sums).zip(gradient) {
+                let gradient = gradient * scale + decay * *value;
+                *sum = momentum * *sum + gradient;
+                *value -= rate * (along_gradient * gradient + along_sum * *sum);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Model, close, follow};
+    use super::*;
+
+    #[test]
+    fn it_follows_a_plain_double_precision_model() {
+        for nesterov in [false, true] {
+            let optimizer = Momentum { momentum: 0.75, nesterov };
+            let step = |w: &mut Model, g: f64, rate: f64, decay: f64, _: u64| {
+                let g = g + decay * w.value;
+                w.first = 0.75 * w.first + g;
+                w.value -= rate * if nesterov { g + 0.75 * w.first } else { w.first };
+            };
+            close(&follow(&optimizer, 0.05, 0.0, step));
+            close(&follow(&optimizer, 0.05, 0.01, step));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The optimizers that a program knows by name, and their settings.
+//!
+//! A program adds optimizers of its own to [`REGISTRY`] before it reads its command line; they are then as good as those
+//! that ship. Workers and servers are started from that program too, and know them.
+
+use antdt_core::InvalidValue;
+use antdt_core::registry::{self, Registry, Settings};
+
+use super::{Adagrad, Adam, AdamW, Momentum, Optimizer, Sgd};
+
+/// An optimizer that is known by name, which is what [`Optimizer::name`] says.
+pub type Entry = registry::Entry<Box<dyn Optimizer>>;
+
+/// Every optimizer that is known.
+///
+/// ```
+/// use antdt_model::optimizer::REGISTRY;
+/// assert_eq!(REGISTRY.by_name("adam")?.settings()["beta1"], "0.9");
+/// assert!(REGISTRY.by_name("adan").unwrap_err().to_string().contains("did you mean `adam`?"));
+/// # Ok::<(), antdt_core::registry::BuildError>(())
+/// ```
+pub static REGISTRY: Registry<Entry> =
+    Registry::new("optimizer", SHIPPED).with_synonyms(&[("nesterov", Momentum::NAME), ("gd", Sgd::NAME)]);
+
+/// Optimizers that ship.
+const SHIPPED: &[Entry] = &[
+    Entry {
+        name: Sgd::NAME,
+        about: "a step along the mean gradient; rate 0.01",
+        settings: Vec::new,
+        build: |_| Ok(Box::new(Sgd)),
+    },
+    Entry {
+        name: Momentum::NAME,
+        about: "a step along a running sum of gradients; rate 0.01",
+        settings: || Momentum::default().texts(),
+        build: |settings| Ok(Box::new(Momentum::read(settings)?)),
+    },
+    Entry {
+        name: Adagrad::NAME,
+        about: "shorter steps where gradients were large, for embeddings that few samples touch; rate 0.01",
+        settings: || Adagrad::default().texts(),
+        build: |settings| Ok(Box::new(Adagrad::read(settings)?)),
+    },
+    Entry {
+        name: Adam::NAME,
+        about: "a running mean of gradients over the root of one of their squares; rate 0.001",
+        settings: || Adam::default().texts(),
+        build: |settings| Ok(Box::new(Adam::read(settings)?)),
+    },
+    Entry {
+        name: AdamW::NAME,
+        about: "Adam with weight decay beside the gradient; rate 0.001, decay 0.01",
+        settings: || AdamW::default().texts(),
+        build: |settings| Ok(Box::new(AdamW::read(settings)?)),
+    },
+];
+
+/// What `epsilon` is for, in all that have one.
+pub(super) const EPSILON: &str = "keeps the division finite where gradients are near 0";
+
+/// Reads `epsilon`.
+pub(super) fn epsilon(settings: &Settings<'_>, default: f32) -> Result<f32, InvalidValue> {
+    const RANGE: &str = "a finite number above 0, such as 1e-8";
+    let epsilon = settings.value("epsilon", default, RANGE)?;
+    // 0 would make 0 / 0 of a parameter without gradients.
+    if epsilon.is_finite() && epsilon > 0.0 {
+        Ok(epsilon)
+    } else {
+        Err(settings.refuse("epsilon", epsilon, RANGE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Defaults, STATE_MAX};
+    use super::*;
+
+    #[test]
+    fn every_name_gives_an_optimizer_that_answers_to_it_and_says_its_settings() {
+        for entry in SHIPPED {
+            let optimizer = REGISTRY.by_name(entry.name).unwrap();
+            assert_eq!(optimizer.name(), entry.name);
+            let defaults = (entry.settings)().into_iter().map(|s| (s.name.to_owned(), s.default));
+            assert_eq!(optimizer.settings(), defaults.collect());
+            assert!(optimizer.state_per_value() <= STATE_MAX);
+            let Defaults { rate, decay } = optimizer.defaults();
+            let decay = if decay > 0.0 { format!(", decay {decay}") } else { String::new() };
+            assert!(entry.about.ends_with(&format!("; rate {rate}{decay}")), "{}", entry.about);
+        }
+    }
+
+    #[test]
+    fn settings_are_read_and_said_again() {
+        for (name, setting, text) in [
+            ("momentum", "momentum", "0.5"),
+            ("momentum", "nesterov", "true"),
+            ("adagrad", "epsilon", "0.25"),
+            ("adam", "beta1", "0.5"),
+            ("adamw", "beta2", "0"),
+            ("adam", "epsilon", "0.0001"),
+        ] {
+            let optimizer = REGISTRY.build(name, &[(setting.to_owned(), text.to_owned())].into()).unwrap();
+            assert_eq!(optimizer.settings()[setting], text);
+            assert_eq!(REGISTRY.build(name, &optimizer.settings()).unwrap().settings(), optimizer.settings());
+        }
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_is_refused_by_table_and_key() {
+        let cases: [(&str, &str, &[&str]); 6] = [
+            ("momentum", "momentum", &["1", "-0.1", "nan", "much"]),
+            ("momentum", "nesterov", &["yes"]),
+            ("adagrad", "epsilon", &["0", "-1", "inf", "nan"]),
+            ("adam", "beta1", &["1", "-0.1", "nan"]),
+            ("adamw", "beta2", &["1.5"]),
+            ("adam", "bata1", &["0.9"]),
+        ];
+        for (name, setting, texts) in cases {
+            for text in texts {
+                let refused = REGISTRY.build(name, &[(setting.to_owned(), (*text).to_owned())].into());
+                let said = refused.unwrap_err().to_string();
+                assert!(said.starts_with(&format!("[optimizer.{name}] {setting} = ")), "{said}");
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! [`UpdateRule`]: everything that says how gradients change a model.
+//!
+//! A step goes in this order: sums of gradients become a mean; the mean is clipped by its norm; the optimizer adds weight
+//! decay and takes a step at the scheduled rate.
+
+use std::sync::Arc;
+
+use antdt_core::InvalidValue;
+use antdt_core::registry::BuildError;
+
+use crate::gradient::{clip_factor, norm};
+use crate::optimizer::{Optimizer, REGISTRY, STATE_MAX, UpdateStep};
+use crate::schedule::RateSchedule;
+
+/// How far a model is trained. The learning rate and bias correction go by it, so it stays with the parameters: a process that takes
+/// them over takes it over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trained {
+    /// Steps of the optimizer.
+    pub steps: u64,
+    /// Samples behind the parameters.
+    pub samples: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone)]
+pub struct UpdateRule {
+    /// The optimizer.
+    pub optimizer: Arc<dyn Optimizer>,
+    /// The learning rate, of which the schedule takes a share.
+    pub rate: f32,
+    /// The learning rate over the samples behind the model.
+    pub schedule: RateSchedule,
+    /// Longest mean gradient, dense parameters and rows together; a longer one is shortened to it.
+    pub clip_norm: Option<f32>,
+    /// Weight decay. It reaches the rows of a table only when a batch touches them.
+    pub decay: f32,
+}
+
+impl UpdateRule {
+    /// An optimizer with the rate and the decay that are its defaults, a constant rate and no clipping.
+    pub fn new(optimizer: Box<dyn Optimizer>) -> Self {
+        let defaults = optimizer.defaults();
+        Self {
+            optimizer: optimizer.into(),
+            rate: defaults.rate,
+            schedule: RateSchedule::default(),
+            clip_norm: None,
+            decay: defaults.decay,
+        }
+    }
+
+    /// The optimizer of that name with its default settings and this rate.
+    ///
+    /// # Errors
+    /// If no optimizer has this name.
+    pub fn named(optimizer: &str, rate: f32) -> Result<Self, BuildError> {
+        Ok(Self { rate, ..Self::new(REGISTRY.by_name(optimizer)?) })
+    }
+
+    /// Checks that the numbers make sense.
+    ///
+    /// # Errors
+    /// If the rate or the norm is not finite and above 0, the decay is negative or not finite, or the optimizer keeps more
+    /// numbers than it may.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        let positive = |number: f32| number.is_finite() && number > 0.0;
+        if !positive(self.rate) {
+            return Err(InvalidValue::new(
+                "learning rate",
+                self.rate,
+                "a finite number above 0, such as 0.05",
+            ));
+        }
+        if let Some(norm) = self.clip_norm.filter(|norm| !positive(*norm)) {
+            return Err(InvalidValue::new("clip norm", norm, "a finite number above 0, such as 1"));
+        }
+        if !(self.decay.is_finite() && self.decay >= 0.0) {
+            let expected = "a finite number of at least 0, such as 0.01";
+            return Err(InvalidValue::new("weight decay", self.decay, expected));
+        }
+        let kept = self.optimizer.state_per_value();
+        if kept > STATE_MAX {
+            let expected = format!("at most {STATE_MAX} for each parameter");
+            return Err(InvalidValue::new("numbers that the optimizer keeps", kept, expected));
+        }
+        Ok(())
+    }
+
+    /// The learning rate when this many samples are behind the model.
+    pub fn rate_at(&self, samples: u64) -> f32 {
+        #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
+        let rate = (f64::from(self.rate) * self.schedule.share(samples)) as f32;
+        rate
+    }
+
+    /// The next step of a model, with these parts of the sums of its gradient, dense and of rows, that become a mean by
+    /// `scale`.
+    pub(crate) fn next<'a>(
+        &self,
+        trained: Trained,
+        sums: impl IntoIterator<Item = &'a [f32]>,
+        scale: f32,
+    ) -> UpdateStep {
+        let clipped = match self.clip_norm {
+            Some(limit) => clip_factor(limit, norm(sums) * f64::from(scale)),
+            None => 1.0,
+        };
+        UpdateStep {
+            number: trained.steps + 1,
+            rate: self.rate_at(trained.samples),
+            scale: scale * clipped,
+            decay: self.decay,
+        }
+    }
+
+    /// The optimizer and its settings in one line: those of two rules are equal if one goes on with what the other kept.
+    pub fn identity(&self) -> String {
+        let settings = self.optimizer.settings();
+        let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        match self.optimizer.name() {
+            name if settings.is_empty() => name.to_owned(),
+            name => format!("{name} ({})", settings.join(", ")),
+        }
+    }
+}
+
+impl PartialEq for UpdateRule {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { optimizer: _, rate, schedule, clip_norm, decay } = self;
+        self.identity() == other.identity()
+            && (*rate, *schedule, *clip_norm, *decay)
+                == (other.rate, other.schedule, other.clip_norm, other.decay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sgd() -> UpdateRule {
+        UpdateRule::named("sgd", 0.5).unwrap()
+    }
+
+    #[test]
+    fn a_rule_says_what_it_keeps_by_the_optimizer_alone() {
+        let adam = UpdateRule::named("adam", 0.1).unwrap();
+        assert_eq!(adam.identity(), "adam (beta1=0.9, beta2=0.999, epsilon=0.00000001)");
+        assert_eq!(UpdateRule { rate: 0.2, decay: 0.1, ..adam.clone() }.identity(), adam.identity());
+        assert_eq!(sgd().identity(), "sgd");
+        assert_eq!(sgd(), sgd());
+        assert_ne!(sgd(), UpdateRule { clip_norm: Some(1.0), ..sgd() });
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused_by_name() {
+        let bad = [f32::NAN, f32::INFINITY, -1.0];
+        for number in bad.into_iter().chain([0.0]) {
+            let error = UpdateRule { rate: number, ..sgd() }.validate().unwrap_err();
+            assert_eq!(error.field, "learning rate");
+            let error = UpdateRule { clip_norm: Some(number), ..sgd() }.validate().unwrap_err();
+            assert_eq!(error.field, "clip norm");
+        }
+        for decay in bad {
+            assert_eq!(UpdateRule { decay, ..sgd() }.validate().unwrap_err().field, "weight decay");
+        }
+        UpdateRule { clip_norm: Some(1.0), ..sgd() }.validate().unwrap();
+    }
+
+    #[test]
+    fn a_mean_gradient_that_is_too_long_is_shortened_to_the_limit() {
+        // A sum of length 10 over 2 samples: a mean of length 5.
+        let sums: [&[f32]; 2] = [&[6.0], &[0.0, 8.0]];
+        let scale_of = |limit: f32| {
+            let rule = UpdateRule { clip_norm: Some(limit), ..sgd() };
+            rule.next(Trained::default(), sums, 0.5).scale
+        };
+        assert_eq!([scale_of(1.0), scale_of(2.5), scale_of(5.0), scale_of(9.0)], [0.1, 0.25, 0.5, 0.5]);
+        assert_eq!(sgd().next(Trained::default(), sums, 0.5).scale, 0.5);
+    }
+
+    #[test]
+    fn a_step_has_the_number_after_the_last_and_the_rate_of_the_samples_behind_it() {
+        let rule = UpdateRule { schedule: "step:every=100,factor=0.5".parse().unwrap(), ..sgd() };
+        for (samples, rate) in [(0, 0.5), (99, 0.5), (100, 0.25), (250, 0.125)] {
+            let step = rule.next(Trained { steps: 7, samples }, [], 1.0);
+            assert_eq!((step.number, step.rate), (8, rate), "{samples}");
+        }
+    }
+}

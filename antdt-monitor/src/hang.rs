@@ -1,0 +1,136 @@
+//! Detection of workers whose training thread hangs while their heartbeats go on.
+
+use std::time::Duration;
+
+use antdt_core::{InvalidValue, Stall, Work};
+
+/// Steps without progress after which a thread is reported as stalled, if half of the limit has passed too.
+const STALLED_STEPS: u32 = 3;
+
+/// Steps without progress after which a thread hangs: in a healthy job a single step may take ten times as long as usual.
+const HUNG_STEPS: u32 = 12;
+
+/// Reading, the first steps and evaluations have no usual time: their limit is so many times the configured one.
+const UNKNOWN_FACTOR: u32 = 20;
+
+/// When a training thread that does not get on counts as hung.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct HangConfig {
+    /// The least time without progress, however short the steps are. 3 s: a shared machine may hold a thread up for a second.
+    #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
+    pub limit: Duration,
+}
+
+impl HangConfig {
+    /// Checks the limit.
+    ///
+    /// # Errors
+    /// If it is so short that nobody reports a hang within it.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        if self.limit < Stall::LEAST * 2 {
+            let got = format!("{} s", self.limit.as_secs_f64());
+            return Err(InvalidValue::new("hang.limit", got, "at least 1 s"));
+        }
+        Ok(())
+    }
+
+    /// What this stall of a worker is whose steps usually take `step`; `None` while nobody knows.
+    pub fn judge(&self, stall: Stall, step: Option<Duration>) -> Suspicion {
+        let (stalled, hung) = match (stall.work, step) {
+            (Work::Training, Some(step)) => (
+                (self.limit / 2).max(step.saturating_mul(STALLED_STEPS)),
+                self.limit.max(step.saturating_mul(HUNG_STEPS)),
+            ),
+            _ => {
+                let limit = self.limit.saturating_mul(UNKNOWN_FACTOR);
+                (limit / 2, limit)
+            }
+        };
+        match stall.lasts {
+            lasts if lasts >= hung => Suspicion::Hung,
+            lasts if lasts >= stalled => Suspicion::Stalled,
+            _ => Suspicion::None,
+        }
+    }
+}
+
+impl Default for HangConfig {
+    fn default() -> Self {
+        Self { limit: Duration::from_secs(3) }
+    }
+}
+
+/// What is thought of a training thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suspicion {
+    /// It gets on as usual.
+    None,
+    /// Longer than usual without progress; it may be a slow step.
+    Stalled,
+    /// So long that no step of a healthy job takes it.
+    Hung,
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Seed;
+
+    use super::*;
+
+    fn training(lasts: Duration) -> Stall {
+        Stall { work: Work::Training, lasts }
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn what_counts_as_a_hang_follows_the_steps_and_what_has_none_gets_long() {
+        let judge = |stall, step| HangConfig::default().judge(stall, step);
+        for (lasts, step, expected) in [
+            (1499, Some(100), Suspicion::None),
+            (1500, Some(100), Suspicion::Stalled),
+            (3000, Some(100), Suspicion::Hung),
+            (2999, Some(1000), Suspicion::None),
+            (3000, Some(1000), Suspicion::Stalled),
+            (11_999, Some(1000), Suspicion::Stalled),
+            (12_000, Some(1000), Suspicion::Hung),
+            (29_999, None, Suspicion::None),
+            (60_000, None, Suspicion::Hung),
+        ] {
+            assert_eq!(judge(training(ms(lasts)), step.map(ms)), expected, "{lasts} ms of {step:?}");
+        }
+        for work in [Work::Loading, Work::Evaluating] {
+            assert_eq!(judge(Stall { work, lasts: ms(29_999) }, Some(ms(1))), Suspicion::None);
+        }
+        assert_eq!(judge(training(Duration::MAX), Some(Duration::MAX)), Suspicion::Hung);
+    }
+
+    /// More than ten thousand hours of workers whose steps have a heavy tail, and of which some take ten times as long as usual.
+    #[test]
+    fn no_healthy_step_counts_as_a_hang() {
+        let config = HangConfig::default();
+        let (mut rng, mut lived) = (Seed(20).rng(), Duration::ZERO);
+        for usual in [ms(10), ms(100), ms(250), ms(1000), ms(10_000), ms(600_000)] {
+            for _ in 0..200_000 {
+                let usual_tail = (0.5 * rng.normal()).exp().min(10.0);
+                let step = usual.mul_f64(if rng.below(1000) == 0 { 10.0 } else { usual_tail });
+                assert_ne!(
+                    config.judge(training(step), Some(usual)),
+                    Suspicion::Hung,
+                    "{step:?} of {usual:?}"
+                );
+                lived += step;
+            }
+        }
+        assert!(lived > ms(3_600_000) * 10_000, "{lived:?}");
+    }
+
+    #[test]
+    fn a_limit_within_which_nobody_reports_is_refused() {
+        assert!(HangConfig { limit: ms(999) }.validate().unwrap_err().to_string().contains("hang.limit"));
+        HangConfig { limit: ms(1000) }.validate().unwrap();
+    }
+}

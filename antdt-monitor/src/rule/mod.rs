@@ -1,0 +1,216 @@
+//! Pace rules: a [`PaceRule`] decides from evidence whether a node is slow.
+//!
+//! To add a rule: write a file with a type that implements [`PaceRule`], and add its line to the [`REGISTRY`]; a program adds
+//! one of its own with [`Registry::register`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use antdt_core::registry::{self, BuildError, Registry};
+use antdt_core::{Pace, StragglerKind};
+
+pub mod ratio;
+
+pub use ratio::RatioRule;
+
+/// What a rule judges a node by. All ratios are against the median of the live nodes of the same role and device
+/// class, at the same moment; above 1 is slower.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evidence {
+    /// Over the short window.
+    pub ratio_short: f64,
+    /// Median over the long window.
+    pub ratio_long: f64,
+    /// Share of the long window in which the node was slow, 0 to 1.
+    pub slow_fraction_long: f64,
+}
+
+/// Turns evidence into a verdict. Has no state: what lasts is in the evidence, and in the verdict in force.
+pub trait PaceRule: fmt::Debug + Send + Sync {
+    /// Whether a node at this ratio counts as slow at this moment.
+    fn is_slow(&self, ratio: f64) -> bool;
+
+    /// Returns the judgement of the rule. `current` is the one in force, for hysteresis; it is never `Straggler(Deterministic)`, which
+    /// is a verdict on the device class, not on the node. Unless a rule knows better: a transient straggler while it is slow.
+    fn judge(&self, evidence: &Evidence, _current: Pace) -> Pace {
+        if self.is_slow(evidence.ratio_short) {
+            Pace::Straggler(StragglerKind::Transient)
+        } else {
+            Pace::Normal
+        }
+    }
+}
+
+/// A rule that is one function: whether a node at this ratio is slow.
+#[derive(Debug, Clone, Copy)]
+pub struct FromFn(pub fn(f64) -> bool);
+
+impl PaceRule for FromFn {
+    fn is_slow(&self, ratio: f64) -> bool {
+        (self.0)(ratio)
+    }
+}
+
+/// A registered rule.
+pub type Entry = registry::Entry<Arc<dyn PaceRule>>;
+
+/// Every rule that is known. The first one is the default.
+pub static REGISTRY: Registry<Entry> = Registry::new("pace-rule", SHIPPED);
+
+/// Rules that ship.
+const SHIPPED: &[Entry] = &[Entry {
+    name: RatioRule::NAME,
+    about: "thresholds on the time per sample over the median of the peers, with hysteresis",
+    settings: RatioRule::settings,
+    build: |settings| Ok(Arc::new(RatioRule::read(settings)?)),
+}];
+
+/// A pace rule with its name and settings, which is how a recording holds it. Two are equal if they are written alike.
+#[derive(Clone)]
+pub struct Rule {
+    name: String,
+    settings: BTreeMap<String, String>,
+    rule: Arc<dyn PaceRule>,
+}
+
+impl Rule {
+    /// The rule of the registry that has this name, with these settings; those that are not named have their defaults.
+    ///
+    /// # Errors
+    /// If there is no such rule or setting, or a value cannot be.
+    pub fn named(name: &str, texts: &BTreeMap<String, String>) -> Result<Self, BuildError> {
+        let rule = REGISTRY.build(name, texts)?;
+        // With the defaults: they may be others when a recording is read.
+        let defaults = (REGISTRY.find(name)?.settings)();
+        let mut settings: BTreeMap<_, _> =
+            defaults.into_iter().map(|setting| (setting.name.to_owned(), setting.default)).collect();
+        settings.extend(texts.iter().map(|(name, text)| (name.clone(), text.clone())));
+        Ok(Self { name: name.to_owned(), settings, rule })
+    }
+
+    /// A rule that is in no registry. What it is recorded as can be read only where a rule of that name is.
+    pub fn own(name: &str, rule: impl PaceRule + 'static) -> Self {
+        Self { name: name.to_owned(), settings: BTreeMap::new(), rule: Arc::new(rule) }
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All its settings as texts.
+    pub const fn settings(&self) -> &BTreeMap<String, String> {
+        &self.settings
+    }
+
+    /// Whether a node at this ratio counts as slow at this moment.
+    pub fn is_slow(&self, ratio: f64) -> bool {
+        self.rule.is_slow(ratio)
+    }
+
+    /// Returns the judgement of the rule.
+    pub fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
+        self.rule.judge(evidence, current)
+    }
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self::named(RatioRule::NAME, &BTreeMap::new()).expect("the rule that ships has valid defaults")
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.settings) == (&other.name, &other.settings)
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({}, {:?})", self.name, self.settings)
+    }
+}
+
+#[cfg(feature = "serde")]
+mod written {
+    use super::{BTreeMap, Rule};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename = "Rule", deny_unknown_fields)]
+    struct Written {
+        name: String,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        settings: BTreeMap<String, String>,
+    }
+
+    impl Serialize for Rule {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            Written { name: self.name.clone(), settings: self.settings.clone() }.serialize(to)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Rule {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            let Written { name, settings } = Written::deserialize(from)?;
+            Rule::named(&name, &settings).map_err(serde::de::Error::custom)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_rule;
+
+    fn texts(settings: &[(&str, &str)]) -> BTreeMap<String, String> {
+        settings.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_rule_says_all_its_settings_and_is_made_again_from_them() {
+        let rule = Rule::named("ratio", &texts(&[("transient", "2.5"), ("persistent", "3")])).unwrap();
+        assert_eq!(rule.settings()["hysteresis"], "0.9", "the default");
+        assert_eq!(Rule::named(rule.name(), rule.settings()).unwrap(), rule);
+        assert!(rule != Rule::default() && !rule.is_slow(2.4) && rule.is_slow(2.5));
+    }
+
+    #[test]
+    fn a_threshold_that_cannot_work_is_refused_by_table_and_key() {
+        let refused = |name: &str, text: &str| {
+            Rule::named("ratio", &texts(&[(name, text)])).expect_err("it cannot work").to_string()
+        };
+        for (name, text) in [
+            ("transient", "0.9"),
+            ("transient", "NaN"),
+            ("transient", "many"),
+            ("persistent", "1.2"),
+            ("slow-fraction", "0"),
+            ("hysteresis", "1.5"),
+        ] {
+            let error = refused(name, text);
+            assert!(error.starts_with(&format!("[pace-rule.ratio] {name} = {text}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_rule_that_ships_keeps_its_promises_and_others_are_found_out() {
+        for name in REGISTRY.names() {
+            check_rule(&Rule::named(name, &BTreeMap::new()).unwrap()).unwrap();
+        }
+        check_rule(&Rule::own("twice", FromFn(|ratio| ratio >= 2.0))).unwrap();
+        let odd = Rule::own("odd", FromFn(|ratio| ratio > 1.5 && ratio < 3.0));
+        assert!(check_rule(&odd).unwrap_err().contains("not at it"));
+    }
+
+    #[test]
+    fn a_rule_of_one_function_finds_stragglers_that_pass() {
+        let rule = Rule::own("twice", FromFn(|ratio| ratio >= 2.0));
+        let judge = |ratio_short| {
+            rule.judge(&Evidence { ratio_short, ratio_long: 9.0, slow_fraction_long: 1.0 }, Pace::Normal)
+        };
+        assert_eq!((judge(1.9), judge(2.0)), (Pace::Normal, Pace::Straggler(StragglerKind::Transient)));
+    }
+}

@@ -1,0 +1,160 @@
+//! The rule that ships: thresholds on the slowness ratio, with hysteresis.
+
+use antdt_core::registry::{Setting, Settings};
+use antdt_core::{InvalidValue, Pace, StragglerKind};
+
+use super::{Evidence, PaceRule};
+
+/// Thresholds on the slowness ratio, with hysteresis.
+///
+/// | verdict | entered | left |
+/// |---|---|---|
+/// | transient | short ratio ≥ `transient` | short ratio < `transient × hysteresis` |
+/// | persistent | slow now, long ratio ≥ `persistent` and slow fraction ≥ `slow_fraction` | one of the three below `hysteresis` × its threshold |
+/// | leader | short ratio ≤ 1 / `transient` | short ratio > 1 / (`transient × hysteresis`) |
+///
+/// Source: our design; that slowness is a ratio to the peers' time is the idea attributed to the `AntDT` paper by
+/// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RatioRule {
+    /// Slow at this ratio. 1.3: noise of healthy nodes in public traces stays below 1.25 at the 99th percentile.
+    #[doc(alias = "lambda")]
+    pub transient: f64,
+    /// Slow enough for a restart to be thought about. 1.5: below, even a perfect cure hardly pays.
+    pub persistent: f64,
+    /// Share of the long window that must have been slow. 0.8: no single burst makes a node persistent.
+    pub slow_fraction: f64,
+    /// A verdict is left at this fraction of its threshold. 0.9: keeps it from flapping at the threshold.
+    pub hysteresis: f64,
+}
+
+impl Default for RatioRule {
+    fn default() -> Self {
+        Self { transient: 1.3, persistent: 1.5, slow_fraction: 0.8, hysteresis: 0.9 }
+    }
+}
+
+impl RatioRule {
+    /// Its name in the registry.
+    pub const NAME: &'static str = "ratio";
+
+    pub(super) fn settings() -> Vec<Setting> {
+        let Self { transient, persistent, slow_fraction, hysteresis } = Self::default();
+        vec![
+            Setting::new(
+                "transient",
+                transient,
+                "a node is slow at this multiple of the median of its peers",
+            ),
+            Setting::new("persistent", persistent, "multiple from which a restart is considered"),
+            Setting::new(
+                "slow-fraction",
+                slow_fraction,
+                "share of the long window that must have been slow for that",
+            ),
+            Setting::new("hysteresis", hysteresis, "fraction of its threshold at which a verdict is left"),
+        ]
+    }
+
+    /// Reads the thresholds and checks that they make sense together.
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        let default = Self::default();
+        let number = |name: &str, default: f64| settings.value(name, default, "a number");
+        let rule = Self {
+            transient: number("transient", default.transient)?,
+            persistent: number("persistent", default.persistent)?,
+            slow_fraction: number("slow-fraction", default.slow_fraction)?,
+            hysteresis: number("hysteresis", default.hysteresis)?,
+        };
+        // Written so that NaN is refused.
+        let hysteresis_fits = rule.hysteresis > 0.0 && rule.hysteresis <= 1.0;
+        if !hysteresis_fits {
+            return Err(settings.refuse("hysteresis", rule.hysteresis, "above 0 and at most 1"));
+        }
+        let transient_fits = rule.transient * rule.hysteresis > 1.0 && rule.transient.is_finite();
+        if !transient_fits {
+            let expected = format!("finite and above 1 / hysteresis = {}", 1.0 / rule.hysteresis);
+            return Err(settings.refuse("transient", rule.transient, &expected));
+        }
+        let persistent_fits = rule.persistent >= rule.transient && rule.persistent.is_finite();
+        if !persistent_fits {
+            let expected = format!("finite and at least transient = {}", rule.transient);
+            return Err(settings.refuse("persistent", rule.persistent, &expected));
+        }
+        let fraction_fits = rule.slow_fraction > 0.0 && rule.slow_fraction <= 1.0;
+        if !fraction_fits {
+            return Err(settings.refuse("slow-fraction", rule.slow_fraction, "above 0 and at most 1"));
+        }
+        Ok(rule)
+    }
+}
+
+impl PaceRule for RatioRule {
+    fn is_slow(&self, ratio: f64) -> bool {
+        ratio >= self.transient
+    }
+
+    fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
+        // Whoever has a verdict keeps it down to `hysteresis` times its threshold.
+        let ease = |held: bool| if held { self.hysteresis } else { 1.0 };
+        let was_persistent = current == Pace::Straggler(StragglerKind::Persistent);
+
+        if evidence.ratio_short >= self.transient * ease(current.is_straggler()) {
+            let ease = ease(was_persistent);
+            let persistent = evidence.ratio_long >= self.persistent * ease
+                && evidence.slow_fraction_long >= self.slow_fraction * ease;
+            return Pace::Straggler(if persistent {
+                StragglerKind::Persistent
+            } else {
+                StragglerKind::Transient
+            });
+        }
+        if evidence.ratio_short * self.transient * ease(current == Pace::Leader) <= 1.0 {
+            return Pace::Leader;
+        }
+        Pace::Normal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSIENT: Pace = Pace::Straggler(StragglerKind::Transient);
+    const PERSISTENT: Pace = Pace::Straggler(StragglerKind::Persistent);
+
+    fn judge(ratio_short: f64, ratio_long: f64, slow_fraction_long: f64, current: Pace) -> Pace {
+        RatioRule::default().judge(&Evidence { ratio_short, ratio_long, slow_fraction_long }, current)
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        let cases = [
+            // short, long, fraction, current, expected
+            (1.29, 1.0, 0.0, Pace::Normal, Pace::Normal),
+            (1.30, 1.0, 0.0, Pace::Normal, TRANSIENT),
+            (1.18, 1.0, 0.0, TRANSIENT, TRANSIENT),
+            (1.16, 1.0, 0.0, TRANSIENT, Pace::Normal),
+            (4.0, 4.0, 0.79, Pace::Normal, TRANSIENT),
+            (4.0, 4.0, 0.80, TRANSIENT, PERSISTENT),
+            (1.4, 1.4, 1.0, TRANSIENT, TRANSIENT),
+            (1.4, 1.4, 1.0, PERSISTENT, PERSISTENT),
+            (4.0, 4.0, 0.73, PERSISTENT, PERSISTENT),
+            (4.0, 4.0, 0.71, PERSISTENT, TRANSIENT),
+            // Fast again: the long window does not hold it back.
+            (1.0, 4.0, 1.0, PERSISTENT, Pace::Normal),
+            (0.76, 1.0, 0.0, Pace::Normal, Pace::Leader),
+            (0.78, 1.0, 0.0, Pace::Normal, Pace::Normal),
+            (0.84, 1.0, 0.0, Pace::Leader, Pace::Leader),
+            (0.86, 1.0, 0.0, Pace::Leader, Pace::Normal),
+            (1.0, 1.0, 0.0, Pace::Unknown, Pace::Normal),
+        ];
+        for (short, long, fraction, current, expected) in cases {
+            assert_eq!(
+                judge(short, long, fraction, current),
+                expected,
+                "{short} {long} {fraction} {current:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! [`StepLog`]: how long synchronous steps take under the newest plan.
+
+use std::time::Duration;
+
+use antdt_core::{BatchReport, PlanVersion, StepView};
+
+use crate::running_median::RunningMedian;
+
+/// Steps that may be incomplete at a time: reports of a worker come up to a heartbeat later than those of another. 64 bounds
+/// the memory; a step that is older counts for nothing.
+const OPEN_MAX: usize = 64;
+
+/// Newest steps that a median is taken over.
+const NEWEST: usize = 32;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    iteration: u64,
+    plan: PlanVersion,
+    reports: u64,
+    wall: Duration,
+    busy: Duration,
+}
+
+/// Puts the reports of each step together. A step is complete when every worker has reported it.
+#[derive(Debug, Clone)]
+pub(crate) struct StepLog {
+    open: [Open; OPEN_MAX],
+    plan: PlanVersion,
+    steps: u32,
+    times: RunningMedian<Duration>,
+    overheads: RunningMedian<Duration>,
+}
+
+impl Default for StepLog {
+    fn default() -> Self {
+        Self {
+            open: [Open::default(); OPEN_MAX],
+            plan: PlanVersion(0),
+            steps: 0,
+            times: RunningMedian::new(NEWEST),
+            overheads: RunningMedian::new(NEWEST),
+        }
+    }
+}
+
+impl StepLog {
+    /// A worker of `workers` reports its part of a step.
+    pub(crate) fn push(&mut self, report: &BatchReport, workers: u64) {
+        let iteration = report.iteration.0;
+        let slot = usize::try_from(iteration % OPEN_MAX as u64).expect("less than the number of slots");
+        let open = &mut self.open[slot];
+        if open.reports > 0 && iteration < open.iteration {
+            return;
+        }
+        if open.reports == 0 || iteration > open.iteration || report.plan > open.plan {
+            *open = Open { iteration, plan: report.plan, ..Open::default() };
+        }
+        open.reports += 1;
+        open.wall = open.wall.max(report.wall());
+        open.busy = open.busy.max(report.data_wait + report.compute);
+        if open.reports != workers || report.plan < self.plan {
+            return;
+        }
+        if open.plan > self.plan {
+            self.plan = open.plan;
+            self.steps = 0;
+            self.times = RunningMedian::new(NEWEST);
+            self.overheads = RunningMedian::new(NEWEST);
+        }
+        self.steps = self.steps.saturating_add(1);
+        self.times.push(open.wall);
+        self.overheads.push(open.wall.saturating_sub(open.busy));
+    }
+
+    /// What is known; `None` before the first complete step.
+    pub(crate) fn view(&self) -> Option<StepView> {
+        let (time, overhead) = (self.times.get()?, self.overheads.get()?);
+        Some(StepView { plan: self.plan, steps: self.steps, time, overhead })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::{Holder, Incarnation, Iteration, NodeId, Phase};
+
+    use super::*;
+
+    fn report(worker: u32, iteration: u64, plan: u64, compute_ms: u64, wall_ms: u64) -> BatchReport {
+        BatchReport {
+            holder: Holder::new(NodeId::worker(worker), Incarnation(0)),
+            sequence: iteration,
+            iteration: Iteration(iteration),
+            plan: PlanVersion(plan),
+            phase: Phase::Train,
+            samples: 1,
+            data_wait: Duration::ZERO,
+            compute: Duration::from_millis(compute_ms),
+            communicate: Duration::from_millis(wall_ms - compute_ms),
+            barrier_wait: Duration::ZERO,
+        }
+    }
+
+    fn seen(log: &StepLog) -> Option<(u64, u32, u128, u128)> {
+        log.view().map(|view| (view.plan.0, view.steps, view.time.as_millis(), view.overhead.as_millis()))
+    }
+
+    #[test]
+    fn a_step_is_complete_when_every_worker_reported_it_in_whatever_order() {
+        let mut log = StepLog::default();
+        for (worker, iteration) in [(0, 1), (0, 2), (0, 3), (1, 1)] {
+            log.push(&report(worker, iteration, 1, 10, 43), 2);
+        }
+        assert_eq!(seen(&log), Some((1, 1, 43, 33)));
+        log.push(&report(1, 2, 1, 40, 44), 2);
+        log.push(&report(1, 3, 1, 40, 44), 2);
+        assert_eq!(seen(&log), Some((1, 3, 44, 4)), "the slowest worker computes 40 ms of 44");
+    }
+
+    #[test]
+    fn a_new_plan_begins_anew_and_late_reports_of_the_one_before_count_for_nothing() {
+        let mut log = StepLog::default();
+        log.push(&report(0, 1, 1, 10, 40), 2);
+        log.push(&report(0, 2, 1, 10, 40), 2);
+        log.push(&report(1, 1, 1, 10, 40), 2);
+        log.push(&report(0, 3, 2, 10, 20), 2);
+        log.push(&report(1, 3, 2, 10, 20), 2);
+        assert_eq!(seen(&log), Some((2, 1, 20, 10)));
+        log.push(&report(1, 2, 1, 10, 40), 2);
+        assert_eq!(seen(&log), Some((2, 1, 20, 10)));
+    }
+}

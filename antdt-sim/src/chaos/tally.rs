@@ -1,0 +1,187 @@
+//! What went wrong in random worlds, and how they ended: a suite that never sees something has not tested it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use antdt_core::{Holder, JobTime, NodeId};
+
+use crate::Violation;
+use crate::happening::{Happening, Observer};
+use crate::invariant::epoch_ends::JobEnding;
+use crate::model::Fault;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// See [`Fault::Crash`].
+    Crash,
+    /// See [`Fault::Exit`].
+    Exit,
+    /// See [`Fault::Pause`].
+    Pause,
+    /// See [`Fault::PauseMaster`].
+    PauseMaster,
+    /// See [`Fault::Cut`].
+    Cut,
+    /// See [`Fault::RestartLedger`]; in groups, the generator.
+    RestartLedger,
+    /// A message that is lost.
+    Lost,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Crash, Self::Exit, Self::Pause, Self::PauseMaster, Self::Cut, Self::RestartLedger, Self::Lost];
+
+    /// The kind of a fault, and the node that it needs to be one.
+    const fn of(fault: &Fault) -> (Self, Option<NodeId>) {
+        match *fault {
+            Fault::Crash(node) => (Self::Crash, Some(node)),
+            Fault::Exit(node, _) => (Self::Exit, Some(node)),
+            Fault::Pause(node, _) => (Self::Pause, Some(node)),
+            Fault::PauseMaster(_) => (Self::PauseMaster, None),
+            Fault::Cut(node, _) => (Self::Cut, Some(node)),
+            Fault::RestartLedger => (Self::RestartLedger, None),
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Crash => "crash",
+            Self::Exit => "exit",
+            Self::Pause => "pause",
+            Self::PauseMaster => "pause of the master",
+            Self::Cut => "cut",
+            Self::RestartLedger => "restart of the service",
+            Self::Lost => "lost message",
+        })
+    }
+}
+
+/// Worlds in which each kind of fault hit something, and worlds that ended in each way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    worlds: u64,
+    faults: BTreeMap<FaultKind, u64>,
+    endings: BTreeMap<JobEnding, u64>,
+}
+
+impl Tally {
+    /// Of one world, by what was seen in it and how it ended.
+    pub(super) fn of(seen: &Seen, result: &Result<(), String>) -> Self {
+        Self {
+            worlds: 1,
+            faults: seen.kinds.iter().map(|kind| (*kind, 1)).collect(),
+            endings: JobEnding::of(result).into_iter().map(|ending| (ending, 1)).collect(),
+        }
+    }
+
+    /// Adds other worlds.
+    pub fn add(&mut self, other: &Self) {
+        self.worlds += other.worlds;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(*kind).or_default() += count;
+        }
+        for (ending, count) in &other.endings {
+            *self.endings.entry(*ending).or_default() += count;
+        }
+    }
+
+    /// Worlds with such a fault.
+    pub fn with(&self, kind: FaultKind) -> u64 {
+        self.faults.get(&kind).copied().unwrap_or_default()
+    }
+
+    /// Worlds that ended so.
+    pub fn ended(&self, ending: JobEnding) -> u64 {
+        self.endings.get(&ending).copied().unwrap_or_default()
+    }
+
+    /// The kinds of faults, and of these endings those, that no world had.
+    pub fn missing(&self, endings: &[JobEnding]) -> Vec<String> {
+        let kinds =
+            FaultKind::ALL.into_iter().filter(|kind| self.with(*kind) == 0).map(|kind| kind.to_string());
+        let endings = endings.iter().filter(|ending| self.ended(**ending) == 0).map(JobEnding::to_string);
+        kinds.chain(endings).collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endings: Vec<String> = JobEnding::ALL
+            .into_iter()
+            .filter(|ending| self.ended(*ending) > 0)
+            .map(|ending| format!("{ending} {}", self.ended(ending)))
+            .collect();
+        let faults: Vec<String> =
+            FaultKind::ALL.into_iter().map(|kind| format!("{kind} {}", self.with(kind))).collect();
+        write!(f, "{} worlds; ended: {}; with: {}", self.worlds, endings.join(", "), faults.join(", "))
+    }
+}
+
+/// Looks on at one world.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    kinds: BTreeSet<FaultKind>,
+    /// Lives that run.
+    alive: BTreeSet<Holder>,
+}
+
+impl Observer for Seen {
+    fn saw(&mut self, _: JobTime, what: &Happening<'_>) -> Result<(), Violation> {
+        match what {
+            Happening::Born(holder) => drop(self.alive.insert(*holder)),
+            Happening::Died(holder) => drop(self.alive.remove(holder)),
+            Happening::Lost(_) => drop(self.kinds.insert(FaultKind::Lost)),
+            Happening::Fault(fault) => {
+                let (kind, node) = FaultKind::of(fault);
+                // One that finds nobody is none.
+                if node.is_none_or(|node| self.alive.iter().any(|holder| holder.node == node)) {
+                    self.kinds.insert(kind);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_core::Incarnation;
+
+    use super::*;
+
+    #[test]
+    fn what_never_occurs_is_named() {
+        let worker = Holder::new(NodeId::worker(0), Incarnation(0));
+        let mut seen = Seen::default();
+        let crash = Happening::Fault(Fault::Crash(worker.node));
+        let mut saw = |what: &Happening<'_>| seen.saw(JobTime::ZERO, what).unwrap();
+        // Before it runs and after it has ended it hits nobody.
+        saw(&crash);
+        saw(&Happening::Born(worker));
+        saw(&Happening::Fault(Fault::RestartLedger));
+        saw(&Happening::Died(worker));
+        saw(&crash);
+        let mut tally = Tally::of(&seen, &Ok(()));
+        assert_eq!((tally.with(FaultKind::Crash), tally.with(FaultKind::RestartLedger)), (0, 1));
+        assert!(tally.missing(&[JobEnding::Completed]).contains(&"crash".to_owned()));
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 6 + 4);
+
+        let mut hit = Seen::default();
+        for what in [Happening::Born(worker), crash] {
+            hit.saw(JobTime::ZERO, &what).unwrap();
+        }
+        tally
+            .add(&Tally::of(&hit, &Err("all workers were lost at once, and the model with them".to_owned())));
+        assert_eq!((tally.with(FaultKind::Crash), tally.ended(JobEnding::ModelLost)), (1, 1));
+        assert_eq!(tally.missing(&JobEnding::ALL).len(), 5 + 3);
+        assert!(
+            tally.to_string().starts_with("2 worlds; ended: completed 1, the model lost 1; with: crash 1,")
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! A job whose trained model is the count of what was trained: parameter `n` grows by one for each time that sample `n` is in
+//! the model. The tests run it to count apart from the ledger:
+//! `cargo run -p antdt --features cli --example counting -- run --workload counting --optimizer sums --report-dir report`
+use std::collections::BTreeMap;
+
+use antdt::agent::PerSample;
+use antdt::model::optimizer::{Defaults, Entry, Optimizer, Update, UpdateStep};
+use antdt::{JobBuilder, workload};
+
+/// Samples of the data set, and parameters of the model.
+const SAMPLES: usize = 1_200;
+
+/// Adds the sums of gradients to the parameters, whatever the rate and the size of the batch.
+#[derive(Debug)]
+struct Sums;
+
+impl Optimizer for Sums {
+    fn name(&self) -> &'static str {
+        "sums"
+    }
+    fn settings(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn defaults(&self) -> Defaults {
+        Defaults { rate: 1.0, decay: 0.0 }
+    }
+    fn state_per_value(&self) -> usize {
+        0
+    }
+    fn begin(&self, _: UpdateStep) -> Update<'_> {
+        Box::new(|values, _, sums| values.iter_mut().zip(sums).for_each(|(value, sum)| *value += sum))
+    }
+}
+
+fn count(sample: u64, _: &[f32], gradient: &mut [f32]) -> f32 {
+    gradient[sample as usize] += 1.0;
+    1.0
+}
+
+fn main() -> std::process::ExitCode {
+    JobBuilder::new()
+        .optimizer(Entry::new("sums", "adds what it is given", |_| Ok(Box::new(Sums))))
+        .trainer(workload::Entry::new("counting", "counts its samples", |_, _| {
+            Ok(Box::new(PerSample::new(SAMPLES as u64, SAMPLES, count)))
+        }))
+        .main()
+}

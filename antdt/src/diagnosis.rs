@@ -1,0 +1,274 @@
+//! The answer to `antdt status --diagnose`: which nodes of a running job are slow, how that is known, and what was done.
+//!
+//! [`render`] is for people, [`to_json`] for programs: its keys stay as they are.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use antdt_core::Holder;
+use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis};
+use serde_json::{Value as Json, json};
+
+/// Renders a diagnosis as text of a few lines.
+pub fn render(reply: &DiagnoseReply) -> String {
+    let elapsed = seconds(reply.elapsed_ns);
+    let dry = if reply.dry_run { ", dry run: its decisions are not carried out" } else { "" };
+    let mut text = format!("job {}: {elapsed:.1} s, policy {}{dry}\n", reply.job, reply.policy);
+    if let (Some(step), Some(overhead)) = (reply.step_ns, reply.overhead_ns) {
+        let (step, overhead) = (seconds(step) * 1e3, seconds(overhead) * 1e3);
+        let plan = reply.plan;
+        let _ = writeln!(
+            text,
+            "a step under plan {plan} takes {step:.1} ms, of which its slowest worker does not compute for {overhead:.1} ms"
+        );
+    }
+    let (stragglers, others): (Vec<_>, Vec<_>) = reply.nodes.iter().partition(|node| node.straggler);
+    for node in &stragglers {
+        straggler(&mut text, reply, node);
+    }
+    let running: Vec<_> = others.into_iter().filter(|node| node.status == "running").collect();
+    let workers = running.iter().filter(|node| node.batch_size > 0).count();
+    let known = running.iter().filter(|node| node.ratio.is_some()).count();
+    let beside = if stragglers.is_empty() { "" } else { "other " };
+    let _ = match workers {
+        0 => writeln!(text, "no {beside}worker runs"),
+        _ if known < workers => writeln!(
+            text,
+            "of {workers} {beside}workers, {known} are known to be no slower than their peers; too little is known of the others"
+        ),
+        1 => writeln!(text, "the {}worker is no slower than its peers, as far as noise can tell", beside),
+        _ => writeln!(
+            text,
+            "the {workers} {beside}workers are no slower than their peers, as far as noise can tell"
+        ),
+    };
+    match &reply.decision {
+        Some(decision) => {
+            let _ = writeln!(text, "newest decision, {}", line(decision));
+        }
+        None => text += "nothing was decided yet\n",
+    }
+    text
+}
+
+fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
+    let _ = write!(text, "{} is a straggler", name(node));
+    if let (Some(ratio), Some(low), Some(high)) = (node.ratio, node.ratio_low, node.ratio_high) {
+        let _ = write!(
+            text,
+            ": it takes {ratio:.2}x its peers' time per sample, known from {} batches to be between {low:.2}x and {high:.2}x \
+             (chance of error {:.1} %)",
+            node.batches,
+            reply.error_rate * 100.0
+        );
+    }
+    text.push('\n');
+    let verdict = match node.pace.as_str() {
+        "transient" => "slow in the short window",
+        "persistent" => "slow through the long window",
+        "deterministic" => "its device class is slower than the fastest one",
+        _ => "no verdict over a whole window yet",
+    };
+    let _ = write!(text, "  class {} ({verdict}), device {}", node.pace, node.device);
+    if let Some(since) = node.pace_since_ns {
+        let ago = seconds(reply.elapsed_ns.saturating_sub(since));
+        let _ = write!(text, "; at this pace since {:.1} s, {ago:.1} s ago", seconds(since));
+    }
+    let _ = writeln!(text, "; slow in {:.0} % of the long window", node.slow_share * 100.0);
+    if node.batch_size > 0 {
+        let _ = writeln!(text, "  batch size now {}", node.batch_size);
+    }
+    let done = done_about(reply, node);
+    for decision in &done {
+        let _ = writeln!(text, "  done since: {}", line(decision));
+    }
+    if let (true, Some(decision)) = (done.is_empty(), &reply.decision) {
+        let _ = writeln!(text, "  nothing was done: {}", decision.reason);
+    }
+}
+
+/// The diagnosis as JSON.
+pub fn to_json(reply: &DiagnoseReply) -> Json {
+    let node = |node: &NodeDiagnosis| {
+        json!({
+            "node": name(node),
+            "life": node.holder.map(|holder| holder.incarnation),
+            "status": node.status,
+            "device": node.device,
+            "class": node.pace,
+            "straggler": node.straggler,
+            "ratio": node.ratio,
+            "ratio_low": node.ratio_low,
+            "ratio_high": node.ratio_high,
+            "batches": node.batches,
+            "pace_since_s": node.pace_since_ns.map(seconds),
+            "slow_share": node.slow_share,
+            "batch_size": node.batch_size,
+            "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
+        })
+    };
+    let stragglers = reply.nodes.iter().filter(|node| node.straggler);
+    json!({
+        "job": reply.job,
+        "elapsed_s": seconds(reply.elapsed_ns),
+        "policy": reply.policy,
+        "dry_run": reply.dry_run,
+        "error_rate": reply.error_rate,
+        "plan": reply.plan,
+        "step_s": reply.step_ns.map(seconds),
+        "overhead_s": reply.overhead_ns.map(seconds),
+        "stragglers": stragglers.map(name).collect::<Vec<_>>(),
+        "nodes": reply.nodes.iter().map(node).collect::<Vec<_>>(),
+        "decision": reply.decision.as_ref().map(decision),
+        "actions": reply.actions.iter().map(decision).collect::<Vec<_>>(),
+    })
+}
+
+/// Actions since the node has its present pace that concern it: its own, and new batch sizes for all.
+fn done_about<'a>(reply: &'a DiagnoseReply, node: &NodeDiagnosis) -> Vec<&'a Decision> {
+    if !node.straggler {
+        return Vec::new();
+    }
+    let name = name(node);
+    let concerns = |it: &&Decision| {
+        let since = it.at_ns >= node.pace_since_ns.unwrap_or(0);
+        since && (it.target == name || it.kind.ends_with("ADJUST_BS"))
+    };
+    reply.actions.iter().filter(concerns).collect()
+}
+
+fn decision(decision: &Decision) -> Json {
+    json!({
+        "time_s": seconds(decision.at_ns),
+        "kind": decision.kind,
+        "target": decision.target,
+        "reason": decision.reason,
+    })
+}
+
+fn line(decision: &Decision) -> String {
+    let Decision { at_ns, kind, target, reason } = decision;
+    format!("{:.1} s  {kind} {target}: {reason}", seconds(*at_ns))
+}
+
+fn name(node: &NodeDiagnosis) -> String {
+    let holder = node.holder.and_then(|holder| Holder::try_from(holder).ok());
+    holder.map_or_else(|| "a node".to_owned(), |holder| holder.node.to_string())
+}
+
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use antdt_proto::v1;
+
+    use super::*;
+
+    fn node(index: u32, straggler: bool) -> NodeDiagnosis {
+        let ratio = if straggler { 4.0 } else { 1.0 };
+        NodeDiagnosis {
+            holder: Some(v1::Holder { role: v1::Role::Worker.into(), index, incarnation: 0 }),
+            status: "running".to_owned(),
+            device: "cpu".to_owned(),
+            pace: if straggler { "transient" } else { "normal" }.to_owned(),
+            straggler,
+            ratio: Some(ratio),
+            ratio_low: Some(ratio * 0.9),
+            ratio_high: Some(ratio * 1.1),
+            batches: 33,
+            pace_since_ns: Some(2_000_000_000),
+            slow_share: if straggler { 0.25 } else { 0.0 },
+            batch_size: 64,
+        }
+    }
+
+    fn told(at_s: u64, kind: &str, reason: &str) -> Decision {
+        Decision {
+            at_ns: at_s * 1_000_000_000,
+            kind: kind.to_owned(),
+            target: "all".to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn reply(actions: Vec<Decision>) -> DiagnoseReply {
+        DiagnoseReply {
+            job: "demo".to_owned(),
+            elapsed_ns: 10_000_000_000,
+            policy: "nd".to_owned(),
+            dry_run: false,
+            error_rate: 0.001,
+            plan: 2,
+            step_ns: Some(100_000_000),
+            overhead_ns: Some(5_000_000),
+            nodes: vec![node(0, false), node(1, true)],
+            decision: Some(told(9, "NONE", "predicted gain of 3 % is too small")),
+            actions,
+        }
+    }
+
+    #[test]
+    fn a_straggler_is_told_with_its_evidence_and_what_was_done() {
+        let plan = told(1, "ADJUST_BS", "2 live workers share the global batch");
+        let text = render(&reply(vec![plan.clone(), told(3, "ADJUST_BS", "worker-1 is slow")]));
+        let expected = "job demo: 10.0 s, policy nd\n\
+            a step under plan 2 takes 100.0 ms, of which its slowest worker does not compute for 5.0 ms\n\
+            worker-1 is a straggler: it takes 4.00x its peers' time per sample, known from 33 batches to be between \
+            3.60x and 4.40x (chance of error 0.1 %)\n  \
+            class transient (slow in the short window), device cpu; at this pace since 2.0 s, 8.0 s ago; slow in 25 % of \
+            the long window\n  batch size now 64\n  \
+            done since: 3.0 s  ADJUST_BS all: worker-1 is slow\n\
+            the other worker is no slower than its peers, as far as noise can tell\n\
+            newest decision, 9.0 s  NONE all: predicted gain of 3 % is too small\n";
+        assert_eq!(text, expected);
+        let text = render(&reply(vec![plan]));
+        assert!(text.contains("  nothing was done: predicted gain of 3 % is too small\n"), "{text}");
+    }
+
+    #[test]
+    fn the_keys_of_the_json_are_these() {
+        let json = to_json(&reply(vec![told(3, "ADJUST_BS", "worker-1 is slow")]));
+        let keys = |json: &Json| json.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let mut all = keys(&json);
+        all.sort();
+        let expected = [
+            "actions",
+            "decision",
+            "dry_run",
+            "elapsed_s",
+            "error_rate",
+            "job",
+            "nodes",
+            "overhead_s",
+            "plan",
+            "policy",
+            "step_s",
+            "stragglers",
+        ];
+        assert_eq!(all, expected);
+        let mut of_node = keys(&json["nodes"][1]);
+        of_node.sort();
+        let expected = [
+            "batch_size",
+            "batches",
+            "class",
+            "device",
+            "done",
+            "life",
+            "node",
+            "pace_since_s",
+            "ratio",
+            "ratio_high",
+            "ratio_low",
+            "slow_share",
+            "status",
+            "straggler",
+        ];
+        assert_eq!(of_node, expected);
+        assert_eq!(json["stragglers"], json!(["worker-1"]));
+        assert_eq!(json["nodes"][1]["done"][0], json["actions"][0]);
+        assert_eq!((&json["nodes"][0]["done"], &json["pace_since_s"]), (&json!([]), &Json::Null));
+    }
+}

@@ -1,0 +1,72 @@
+//! Where the samples of a job come from.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use antdt_core::InvalidValue;
+use serde_json::{Value as Json, json};
+
+use super::value::{Form, SettingValue, parse_text};
+
+/// Where samples come from. Text form: `synthetic:ROWS`, or a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataSpec {
+    /// A file or a folder.
+    Path(PathBuf),
+    /// Criteo-shaped clicks made from the job's seed.
+    Synthetic {
+        /// Number of rows.
+        rows: u64,
+    },
+}
+
+impl FromStr for DataSpec {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        match text.strip_prefix("synthetic:") {
+            Some(rows) => {
+                // Underscores group digits, as in Rust.
+                let digits: String = rows.chars().filter(|c| *c != '_').collect();
+                let rows = digits.parse().map_err(|_| {
+                    InvalidValue::new(
+                        "--data",
+                        text,
+                        "synthetic:ROWS with a whole number, such as synthetic:100000",
+                    )
+                })?;
+                Ok(Self::Synthetic { rows })
+            }
+            None => {
+                let expected = "a file or folder, or synthetic:ROWS such as synthetic:100000";
+                if text.is_empty() || text == "synthetic" {
+                    return Err(InvalidValue::new("--data", format!("`{text}`"), expected));
+                }
+                Ok(Self::Path(PathBuf::from(text)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for DataSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Synthetic { rows } => write!(f, "synthetic:{rows}"),
+        }
+    }
+}
+
+impl SettingValue for DataSpec {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        parse_text(flag, text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}

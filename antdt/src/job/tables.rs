@@ -1,0 +1,111 @@
+//! [`Tables`]: settings of parts that a job names, such as its policy: the tables `[policy.NAME]` of a job file.
+
+use std::collections::BTreeMap;
+
+use antdt_controller::policy;
+use antdt_core::InvalidValue;
+use antdt_core::registry::BuildError;
+use antdt_model::optimizer;
+use antdt_monitor::rule;
+use serde_json::{Map, Value as Json};
+
+/// The settings of one part, by name. Only the part knows what they mean.
+pub type PartSettings = Map<String, Json>;
+
+/// A kind of part that has tables of its own. The setting that names the job's part has the same name.
+#[derive(Debug)]
+pub struct PartKind {
+    /// Its name: `policy`.
+    pub name: &'static str,
+    /// Makes a part, to see whether its settings can be.
+    check: fn(&str, &BTreeMap<String, String>) -> Result<(), BuildError>,
+}
+
+impl PartKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [
+        Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
+        Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
+        Self { name: "optimizer", check: |name, texts| optimizer::REGISTRY.build(name, texts).map(drop) },
+    ];
+
+    /// The part's own name where tables stand beside it: `[policy] name = "nd"`.
+    pub const PART: &'static str = "name";
+
+    /// Returns the kind of that name, if there is one.
+    pub fn of(name: &str) -> Option<&'static Self> {
+        const ALL: &[PartKind] = &PartKind::ALL;
+        ALL.iter().find(|kind| kind.name == name)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Tables(BTreeMap<&'static str, BTreeMap<String, PartSettings>>);
+
+impl Tables {
+    /// Returns the tables of a kind, by the part's name.
+    pub fn of(&self, kind: &str) -> impl Iterator<Item = (&String, &PartSettings)> {
+        self.0.get(kind).into_iter().flatten()
+    }
+
+    /// Adds what a job file says of a kind. Returns the text that names the job's part, if there is one.
+    ///
+    /// # Errors
+    /// If something else than a name or a table stands there.
+    pub fn put<'a>(
+        &mut self,
+        kind: &'static PartKind,
+        object: &'a Map<String, Json>,
+    ) -> Result<Option<&'a Json>, InvalidValue> {
+        let mut named = None;
+        for (name, value) in object {
+            match value {
+                Json::Object(settings) => {
+                    let tables = self.0.entry(kind.name).or_default();
+                    tables.entry(name.clone()).or_default().extend(settings.clone());
+                }
+                Json::String(_) if name == PartKind::PART => named = Some(value),
+                other => {
+                    let PartKind { name: kind, .. } = kind;
+                    let expected = format!("in the table of one {kind}, [{kind}.NAME]");
+                    return Err(InvalidValue::new(format!("--{kind} {name}"), other, expected));
+                }
+            }
+        }
+        Ok(named)
+    }
+
+    /// Returns the settings of a part as texts.
+    ///
+    /// # Errors
+    /// If one is no text, number or truth value; the error names the table and the key.
+    pub fn texts(&self, kind: &str, part: &str) -> Result<BTreeMap<String, String>, InvalidValue> {
+        let settings = self.0.get(kind).and_then(|tables| tables.get(part));
+        let texts = settings.into_iter().flatten().map(|(name, value)| match value {
+            Json::String(text) => Ok((name.clone(), text.clone())),
+            Json::Number(_) | Json::Bool(_) => Ok((name.clone(), value.to_string())),
+            Json::Null | Json::Array(_) | Json::Object(_) => {
+                let field = format!("[{kind}.{part}] {name}");
+                Err(InvalidValue::new(field, value, "a text, a number, true or false"))
+            }
+        });
+        texts.collect()
+    }
+
+    /// Checks every table, of parts that the job does not use as well: a slip must not wait for the day when it does.
+    ///
+    /// # Errors
+    /// With the first setting that is unknown or cannot be.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        for kind in &PartKind::ALL {
+            for (part, _) in self.of(kind.name) {
+                (kind.check)(part, &self.texts(kind.name, part)?).map_err(|error| match error {
+                    BuildError::Setting(error) => error,
+                    other => InvalidValue::new(format!("[{}.…]", kind.name), part, other.to_string()),
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

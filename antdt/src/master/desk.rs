@@ -1,0 +1,230 @@
+//! Where a checkpoint is put together: the ledger is cut when the copies of the model exist, parts are announced as they are
+//! written, and the manifest follows the last of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use antdt_checkpoint::{FileEntry, Folder, Manifest, Retention};
+use antdt_core::{CheckpointId, ParamLayout};
+use antdt_job::{Head, HeadEvent};
+use antdt_model::Trained;
+use antdt_proto::v1;
+use antdt_rt::Mailbox;
+use antdt_shard::runtime::ShardHandle;
+use antdt_shard::{DatasetSpec, LedgerCut};
+
+use super::lock;
+use super::recorder::Recorder;
+use crate::job::JobSpec;
+use crate::report::CheckpointEntry;
+use crate::resume::{self, DATASET};
+
+/// How long acknowledgements of the step that is in the model may be on their way.
+const ACKS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Pause between two looks at the ledger.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Puts the checkpoints of one job together.
+#[derive(Debug, Clone)]
+pub(super) struct Desk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    folder: Folder,
+    spec: JobSpec,
+    dataset: DatasetSpec,
+    ledger: ShardHandle,
+    head: Mailbox<Head>,
+    recorder: Arc<Mutex<Recorder>>,
+    /// Those whose ledger is cut, and files of others that were there before.
+    open: Mutex<BTreeMap<CheckpointId, Open>>,
+    /// How often what was open became void. Held while a manifest is written.
+    voided: tokio::sync::Mutex<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    cut: Option<(LedgerCut, ModelCopy)>,
+    /// How often all was void when the ledger was cut.
+    voided: u64,
+    files: Vec<FileEntry>,
+}
+
+/// What the keeper says of the copies.
+#[derive(Debug, Clone)]
+struct ModelCopy {
+    trained: Trained,
+    layout: ParamLayout,
+    optimizer: String,
+}
+
+impl Desk {
+    pub(super) fn new(
+        folder: Folder,
+        spec: JobSpec,
+        dataset: DatasetSpec,
+        ledger: ShardHandle,
+        head: Mailbox<Head>,
+        recorder: Arc<Mutex<Recorder>>,
+    ) -> Self {
+        let (open, voided) = Default::default();
+        Self(Arc::new(Inner { folder, spec, dataset, ledger, head, recorder, open, voided }))
+    }
+
+    /// The job goes back: no checkpoint that is being taken becomes one. One whose manifest is being written does, before this
+    /// returns.
+    pub(super) async fn void(&self) {
+        *self.0.voided.lock().await += 1;
+        lock(&self.0.open).clear();
+    }
+
+    /// The copies of the model exist: cuts the ledger at the same moment. Returns whether it could.
+    pub(super) async fn cut(&self, request: v1::CutRequest) -> bool {
+        let checkpoint = CheckpointId(request.checkpoint);
+        let taken = self.try_cut(checkpoint, request).await;
+        let is_taken = taken.is_ok();
+        // A head that has ended needs no checkpoint.
+        let _ = self.0.head.send(HeadEvent::Cut { checkpoint, taken }).await;
+        if is_taken {
+            self.complete(checkpoint);
+        }
+        is_taken
+    }
+
+    async fn try_cut(&self, checkpoint: CheckpointId, request: v1::CutRequest) -> Result<(), String> {
+        if !request.failed.is_empty() {
+            return Err(request.failed);
+        }
+        if lock(&self.0.open).get(&checkpoint).is_some_and(|open| open.cut.is_some()) {
+            // The answer was lost.
+            return Ok(());
+        }
+        let layout =
+            serde_json::from_str(&request.layout).map_err(|error| format!("the model's shape: {error}"))?;
+        let trained = Trained { steps: request.steps, samples: request.samples };
+        let copy = ModelCopy { trained, layout, optimizer: request.optimizer };
+        let voided = *self.0.voided.lock().await;
+        let cut = self.cut_ledger(checkpoint, trained.samples).await?;
+        let still = self.0.voided.lock().await;
+        if *still != voided {
+            return Err("the job went back to an earlier one meanwhile".to_owned());
+        }
+        let mut all = lock(&self.0.open);
+        let open = all.entry(checkpoint).or_default();
+        (open.cut, open.voided) = (Some((cut, copy)), voided);
+        Ok(())
+    }
+
+    /// Cuts the ledger when it has exactly the samples of the model. Where each worker trains at its own pace all of them stand
+    /// still, and what a dead one pushed last may be in the model and not in the ledger: there the ledger is cut as it is.
+    async fn cut_ledger(&self, checkpoint: CheckpointId, samples: u64) -> Result<LedgerCut, String> {
+        let gone = |error: antdt_shard::SourceError| error.to_string();
+        let in_step = self.0.spec.sync.capabilities().steps_in_common();
+        let deadline = tokio::time::Instant::now() + ACKS_LIMIT;
+        loop {
+            let acked = self.0.ledger.status().await.map_err(gone)?.counts.acked;
+            if acked == samples || !in_step {
+                return self.0.ledger.cut(checkpoint, acked).await.map_err(gone);
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(format!("the model has {samples} samples and the ledger {acked}"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// A part was written, or could not be.
+    pub(super) async fn written(&self, request: v1::WrittenRequest) {
+        let checkpoint = CheckpointId(request.checkpoint);
+        if !request.failed.is_empty() {
+            lock(&self.0.open).remove(&checkpoint);
+            let folder = self.0.folder.clone();
+            let _ = tokio::task::spawn_blocking(move || folder.abandon(checkpoint)).await;
+            let _ = self.0.head.send(HeadEvent::Kept { checkpoint, outcome: Err(request.failed) }).await;
+            return;
+        }
+        let entry = FileEntry { name: request.part, bytes: request.bytes, crc32c: request.crc32c };
+        {
+            let mut open = lock(&self.0.open);
+            // Attempts that came to nothing leave parts behind that nobody waits for.
+            while open.len() > 4 {
+                open.pop_first();
+            }
+            let files = &mut open.entry(checkpoint).or_default().files;
+            files.retain(|known| known.name != entry.name);
+            files.push(entry);
+        }
+        self.complete(checkpoint);
+    }
+
+    /// Writes the manifest beside the job, if the ledger is cut and all parts are there.
+    fn complete(&self, checkpoint: CheckpointId) {
+        let due = self.0.spec.servers.max(1) as usize;
+        let whole = |open: &Open| open.cut.is_some() && open.files.len() == due;
+        let open = {
+            let mut all = lock(&self.0.open);
+            match all.get(&checkpoint) {
+                Some(open) if whole(open) => all.remove(&checkpoint),
+                _ => None,
+            }
+        };
+        let Some(Open { cut: Some((cut, copy)), voided, files }) = open else { return };
+        let desk = self.clone();
+        tokio::spawn(async move {
+            let inner = Arc::clone(&desk.0);
+            // A rollback waits for the manifest, and is as good from this checkpoint as from the one before.
+            let writing = desk.0.voided.lock().await;
+            if *writing != voided {
+                return;
+            }
+            let committed = tokio::task::spawn_blocking(move || inner.commit(&cut, copy, files)).await;
+            let outcome = committed.unwrap_or_else(|error| Err(error.to_string()));
+            drop(writing);
+            let _ = desk.0.head.send(HeadEvent::Kept { checkpoint, outcome }).await;
+        });
+    }
+}
+
+impl Inner {
+    fn commit(&self, cut: &LedgerCut, copy: ModelCopy, mut files: Vec<FileEntry>) -> Result<String, String> {
+        let spec = &self.spec;
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut extra = spec.texts();
+        let dataset = serde_json::to_string(&self.dataset).map_err(|error| error.to_string())?;
+        extra.insert(DATASET.to_owned(), dataset);
+        let ModelCopy { trained, layout, optimizer } = copy;
+        let plan = lock(&self.recorder).newest_plan();
+        let manifest = Manifest {
+            format: Manifest::FORMAT,
+            antdt: env!("CARGO_PKG_VERSION").to_owned(),
+            checkpoint: cut.binding().checkpoint,
+            created_unix_s: now,
+            job: resume::identity(spec, layout, self.dataset.num_samples),
+            trained,
+            optimizer,
+            ledger: cut.binding(),
+            mode: spec.sync.to_string(),
+            workers: spec.workers,
+            servers: spec.servers,
+            epochs: spec.epochs,
+            shard_len: self.dataset.shard(0).len(),
+            plan: plan.into_iter().map(|(node, size)| (node.to_string(), size)).collect(),
+            extra,
+            files,
+        };
+        let checkpoint = manifest.checkpoint;
+        self.folder.commit(manifest, cut).map_err(|error| error.to_string())?;
+        let retention = Retention { newest: spec.checkpoint_keep as usize, max_age: None };
+        if let Err(error) = self.folder.retain(&retention, now) {
+            tracing::warn!(%error, "older checkpoints could not be removed");
+        }
+        let folder = self.folder.path().to_owned();
+        let text = format!("{} samples, in {}", cut.binding().acked, folder.display());
+        let entry = CheckpointEntry { id: checkpoint.0, samples: cut.binding().acked, folder };
+        lock(&self.recorder).checkpoint = Some(entry);
+        Ok(text)
+    }
+}

@@ -1,0 +1,219 @@
+//! Going on from a checkpoint: which one is meant, whether this job can, and what a node takes over.
+
+use std::path::{Path, PathBuf};
+
+use antdt_checkpoint::{
+    Checkpoint, CheckpointReadError, DataIdentity, Folder, JobIdentity, Manifest, Mismatch,
+};
+use antdt_core::{CheckpointId, InvalidValue, ModelPlace, ParamLayout, Seed};
+use antdt_job::SyncMode;
+use antdt_model::{Portion, Trained};
+use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
+
+use crate::job::JobSpec;
+
+/// Name of the folder of checkpoints in a run directory.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// Key of the data set's settings in a manifest.
+pub(crate) const DATASET: &str = "dataset";
+
+/// Why a job cannot go on from a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// The folder or a file of the checkpoint cannot be read.
+    #[error("--resume: {0}")]
+    Read(#[from] CheckpointReadError),
+    /// The folder has none.
+    #[error("--resume = {}: there is no whole checkpoint{passed_over}; name another folder, or leave --resume out", path.display())]
+    None {
+        /// The folder.
+        path: PathBuf,
+        /// Those that were looked at, and why they are none.
+        passed_over: String,
+    },
+    /// It is of another job.
+    #[error("--resume = {}: {source}", path.display())]
+    Mismatch {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Name of the field that differs.
+        source: Mismatch,
+    },
+    /// Its data would be handed out in another way.
+    #[error("--resume = {}: {source}", path.display())]
+    Data {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Name of the field that differs.
+        source: InvalidValue,
+    },
+    /// All samples are trained.
+    #[error("--resume = {}: nothing is left to train: {samples} samples of {epochs} epochs are done; raise --epochs", path.display())]
+    Done {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Samples that are done.
+        samples: u64,
+        /// Epochs of the job.
+        epochs: u32,
+    },
+    /// Its numbers do not make up this model.
+    #[error("--resume = {}: {why}; name a checkpoint of this model", path.display())]
+    Model {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Description of the fault.
+        why: String,
+    },
+}
+
+/// Returns the folder of checkpoints that is meant by `dir`: that of a run directory, of a report folder with one, or `dir` itself.
+pub fn place(dir: &Path) -> PathBuf {
+    let known = [dir.join(CHECKPOINTS), dir.join("run").join(CHECKPOINTS)];
+    known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())
+}
+
+/// What the master of a job goes on from.
+#[derive(Debug)]
+pub(crate) struct Resumed {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) dataset: DatasetSpec,
+    pub(crate) snapshot: LedgerSnapshot,
+    /// For people: what was taken over and what was not.
+    pub(crate) text: String,
+}
+
+/// Finds the newest checkpoint of `dir` and checks that the job can go on from it. `dataset` is what the job would hand out;
+/// its shards become those of the checkpoint.
+///
+/// # Errors
+/// If there is none, or the job cannot.
+pub(crate) fn prepare(spec: &JobSpec, dir: &Path, dataset: &DatasetSpec) -> Result<Resumed, ResumeError> {
+    let folder = Folder::open(place(dir))?;
+    let newest = folder.newest()?;
+    let passed_over: Vec<String> =
+        newest.passed_over.iter().map(|(id, why)| format!("checkpoint {id} is passed over: {why}")).collect();
+    let Some(checkpoint) = newest.checkpoint else {
+        let passed_over =
+            if passed_over.is_empty() { String::new() } else { format!(" ({})", passed_over.join("; ")) };
+        return Err(ResumeError::None { path: folder.path().to_owned(), passed_over });
+    };
+    let path = checkpoint.path().to_owned();
+    let manifest = checkpoint.manifest();
+    let ours = identity(spec, manifest.job.layout.clone(), dataset.num_samples);
+    manifest.job.check(&ours).map_err(|source| ResumeError::Mismatch { path: path.clone(), source })?;
+    let data = |source| ResumeError::Data { path: path.clone(), source };
+    let text = manifest.extra.get(DATASET).map(String::as_str).unwrap_or_default();
+    let before: DatasetSpec = serde_json::from_str(text).map_err(|error| {
+        data(InvalidValue::new(
+            DATASET,
+            "unreadable",
+            format!("settings of a data set in the manifest ({error})"),
+        ))
+    })?;
+    let dataset = DatasetSpec { cut: before.cut.clone(), ..dataset.clone() };
+    let snapshot =
+        checkpoint.ledger_cut(&before)?.snapshot().continued(dataset.clone()).map_err(|error| {
+            // As the flags are called.
+            let field = match &*error.field {
+                "epochs" => "--epochs".to_owned(),
+                "assignment of shards" => "--sharding, --nproc-per-node".to_owned(),
+                _ => error.field.clone(),
+            };
+            data(InvalidValue { field, ..error })
+        })?;
+    let counts = snapshot.counts();
+    if counts.todo == 0 {
+        return Err(ResumeError::Done { path, samples: counts.acked, epochs: spec.epochs });
+    }
+    let mut text = passed_over.into_iter().map(|line| line + "\n").collect::<String>();
+    text += &format!(
+        "resumed from checkpoint {} in {}: {} of {} samples are done, {} remain",
+        manifest.checkpoint,
+        folder.path().display(),
+        counts.acked,
+        counts.total,
+        counts.todo
+    );
+    if let Epochs::Finite(epochs) = before.epochs
+        && epochs != spec.epochs
+    {
+        text += &format!("; {} epochs, {epochs} before", spec.epochs);
+    }
+    Ok(Resumed { dataset, snapshot, text, checkpoint })
+}
+
+/// What a job must have in common with another one to go on from its checkpoints.
+pub(crate) fn identity(spec: &JobSpec, layout: ParamLayout, rows: u64) -> JobIdentity {
+    JobIdentity {
+        workload: spec.workload.clone(),
+        layout,
+        seed: spec.seed,
+        rows_seed: Seed(spec.seed).derive("model").0,
+        data: DataIdentity {
+            name: spec.data.as_ref().map(ToString::to_string).unwrap_or_default(),
+            rows,
+            evaluation: spec.eval_fraction.to_string(),
+            fingerprint: None,
+        },
+    }
+}
+
+/// What a node of a job takes over.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    checkpoint: Checkpoint,
+    with_state: bool,
+}
+
+impl Taken {
+    /// Opens the checkpoint that the master has named; `None` if it has named none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is of another model.
+    pub(crate) fn open(
+        path: Option<&Path>,
+        layout: &ParamLayout,
+        optimizer: &str,
+    ) -> Result<Option<Self>, ResumeError> {
+        let Some(path) = path else { return Ok(None) };
+        let id = path.file_name().and_then(|name| name.to_str()?.parse().ok()).map(CheckpointId);
+        let (Some(folder), Some(id)) = (path.parent(), id) else {
+            return Err(CheckpointReadError::NoFolder(path.to_owned()).into());
+        };
+        let checkpoint = Folder::open(folder)?.open_checkpoint(id)?;
+        let mismatch = |source| ResumeError::Mismatch { path: path.to_owned(), source };
+        checkpoint.manifest().job.check_layout(layout).map_err(mismatch)?;
+        let with_state = keeps_state(checkpoint.manifest(), optimizer);
+        Ok(Some(Self { checkpoint, with_state }))
+    }
+
+    /// Hands over every part of the model, of which this node's have `dense_len` dense values. Returns how far it is trained.
+    ///
+    /// # Errors
+    /// If a part cannot be read or does not fit.
+    pub(crate) fn restore(
+        &self,
+        dense_len: usize,
+        mut restore: impl FnMut(&Portion, bool) -> Result<usize, InvalidValue>,
+    ) -> Result<Trained, ResumeError> {
+        let unfit = |why: String| ResumeError::Model { path: self.checkpoint.path().to_owned(), why };
+        let mut set = 0;
+        for portion in self.checkpoint.portions() {
+            set += restore(&portion?, self.with_state).map_err(|error| unfit(error.to_string()))?;
+        }
+        if set != dense_len {
+            return Err(unfit(format!("it has {set} of {dense_len} dense values")));
+        }
+        Ok(self.checkpoint.manifest().trained)
+    }
+}
+
+/// Whether a job with this optimizer takes over what the optimizer of the checkpoint kept: it must be the same one, and there
+/// must have been one model for it to keep something of.
+pub(crate) fn keeps_state(manifest: &Manifest, optimizer: &str) -> bool {
+    let one_model = |mode: SyncMode| mode.capabilities().model != ModelPlace::PerWorker;
+    manifest.optimizer == optimizer && manifest.mode.parse().is_ok_and(one_model)
+}

@@ -1,0 +1,279 @@
+//! [`GradientStream`]: the dense gradient on its way to the other workers while the backward pass still runs.
+
+use std::time::{Duration, Instant};
+
+use antdt_agent::{Buffer, GradientError, GradientSink, TrainError};
+use antdt_collective::bucket::{Buckets, FIRST_BUCKET_BYTES};
+use antdt_collective::runtime::{AbortHandle, Communicator, Handle, Reducer, ReducerError};
+use antdt_collective::{CollectiveError, Compressor};
+use antdt_core::ParamLayout;
+
+use super::error::WorkerError;
+
+/// The buckets in which the groups of a layout travel; `None` where they all fit into one, so that there is nothing to
+/// overlap: the gradient is then reduced by the training thread, without a hand-over.
+pub(super) fn plan(layout: &ParamLayout, bucket_bytes: usize) -> Option<Buckets> {
+    let lens: Vec<usize> = layout.groups().iter().map(|group| group.len).collect();
+    let plan = Buckets::plan(&lens, bucket_bytes, FIRST_BUCKET_BYTES.min(bucket_bytes));
+    (plan.buckets().len() > 1).then_some(plan)
+}
+
+/// Memory of the groups' gradients, kept from step to step.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Vec<Vec<f32>>);
+
+/// Takes the gradient of one batch. Each bucket is reduced on a thread of its own as soon as its groups are there.
+///
+/// The trainer never sees a failure of the group: it goes on, and [`finish`](Self::finish) says what went wrong.
+#[derive(Debug)]
+pub(super) struct GradientStream<C: Communicator + 'static> {
+    reducer: Reducer<C>,
+    abort: AbortHandle,
+    spare: Spare,
+    reduced: Vec<Handle>,
+    failed: Option<ReducerError>,
+    rows: Vec<f32>,
+    rows_len: usize,
+}
+
+/// What comes back from a stream.
+pub(super) struct Streamed<C> {
+    /// The communicator, to go on with or to leave the group with.
+    pub(super) communicator: C,
+    /// What the buckets' compressors keep.
+    pub(super) compressors: Vec<Compressor>,
+    pub(super) spare: Spare,
+    /// The dense sums over all members, and this worker's own sums of its rows; or why the group broke.
+    pub(super) sums: Result<(Vec<f32>, Vec<f32>), WorkerError>,
+}
+
+impl<C: Communicator + 'static> GradientStream<C> {
+    /// Begins a batch whose rows have `rows_len` values in all. `compressors` are those of the plan's buckets, or none.
+    pub(super) fn begin(
+        communicator: C,
+        plan: &Buckets,
+        compressors: Vec<Compressor>,
+        abort: AbortHandle,
+        mut spare: Spare,
+        rows_len: usize,
+    ) -> Result<Self, CollectiveError> {
+        spare.0.resize(plan.layer_lens().len(), Vec::new());
+        let (plan, handle) = (plan.clone(), abort.clone());
+        let reducer = match compressors.is_empty() {
+            true => Reducer::new(communicator, plan, handle)?,
+            false => Reducer::compressed(communicator, plan, compressors, handle)?,
+        };
+        Ok(Self { reducer, abort, spare, reduced: Vec::new(), failed: None, rows: Vec::new(), rows_len })
+    }
+
+    /// Waits until all buckets are reduced. `timeout` is the limit of one collective call.
+    pub(super) fn finish(
+        mut self,
+        layout: &ParamLayout,
+        timeout: Duration,
+    ) -> Result<Streamed<C>, WorkerError> {
+        // Each bucket is a call with its own limit; the last one began at most as late as now.
+        let calls = u32::try_from(self.reducer.buckets().buckets().len()).unwrap_or(u32::MAX);
+        let deadline = Instant::now()
+            + timeout.saturating_mul(calls.saturating_add(1)).min(Duration::from_secs(1 << 30));
+        let mut dense = vec![0.0; layout.dense_len()];
+        let outcome = match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.reducer.finish(deadline),
+        };
+        let outcome = outcome.and_then(|()| {
+            let places: Vec<_> = layout.ranges().map(|(range, _)| range).collect();
+            for handle in self.reduced.drain(..) {
+                let group = handle.layer();
+                let values = handle.wait(deadline)?;
+                dense[places[group].clone()].copy_from_slice(&values);
+                self.spare.0[group] = values;
+            }
+            Ok(())
+        });
+        let sums = match outcome {
+            Ok(()) => Ok((dense, std::mem::take(&mut self.rows))),
+            Err(ReducerError::Collective(error)) => Err(error.into()),
+            Err(error @ ReducerError::Bucket(_)) => Err(TrainError::Model(error.to_string()).into()),
+            Err(error) => {
+                // The thread has ended, or is later than any call may be: nobody can wait for this group any more.
+                let reason = error.to_string();
+                self.abort.abort(reason.clone());
+                Err(CollectiveError::Aborted { by: None, culprit: None, reason }.into())
+            }
+        };
+        let ended = |error: ReducerError| WorkerError::Loop(error.to_string());
+        let (communicator, compressors) = self.reducer.into_parts().map_err(ended)?;
+        Ok(Streamed { communicator, compressors, spare: self.spare, sums })
+    }
+
+    /// Gives the step up: the other members stop waiting for it.
+    pub(super) fn cancel(self, why: &str) -> Result<(C, Vec<Compressor>), WorkerError> {
+        self.abort.abort(why);
+        self.reducer.into_parts().map_err(|error| WorkerError::Loop(error.to_string()))
+    }
+}
+
+impl<C: Communicator + 'static> GradientSink for GradientStream<C> {
+    fn group(&mut self, group: usize, sums: Buffer<'_>) -> Result<(), TrainError> {
+        let sums = sums.host()?;
+        // A later step does not begin with a piece of this one.
+        let mut values = self.spare.0.get_mut(group).map(std::mem::take).unwrap_or_default();
+        values.clear();
+        values.extend_from_slice(sums);
+        match self.reducer.submit(group, values) {
+            Ok(handle) => self.reduced.push(handle),
+            Err(ReducerError::Bucket(error)) => return Err(TrainError::Model(error.to_string())),
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError> {
+        let (got, expected) = (sums.len(), self.rows_len);
+        if got != expected || !self.rows.is_empty() {
+            let what = "rows".to_owned();
+            return Err(GradientError::Length { what, got: got + self.rows.len(), expected }.into());
+        }
+        self.rows.extend_from_slice(sums.host()?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use antdt_collective::runtime::{CommunicatorConfig, MemTransport, ScheduledCommunicator};
+    use antdt_collective::{Compression, Member};
+    use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, ParamGroup, Seed};
+
+    use super::*;
+
+    type Comm = ScheduledCommunicator<MemTransport>;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn members(world: u32) -> Vec<(Comm, AbortHandle)> {
+        let aborts: Vec<AbortHandle> = (0..world).map(|_| AbortHandle::new().unwrap()).collect();
+        let member = |rank| {
+            let holder = Holder::new(NodeId::worker(rank), Incarnation(0));
+            Member { holder, address: "127.0.0.1:1".parse().unwrap() }
+        };
+        let members: Vec<Member> = (0..world).map(member).collect();
+        let transports = MemTransport::group(MembershipVersion(1), &members, &aborts).unwrap();
+        let communicator = |transport| ScheduledCommunicator::new(transport, CommunicatorConfig::default());
+        transports.into_iter().map(communicator).zip(aborts).collect()
+    }
+
+    fn layout() -> ParamLayout {
+        let group = |(index, len)| ParamGroup::trainable(format!("layer {index}"), len);
+        ParamLayout::new([3, 40, 1, 20, 5].into_iter().enumerate().map(group).collect(), Vec::new()).unwrap()
+    }
+
+    /// Whole numbers, whose sums are exact in any order.
+    fn gradient(rank: u32, step: u64) -> Vec<f32> {
+        let mut rng = Seed(u64::from(rank)).derive_number(step).rng();
+        (0..layout().dense_len()).map(|_| (rng.normal() * 100.0).round() as f32).collect()
+    }
+
+    fn hand_over(stream: &mut GradientStream<Comm>, dense: &[f32], order: &[usize]) {
+        let ranges: Vec<_> = layout().ranges().map(|(range, _)| range).collect();
+        for group in order {
+            stream.group(*group, Buffer::Host(&dense[ranges[*group].clone()])).unwrap();
+        }
+        stream.rows(Buffer::Host(&[7.0, 8.0])).unwrap();
+    }
+
+    #[test]
+    fn a_model_that_fits_into_one_bucket_has_nothing_to_overlap() {
+        assert_eq!(plan(&layout(), 1 << 20), None);
+        assert_eq!(plan(&ParamLayout::dense(0), 0), None);
+        assert_eq!(plan(&ParamLayout::dense(1 << 20), 1 << 10), None, "one group is one bucket");
+        assert_eq!(plan(&layout(), 80).unwrap().buckets().len(), 3);
+    }
+
+    #[test]
+    fn members_get_the_sums_of_every_step_whatever_order_their_groups_come_in() {
+        for (bucket_bytes, compress) in [(0, false), (80, false), (80, true)] {
+            let plan = plan(&layout(), bucket_bytes).unwrap();
+            // All values travel: nothing is left out.
+            let form: Compression = "topk=1".parse().unwrap();
+            let (plan, layout) = (&plan, &layout());
+            thread::scope(|scope| {
+                for (rank, (mut communicator, abort)) in (0..3).zip(members(3)) {
+                    scope.spawn(move || {
+                        let each = plan.buckets().iter().filter(|_| compress);
+                        let mut compressors: Vec<Compressor> = each.map(|_| Compressor::new(form)).collect();
+                        let mut spare = Spare::default();
+                        for step in 0..4_usize {
+                            let mut order = [4, 3, 2, 1, 0];
+                            order.rotate_left(step * (1 + rank as usize) % 5);
+                            let abort = abort.clone();
+                            let stream =
+                                GradientStream::begin(communicator, plan, compressors, abort, spare, 2);
+                            let mut stream = stream.unwrap();
+                            hand_over(&mut stream, &gradient(rank, step as u64), &order);
+                            let streamed = stream.finish(layout, TIMEOUT).unwrap();
+                            (communicator, compressors, spare) =
+                                (streamed.communicator, streamed.compressors, streamed.spare);
+                            let all = [0, 1, 2].map(|rank| gradient(rank, step as u64));
+                            let sums: Vec<f32> =
+                                (0..layout.dense_len()).map(|i| all.iter().map(|g| g[i]).sum()).collect();
+                            assert_eq!(streamed.sums.unwrap(), (sums, vec![7.0, 8.0]), "step {step}");
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_group_that_breaks_in_the_backward_pass_is_known_when_the_gradient_is_finished() {
+        let plan = plan(&layout(), 0).unwrap();
+        let (plan, layout, over) = (&plan, &layout(), &Barrier::new(2));
+        thread::scope(|scope| {
+            for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
+                scope.spawn(move || {
+                    let mut stream =
+                        GradientStream::begin(communicator, plan, Vec::new(), abort, Spare::default(), 2)
+                            .unwrap();
+                    if rank == 0 {
+                        stream.group(4, Buffer::Host(&[1.0; 5])).unwrap();
+                        over.wait();
+                        drop(stream);
+                    } else {
+                        over.wait();
+                        // The trainer does not notice.
+                        hand_over(&mut stream, &gradient(1, 0), &[4, 3, 2, 1, 0]);
+                        let streamed = stream.finish(layout, TIMEOUT).unwrap();
+                        let error = streamed.sums.unwrap_err();
+                        assert!(matches!(error, WorkerError::Collective(_)), "{error}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_trainer_that_leaves_a_group_out_fails_by_its_own_fault_and_the_others_do_not_wait() {
+        let plan = plan(&layout(), 0).unwrap();
+        let (plan, layout) = (&plan, &layout());
+        thread::scope(|scope| {
+            for (rank, (communicator, abort)) in (0..2).zip(members(2)) {
+                scope.spawn(move || {
+                    let stream =
+                        GradientStream::begin(communicator, plan, Vec::new(), abort, Spare::default(), 2);
+                    let mut stream = stream.unwrap();
+                    let order: &[usize] = if rank == 0 { &[4, 3, 1, 0] } else { &[4, 3, 2, 1, 0] };
+                    hand_over(&mut stream, &gradient(rank, 0), order);
+                    let error = stream.finish(layout, TIMEOUT).unwrap().sums.unwrap_err();
+                    assert_eq!(matches!(error, WorkerError::Train(_)), rank == 0, "{error}");
+                });
+            }
+        });
+    }
+}
