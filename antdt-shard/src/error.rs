@@ -1,4 +1,4 @@
-//! What can go wrong, one enum for each operation. None of these ever means "end of data".
+//! Errors of the ledger and its services, one enum for each operation. No error ever means "end of data".
 
 use std::time::Duration;
 
@@ -8,98 +8,101 @@ use antdt_core::{
     Generation, Holder, Incarnation, InvalidValue, LeaseId, NodeId, RequestId, Retry, ShardKey,
 };
 
-/// Why a life of a node may not take part.
+/// Reason why a worker's registration was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// This life, or a later one, has ended: exit.
+    /// This incarnation, or a later one, was declared lost or was replaced: the worker must exit.
     #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
     Fenced {
-        /// Incarnation that asked.
+        /// Worker and incarnation that tried to register.
         holder: Holder,
-        /// The newest life that has ended.
+        /// Newest fenced incarnation of the node.
         through: Incarnation,
     },
-    /// Only workers train.
+    /// The node is not a worker. Only workers take shards.
     #[error("{node} is not a worker; only workers take shards")]
     NotAWorker {
-        /// Node that asked.
+        /// Node that tried to register.
         node: NodeId,
     },
-    /// The assignment is static and has no share for this worker.
+    /// The assignment is static, and the worker's index is not below its number of workers.
     #[error("{node} has no share: the static assignment is for {workers} workers")]
     NoShare {
-        /// Node that asked.
+        /// Node that tried to register.
         node: NodeId,
-        /// Shares there are.
+        /// Number of workers in the static assignment.
         workers: u32,
     },
 }
 
-/// Why a fetch was refused.
+/// Reason why a request for shards was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum FetchError {
-    /// The service was restarted since the holder registered: register again, present the leases.
+    /// The service restarted after the worker registered: the worker must register again and present its
+    /// leases.
     #[error(
         "generation {given} is over, {current} is current; register again and present the leases you hold"
     )]
     WrongGeneration {
-        /// Value in the request.
+        /// Generation in the request.
         given: Generation,
-        /// Present value.
+        /// Current generation of the service.
         current: Generation,
     },
-    /// The holder never registered in this generation.
+    /// The worker has not registered in this generation: it must register first.
     #[error("{holder} is not registered; register first")]
     UnknownHolder {
-        /// Incarnation that asked.
+        /// Worker and incarnation that sent the request.
         holder: Holder,
     },
-    /// This life has ended: exit.
+    /// This incarnation, or a later one, was declared lost or was replaced: the worker must exit.
     #[error("{holder} is fenced: lives through {through} have ended; exit and start as a later incarnation")]
     Fenced {
-        /// Incarnation that asked.
+        /// Worker and incarnation that sent the request.
         holder: Holder,
-        /// The newest life that has ended.
+        /// Newest fenced incarnation of the node.
         through: Incarnation,
     },
-    /// A later request was answered before: a delayed message, or a defect of the caller.
+    /// The ledger already answered a request of this worker with a higher number: a delayed message, which
+    /// the worker may ignore, or a defect of the caller.
     #[error(
         "request {request} of {holder} is older than its request {last}, which was granted; count upwards"
     )]
     OldRequest {
-        /// Incarnation that asked.
+        /// Worker and incarnation that sent the request.
         holder: Holder,
-        /// Value in the request.
+        /// Number of the refused request.
         request: RequestId,
-        /// The newest one that was answered with a grant.
+        /// Highest request number of this worker that was answered with a grant.
         last: RequestId,
     },
-    /// Too many samples were given up after data faults; the job must not go on as if they were trained.
+    /// More samples were quarantined after data faults than [`OnQuarantine`](crate::OnQuarantine) allows. No
+    /// more shards are granted: the user has to look at the data.
     #[error(
         "{samples} samples could not be read and at most {limit} may be given up, shard {} of epoch {} among them; \
          mend the data, or let the job continue without them (on_quarantine)",
         key.index, key.epoch
     )]
     Quarantined {
-        /// One of the shards.
+        /// One of the quarantined shards.
         key: ShardKey,
-        /// Samples given up.
+        /// Samples in quarantined shards.
         samples: u64,
-        /// Samples that may be.
+        /// Samples that may be quarantined before the job fails.
         limit: u64,
     },
 }
 
-/// Why an exchange was refused. Nothing was changed.
+/// Reason why an exchange (acks, with a request for shards) was refused. A refused exchange changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The caller may not ask, or not for this.
+    /// The request for shards was refused.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// One of the acks is wrong.
@@ -107,197 +110,205 @@ pub enum ExchangeError {
     Ack(#[from] AckError),
 }
 
-/// Reason why a consistent cut is refused.
+/// Reason why a consistent cut of ledger and model is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// The model has samples that the ledger does not know to be done, or the other way round.
+    /// The number of samples in the model differs from the number of samples that are acknowledged: let acks
+    /// and pushes arrive, then cut again.
     #[error(
         "the model has committed {committed} samples and {acked} are acknowledged; \
          stop at a step boundary, let every ack arrive, and take the cut again"
     )]
     NotQuiesced {
-        /// Samples in the model.
+        /// Samples that are in the model, as the caller says.
         committed: u64,
-        /// Samples acknowledged.
+        /// Samples that are acknowledged in the ledger.
         acked: u64,
     },
 }
 
-/// Why an ack, a release or a report of a data fault was refused: a defect of the caller. Nothing was changed.
+/// Reason why an ack, a release or a report of a data fault was refused: a defect of the caller. Nothing was
+/// changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum AckError {
-    /// Less than was acknowledged before.
+    /// The offset is below the one that was acknowledged before.
     #[error("offset {offset} of lease {lease} goes back: {have} samples are done already")]
     OffsetRegression {
-        /// The lease.
+        /// Lease that the entry is about.
         lease: LeaseId,
-        /// Value in the request.
+        /// Refused offset, in samples.
         offset: u64,
-        /// Offset that is acknowledged already.
+        /// Offset that is acknowledged already, in samples.
         have: u64,
     },
-    /// More than the shard has; or, with a data fault, nothing that could be unreadable.
+    /// The offset is beyond the end of the shard; or at its end, in a report of a data fault, where no sample
+    /// is left that could be unreadable.
     #[error("offset {offset} of lease {lease} is outside its shard of {len} samples")]
     OffsetOutOfRange {
-        /// The lease.
+        /// Lease that the entry is about.
         lease: LeaseId,
-        /// Value in the request.
+        /// Refused offset, in samples.
         offset: u64,
-        /// Samples of the shard.
+        /// Number of samples in the shard.
         len: u64,
     },
-    /// A request without any entry.
+    /// The call has no entry: it must name at least one lease.
     #[error("the request names no lease; send at least one")]
     Empty,
 }
 
-/// Why a ledger could not be recovered or set back.
+/// Reason why a ledger could not be recovered from its log, or restored from a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// The data set cannot be registered.
+    /// The settings of the data set are invalid.
     #[error(transparent)]
     Spec(#[from] InvalidValue),
-    /// The snapshot was made with other settings.
+    /// The snapshot was taken of a data set with other settings.
     #[error(
         "the snapshot is of a data set with other settings than {name:?} has now; restore with the settings it was made with"
     )]
     SpecMismatch {
-        /// The data set.
+        /// Name of the data set.
         name: String,
     },
-    /// The ledger and the model were not cut at the same moment.
+    /// The ledger's cut and the model's checkpoint were not taken together: restore the two halves of one
+    /// checkpoint.
     #[error("the ledger was cut as {ledger} and the model as {model}; restore a pair that was cut together")]
     CutMismatch {
-        /// What the cut of the ledger says.
+        /// Binding in the cut of the ledger.
         ledger: CutBinding,
-        /// What the manifest of the model says.
+        /// Binding in the manifest of the model's checkpoint.
         model: CutBinding,
     },
-    /// Leases of that generation may still be about.
+    /// The generation is not newer than one that was used before, whose leases a worker may still hold.
     #[error("generation {given} is not newer than {last}, which was used before; take a higher one")]
     GenerationNotNewer {
-        /// The one that was asked for.
+        /// Generation that was asked for.
         given: Generation,
-        /// The newest that was used.
+        /// Newest generation that was used.
         last: Generation,
     },
-    /// A record does not follow from those before it: the log is of another data set, or damaged.
+    /// A record does not follow from the records before it: the log is damaged, or belongs to another data
+    /// set.
     #[error("record {record} does not fit: {why}; the log is damaged or belongs to another data set")]
     Unfit {
-        /// The record.
+        /// The record, as text.
         record: String,
-        /// The contradiction, in words.
+        /// What contradicts the earlier records.
         why: &'static str,
     },
 }
 
-/// Why bytes are not a record or a snapshot of a data set.
+/// Reason why bytes cannot be decoded as a record, a snapshot or a cut of a data set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The bytes end too early, or a length or count in them is larger than what follows.
     #[error("{needed} bytes are needed at byte {at} and {left} are left; the bytes are cut short or damaged")]
     Truncated {
-        /// Offset in bytes.
+        /// Offset at which the missing bytes should begin.
         at: usize,
-        /// What the bytes themselves say must follow.
+        /// Bytes that should follow, according to the length or count read.
         needed: u64,
-        /// Bytes that follow.
+        /// Bytes that do follow.
         left: usize,
     },
-    /// There is more than what was to be read.
+    /// Bytes are left over after the end of the value.
     #[error("{extra} bytes follow after the end; the bytes are damaged or not what they are said to be")]
     Trailing {
         /// Number of extra bytes.
         extra: usize,
     },
-    /// They begin as something else does.
+    /// The bytes do not begin with the mark of a ledger snapshot.
     #[error("this is not a ledger snapshot")]
     NotASnapshot,
-    /// They begin as something else does.
+    /// The bytes do not begin with the mark of a ledger cut.
     #[error("this is not a cut of a ledger")]
     NotACut,
-    /// Written by a later release.
+    /// A later release of this crate wrote the bytes: read them with that release.
     #[error(
         "format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// Value in the bytes.
+        /// Format version of the bytes.
         version: u16,
-        /// Newest version that can be read.
+        /// Newest format version that this release reads.
         newest: u16,
     },
-    /// Some bit is not as it was written.
+    /// The checksum does not match: some bits have changed since the bytes were written.
     #[error(
         "the checksum is {found:#010x} and must be {expected:#010x}; the bytes are damaged, use another copy"
     )]
     Checksum {
-        /// Value in the bytes.
+        /// Checksum in the bytes.
         found: u32,
-        /// What follows from the bytes.
+        /// Checksum computed from the bytes.
         expected: u32,
     },
-    /// The data set of the bytes has other settings.
+    /// The bytes belong to a data set with other settings.
     #[error("these are not of data set {name:?} as it is set now; use the settings they were written with")]
     SpecMismatch {
-        /// The data set that was asked for.
+        /// Name of the data set that the caller passed.
         name: String,
     },
-    /// A number stands for nothing.
+    /// A number that encodes an enum variant is none of its known values.
     #[error("{what} {value} at byte {at} is unknown; the bytes are damaged or written by a later release")]
     Unknown {
-        /// What the number is for.
+        /// Name of the field or enum.
         what: &'static str,
-        /// The number.
+        /// Value that was found.
         value: u8,
-        /// Offset in bytes.
+        /// Offset of the value in bytes.
         at: usize,
     },
-    /// The parts contradict each other: no ledger was ever in this state.
+    /// Parts of the value contradict each other: no ledger can be in this state.
     #[error("{what} (before byte {at}); the bytes are damaged")]
     Inconsistent {
         /// The contradiction.
         what: &'static str,
-        /// Where the part that contradicts ends.
+        /// Offset in bytes of the end of the part at which the contradiction was noticed.
         at: usize,
     },
-    /// The data set itself cannot be registered.
+    /// The settings of the data set are invalid.
     #[error(transparent)]
     Spec(#[from] InvalidValue),
 }
 
-/// Why a [`ShardSource`](antdt_core::port::ShardSource) failed, by what the caller has to do.
+/// Reason why a [`ShardSource`](antdt_core::port::ShardSource) failed. Each variant asks for one reaction of
+/// the caller.
 ///
 /// | variant | what happened | the caller |
 /// |---|---|---|
-/// | `Unavailable` | unreachable, shutting down, or its store is | backs off and sends the same request |
-/// | `Reregister` | a new generation, or never registered | registers, presents its leases, drops those not adopted |
-/// | `Fenced` | this life has ended | exits |
-/// | `DataLost` | too many unreadable samples | exits; starting again cannot help |
+/// | `Unavailable` | the service cannot be reached, is shutting down, or its store has failed | backs off and sends the same request |
+/// | `Reregister` | the service restarted, or the worker never registered | registers, presents its leases, drops those not adopted |
+/// | `Fenced` | this incarnation was declared lost or replaced | exits |
+/// | `DataLost` | too many samples are unreadable | exits; starting again cannot help |
 /// | `Rejected` | the request is wrong | aborts with the error |
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The service did not answer in time, or said that it cannot now.
+    /// The service did not answer in time, or answered that it cannot serve now. Send the same request again
+    /// later.
     #[error("the shard service is unavailable for {after:?}: {why}")]
     Unavailable {
-        /// What the last try ended with.
+        /// Error of the last try.
         why: String,
-        /// How long it was tried; zero if once.
+        /// Time spent on retries; zero after a single try.
         after: Duration,
     },
-    /// The service does not know this life of the node in its present generation.
+    /// The service does not know this incarnation in its current generation: register, and present the
+    /// leases.
     #[error("{0}")]
     Reregister(String),
-    /// This life of the node has ended.
+    /// This incarnation was declared lost or replaced: exit.
     #[error("{0}")]
     Fenced(String),
-    /// Too many samples cannot be read.
+    /// Too many samples cannot be read. Starting the job again cannot help.
     #[error("{0}")]
     DataLost(String),
     /// The request is wrong; sending it again cannot help.

@@ -1,4 +1,5 @@
-//! A segment of the log as bytes: what is appended, and what can be read back after a crash. No I/O.
+//! The byte format of a log segment: how records are appended, and what can be read back after a crash. No
+//! I/O.
 //!
 //! A segment is a head and any number of frames; a frame is what one call appended, so it is there as a whole or not
 //! at all. The first frame of a segment that replaces others is a [`Record::Base`] that stands for them.
@@ -41,74 +42,75 @@ pub(crate) const HEAD_LEN: usize = 4 + 2 + 8 + 8 + 4;
 /// Bytes of a frame before its payload.
 const FRAME_LEN: usize = 4 + 4 + 8 + 4;
 
-/// Why a segment cannot be read.
+/// Reason why a segment of the log cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// It does not begin as a segment does.
+    /// The file does not begin with the head of a segment.
     #[error("it does not begin with the whole head of a journal segment; it is damaged or no journal")]
     Head,
-    /// Written by a later release.
+    /// A later release of this crate wrote the segment: read it with that release.
     #[error(
         "its format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// Version in the file.
+        /// Format version of the file.
         version: u16,
-        /// Newest version that can be read.
+        /// Newest format version that this release reads.
         newest: u16,
     },
-    /// It is of other settings.
+    /// The segment belongs to a data set with other settings.
     #[error(
         "it is not of data set {name:?} as it is set now; use the settings it was written with, or another folder"
     )]
     SpecMismatch {
-        /// The data set that was asked for.
+        /// Name of the data set that the caller passed.
         name: String,
     },
-    /// What was durable is damaged.
+    /// Bytes that were durable once are damaged: a broken disk, or an edited file.
     #[error(
         "the frame at byte {at} is damaged although {durable} bytes were durable; use a copy of the segment"
     )]
     Damaged {
-        /// Offset in bytes.
+        /// Offset of the damage in bytes.
         at: u64,
-        /// Bytes of the segment that were whole once.
+        /// Bytes of the segment that are known to have been durable.
         durable: u64,
     },
-    /// A frame is whole, but not its content.
+    /// The checksum of a frame is right, but its payload cannot be decoded.
     #[error("the frame at byte {at} holds something else than records")]
     Content {
-        /// Offset in bytes.
+        /// Offset of the frame in bytes.
         at: u64,
-        /// Cause.
+        /// Reason why the payload cannot be decoded.
         #[source]
         source: DecodeError,
     },
-    /// A record is whole, but does not follow from those before it.
+    /// A record can be decoded, but does not follow from the records before it.
     #[error("a record in the frame at byte {at} does not follow from those before it")]
     Unfit {
-        /// Offset in bytes.
+        /// Offset of the frame in bytes.
         at: u64,
-        /// Cause.
+        /// The contradiction.
         #[source]
         source: RecoverError,
     },
 }
 
-/// What stands in a segment, besides its records.
+/// Sizes of a segment that was read: how much of it is snapshot, valid, and torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Bytes of the head and the snapshot that it begins with, if it does.
+    /// Bytes of the head, and of the snapshot that the segment begins with, if there is one.
     pub base: u64,
-    /// Bytes that are whole. What follows was torn by a crash, and was never acknowledged as durable.
+    /// Length of the valid part in bytes. What follows was torn by a crash, and was never acknowledged as
+    /// durable.
     pub len: u64,
-    /// Bytes that follow.
+    /// Bytes after the valid part, to be cut off.
     pub torn: u64,
 }
 
 impl Segment {
-    /// Applies the records of a segment that is in memory as a whole.
+    /// Applies all records of a segment that is wholly in memory to `recovery`.
     ///
     /// # Errors
     /// As [`SegmentReader::take`] and [`SegmentReader::finish`].
@@ -123,8 +125,8 @@ impl Segment {
     }
 }
 
-/// Reads a segment from front to back and applies its records, in pieces: a segment may be larger than memory, a frame
-/// may not.
+/// Reads a segment from front to back, piece by piece, and applies its records. The segment may be larger
+/// than memory; a frame may not.
 #[derive(Debug)]
 pub struct SegmentReader {
     recovery: Recovery,
@@ -139,24 +141,25 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Begins a segment of `total` bytes.
+    /// Returns a reader at the start of a segment of `total` bytes, which applies the records to `recovery`.
     pub fn new(recovery: Recovery, total: u64) -> Self {
         let spec = recovery.spec().clone();
         Self { recovery, spec, total, at: 0, wanted: HEAD_LEN, base: 0, durable: 0, end: None }
     }
 
-    /// Bytes, at least, that [`take`](Self::take) must be given to go on; fewer only if the segment ends before. Never
-    /// more than a frame says it has and the segment holds.
+    /// Returns the least number of bytes that [`take`](Self::take) needs to make progress; fewer are enough
+    /// only at the end of the segment. Never more than the current frame says it has and the segment holds.
     pub const fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Uses up the first of `bytes`, which follow those that were used before, and says how many. That is none only if
-    /// there are fewer than [`wanted`](Self::wanted), or no more.
+    /// Consumes bytes from the front of `bytes` and returns how many. `bytes` continue where the previous
+    /// call stopped. The count is 0 only if there are fewer bytes than [`wanted`](Self::wanted), or the
+    /// segment is read to its end.
     ///
     /// # Errors
-    /// If the segment is of another data set or a later format, or a frame is whole and holds something else than
-    /// records that follow from those before. The reader is of no use then.
+    /// If the segment is of another data set or a later format, or a valid frame holds something else than
+    /// records that follow from those before. The reader must not be used after an error.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, JournalError> {
         let mut used = 0;
         while self.at < self.total && used < bytes.len() {
@@ -217,10 +220,10 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// What was read, when all bytes were taken.
+    /// Returns the segment's sizes and the recovered state, once all bytes were taken.
     ///
     /// # Errors
-    /// If something is damaged that was durable.
+    /// If bytes that were durable are damaged.
     pub fn finish(self) -> Result<(Segment, Recovery), JournalError> {
         if self.at < HEAD_LEN as u64 {
             return Err(JournalError::Head);
@@ -275,7 +278,7 @@ struct Frame<'a> {
 /// What stands at a place of a segment.
 enum Found<'a> {
     Whole(Frame<'a>),
-    /// There may be a frame of so many bytes.
+    /// A frame may begin here that needs this many bytes.
     Part(usize),
     Nothing,
 }

@@ -1,4 +1,4 @@
-//! In which order the shards of an epoch are handed out.
+//! The order in which the shards of an epoch are handed out.
 
 use antdt_core::{Permutation, Seed};
 
@@ -14,17 +14,17 @@ impl ShardOrder {
         Self { len, permutation: seed.map(|seed| Permutation::new(seed, len)) }
     }
 
-    /// Number of shards.
+    /// Returns the number of shards in the epoch.
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is no shard.
+    /// Returns whether the epoch has no shard.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Index of the shard at `position`.
+    /// Returns the index, in the data set, of the shard that is handed out at `position`.
     ///
     /// # Panics
     /// If `position` is not below [`len`](Self::len).

@@ -1,4 +1,5 @@
-//! What is to be trained on, how it is cut, and in which order it is handed out.
+//! Settings of a data set: what is trained on, how it is cut into shards, and in which order they are handed
+//! out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,45 +8,45 @@ use antdt_core::{Delivery, Epoch, InvalidValue, NodeId, Role, SampleRange, Seed,
 
 use crate::order::ShardOrder;
 
-/// Where a data set is cut into shards.
+/// The places at which a data set is cut into shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
-    /// Every so many samples; the last shard may be shorter. At most 2³². It must not follow a batch size that changes
-    /// while the job runs: see [`shard_len_default`].
+    /// A shard for every so many samples; the last one may be shorter. At most 2³². The length must not
+    /// follow a batch size that changes while the job runs: see [`shard_len_default`].
     Every(u64),
-    /// Where the data say so: at the ends of row groups, files or tasks. The end of each shard (exclusive), ascending;
-    /// the last one is the end of the data set.
+    /// Shards as the data suggest: at the ends of row groups, files or tasks. The list holds the end of each
+    /// shard (exclusive), ascending; the last one is the end of the data set.
     At(Arc<[u64]>),
 }
 
-/// How many passes over the data.
+/// Number of passes over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Epochs {
-    /// This many.
+    /// This many passes.
     Finite(u32),
-    /// Until the job is stopped: there is no end of the data.
+    /// Passes until the job is stopped: the data never end.
     Infinite,
 }
 
-/// What is shuffled anew in each epoch. Every order is a pure function of (seed, epoch, index).
+/// What is shuffled anew in each epoch. Every order is a pure function of seed, epoch and index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Shuffle {
-    /// Nothing: the order of the data set.
+    /// Nothing is shuffled: shards and samples keep the order of the data set.
     None,
-    /// The shards; samples within a shard keep their order.
+    /// The order of the shards is shuffled; samples within a shard keep their order.
     Shards,
-    /// The shards, and the samples within each shard.
+    /// The order of the shards is shuffled, and that of the samples within each shard.
     ShardsAndSamples,
 }
 
-/// What happens when a shard has had too many data faults and is given up.
+/// Reaction when a shard has had too many data faults and is quarantined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnQuarantine {
-    /// No more shards are granted until the user has looked at the data.
+    /// The job fails: no more shards are granted until the user has looked at the data.
     FailJob,
     /// The job goes on without these samples, as long as there are no more than `max_samples` of them in all.
     Continue {
@@ -54,11 +55,11 @@ pub enum OnQuarantine {
     },
 }
 
-/// Assignment of shards to workers.
+/// Way in which shards are assigned to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Assignment {
-    /// Every request gets the next shard, so that a fast worker trains more.
+    /// Every request of a worker gets the next shard, so that a fast worker trains more.
     #[doc(alias = "DDS")]
     Dynamic,
     /// Worker `i` of `workers` owns the `i`-th contiguous part of the order of each epoch, and nothing else.
@@ -66,12 +67,12 @@ pub enum Assignment {
     /// Sharding without state, as the baseline. Workers take no shards of others, each worker passes through
     /// its epochs at its own pace, and another life of the same node continues where the last one was.
     Static {
-        /// Number of parts.
+        /// Number of workers, and of parts.
         workers: u32,
     },
 }
 
-/// A data set and the rules of its ledger. Check it with [`validate`](Self::validate); a ledger does so.
+/// Settings of a data set and of its ledger. A ledger checks them with [`validate`](Self::validate).
 ///
 /// ```
 /// use antdt_shard::{DatasetSpec, Epochs};
@@ -84,27 +85,28 @@ pub enum Assignment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DatasetSpec {
-    /// 1 to 255 bytes.
+    /// Name of the data set, 1 to 255 bytes.
     pub name: String,
-    /// Samples of one epoch.
+    /// Number of samples in one epoch.
     pub num_samples: u64,
-    /// How they are cut into shards.
+    /// How the samples are cut into shards.
     pub cut: Cut,
-    /// Passes over the data.
+    /// Number of passes over the data.
     pub epochs: Epochs,
-    /// Parts of the order that are shuffled.
+    /// What is shuffled in each epoch.
     pub shuffle: Shuffle,
     /// Seed of the order of shards and samples.
     pub seed: Seed,
-    /// How many earlier epochs may still be unclosed when the next one opens: 0 is a strict barrier. At most 8.
+    /// Number of earlier epochs that may still be unfinished when the next one opens: 0 is a strict barrier.
+    /// At most 8.
     pub epoch_overlap: u32,
-    /// When the agents acknowledge. The ledger is the same for both.
+    /// Whether workers acknowledge after the update or before it. The ledger does the same for both.
     pub delivery: Delivery,
-    /// The data faults after which a shard is given up. The loss of a node is never one.
+    /// Number of data faults after which a shard is quarantined. The loss of a node never counts as one.
     pub max_data_faults: u32,
-    /// Reaction to a quarantined shard.
+    /// What happens when a shard is quarantined.
     pub on_quarantine: OnQuarantine,
-    /// Leases a holder may have at a time: see [`max_leases_default`].
+    /// Leases that one worker may hold at a time: see [`max_leases_default`].
     pub max_leases_per_holder: u32,
     /// Assignment of shards to workers.
     pub assignment: Assignment,
@@ -118,8 +120,9 @@ impl DatasetSpec {
     /// More unclosed epochs than this make "epoch" meaningless for the learning rate.
     const EPOCH_OVERLAP_MAX: u32 = 8;
 
-    /// One epoch, shards and samples shuffled by seed 0, handed out dynamically with a strict epoch barrier, at least
-    /// once, at most two leases for each holder, and the job fails after three data faults of one shard.
+    /// Returns settings with these defaults: one epoch, shards and samples shuffled by seed 0, handed out
+    /// dynamically with a strict epoch barrier, delivered at least once, at most two leases for each worker,
+    /// and the job fails after three data faults of one shard.
     pub fn new(name: impl Into<String>, num_samples: u64, shard_len: u64) -> Self {
         Self {
             name: name.into(),
@@ -137,8 +140,9 @@ impl DatasetSpec {
         }
     }
 
-    /// [`new`](Self::new) for a job of `workers` whose steps are of `global_batch` samples: shards as long as
-    /// [`shard_len_default`] says unless `shard_len` is given, and as many leases as [`max_leases_default`].
+    /// Returns settings as [`new`](Self::new) does, for a job of `workers` workers whose steps train
+    /// `global_batch` samples. Unless `shard_len` is given, shards are as long as [`shard_len_default`] says.
+    /// A worker may hold as many leases as [`max_leases_default`] says.
     pub fn of_job(
         name: impl Into<String>,
         num_samples: u64,
@@ -151,10 +155,10 @@ impl DatasetSpec {
         Self { max_leases_per_holder, ..Self::new(name, num_samples, shard_len) }
     }
 
-    /// Whether a ledger can be made of it.
+    /// Checks that a ledger can be made with these settings.
     ///
     /// # Errors
-    /// With the first field that is refused, and what it must be.
+    /// Names the first refused field, its value, and what it must be.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let at_least_1 = |field: &str, value: u64| {
             if value == 0 { Err(InvalidValue::new(field, value, "at least 1")) } else { Ok(()) }
@@ -219,7 +223,7 @@ impl DatasetSpec {
         }
     }
 
-    /// Shards of one epoch.
+    /// Returns the number of shards in one epoch.
     pub fn shard_count(&self) -> u64 {
         match &self.cut {
             Cut::Every(len) => self.num_samples.div_ceil(*len),
@@ -227,7 +231,7 @@ impl DatasetSpec {
         }
     }
 
-    /// Samples of the longest shard.
+    /// Returns the length of the longest shard in samples.
     pub fn shard_len_max(&self) -> u64 {
         match &self.cut {
             Cut::Every(len) => self.num_samples.min(*len),
@@ -235,7 +239,7 @@ impl DatasetSpec {
         }
     }
 
-    /// The samples of the `index`-th shard; empty beyond the last.
+    /// Returns the samples of the shard with this index; empty beyond the last shard.
     pub fn shard(&self, index: u64) -> SampleRange {
         match &self.cut {
             Cut::Every(len) => {
@@ -256,7 +260,7 @@ impl DatasetSpec {
         }
     }
 
-    /// In which order the shards of an epoch are handed out.
+    /// Returns the order in which the shards of an epoch are handed out.
     pub fn shard_order(&self, epoch: Epoch) -> ShardOrder {
         let seed = match self.shuffle {
             Shuffle::None => None,
@@ -267,7 +271,7 @@ impl DatasetSpec {
         ShardOrder::new(seed, self.shard_count())
     }
 
-    /// What the order of the samples within a shard comes from; `None` is the order of the data set.
+    /// Returns the seed of the order of the samples within a shard; `None` is the order of the data set.
     pub fn sample_seed(&self, key: ShardKey) -> Option<Seed> {
         self.epoch_sample_seed(key.epoch).map(|seed| seed.derive_number(key.index))
     }
@@ -323,10 +327,11 @@ impl DatasetSpec {
     }
 }
 
-/// A length of shards that keeps both the calls and the tail small, in samples.
+/// Returns a shard length, in samples, that keeps both the number of calls and the end of an epoch short.
 ///
-/// Ten global batches, so that there is one fetch for many steps; but no longer than lets the slowest worker finish
-/// its last shard within 1 % of the epoch; but at least one worker's batch, below which every batch needs a call.
+/// It is ten global batches, so that there is one fetch for many steps; but no longer than lets the slowest
+/// worker finish its last shard within 1 % of the epoch; but at least one worker's batch, below which every
+/// batch needs a call.
 ///
 /// The bound: an epoch of `N` samples takes at most `N / Σv + P·S / v_min` seconds with shards of `S` samples and `P`
 /// leases started at a time, so a tail of `ε` needs `S ≤ ε·N·v_min / (P·Σv)`. Speeds are not known when the data set
@@ -349,15 +354,16 @@ pub fn shard_len_default(num_samples: u64, global_batch: u32, workers: u32) -> u
     (10 * batch).min(tail_bound).max(batch.div_ceil(workers)).min(num_samples).max(1)
 }
 
-/// The longest that the service keeps a question which it cannot answer with a shard. Keeping is cheap, but the caller's
-/// deadline must be longer.
+/// Longest time for which the service holds a request that it cannot answer with a shard: 30 s. The caller's
+/// own deadline must be longer.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// As many leases as a holder may need at once.
+/// Returns the number of leases that one worker may need at a time.
 ///
-/// A batch longer than a shard spans several leases that are all uncommitted until its update is, so a smaller cap
-/// would starve it: `ceil((1 + p)·x / shard_len) + 1` with `p` = 1 batch read ahead, and the largest batch `x` that
-/// one worker can be given, which is the whole global batch. The one more is the shard in which the last batch ends.
+/// A batch longer than a shard spans several leases that are all uncommitted until its update is, so a
+/// smaller cap would starve it: `ceil((1 + p)·x / shard_len) + 1` with `p` = 1 batch read ahead, and the
+/// largest batch `x` that one worker can be given, which is the whole global batch. The last term is the
+/// shard in which the last batch ends.
 ///
 /// ```
 /// use antdt_shard::max_leases_default;

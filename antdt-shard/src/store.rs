@@ -1,4 +1,4 @@
-//! Where the records of a ledger survive the process.
+//! Interfaces to durable storage for the records and cuts of a ledger, and stores in memory.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -11,45 +11,49 @@ use std::time::Duration;
 use crate::error::RecoverError;
 use crate::ledger::{Record, Recovery};
 
-/// The durable log of one data set. Its conformance suite is `testing::store` (feature `testing`).
+/// The durable log of one data set: a place where the records of one ledger survive the process. Implement it
+/// for a storage of your own; the feature `testing` has its conformance suite, `testing::store`.
 ///
-/// Its records are those of one ledger, in order. One task owns a store, and awaits each call to its end before the next.
+/// The log holds the records of one ledger, in order. One task owns a store, and awaits each call before the
+/// next.
 pub trait LedgerStore: Send + 'static {
-    /// Why the store failed.
+    /// Error of the store.
     type Error: Error + Send + Sync + 'static;
 
-    /// Applies the records appended so far, also those of earlier processes, oldest first; or fewer with the same fold,
-    /// such as a [`Record::Base`] in place of the first ones.
+    /// Applies all records of the log to `recovery`, oldest first, and returns it. Records of earlier
+    /// processes are included. The store may apply fewer records that give the same state, such as a
+    /// [`Record::Base`] in place of the first ones.
     ///
-    /// `recovery` is a new one of the data set. The records are folded as they are read, because a log may be larger
-    /// than memory and what it says is not.
+    /// `recovery` is a new one of the data set. The records are applied as they are read, because a log may
+    /// be larger than memory and the recovered state is not.
     ///
     /// # Errors
     /// If the log cannot be read, or a record does not follow from those before it.
     fn load(&mut self, recovery: Recovery) -> impl Future<Output = Result<Recovery, Self::Error>> + Send;
 
-    /// Appends records, all or the first few of them. When this returns `Ok`, generations, fences and restores survive
-    /// a crash, and so do all records before them. A store may promise less for the acks that came last, if it says how
-    /// much may be lost with what: an ack comes after the update it speaks of, so its samples are trained again.
+    /// Appends records, all or the first few of them. When this returns `Ok`, generations, fences and
+    /// restores survive a crash, and so do all records before them. A store may promise less for the last
+    /// acks, if it documents how much may be lost in which failure: an ack follows the update it reports, so
+    /// its samples are trained again.
     ///
     /// # Errors
-    /// If the records may be lost. Unless the store [is full](Self::is_full), the service stops then: an answer that
-    /// was not stored is never given.
+    /// If the records may be lost. Unless the store [is full](Self::is_full), the service stops then: an
+    /// answer that was not stored is never given.
     fn append(&mut self, records: &[Record]) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Whether [`append`](Self::append) failed only because there is no room: it kept none of the records, the store
-    /// is as it was before, and the same call may succeed later. The service then grants nothing, goes on counting
-    /// acks in memory, and tries again. `false` unless a store says otherwise.
+    /// Returns whether [`append`](Self::append) failed only because there is no room. Then it kept none of
+    /// the records, the store is as it was before, and the same call may succeed later. The service grants
+    /// nothing meanwhile, goes on counting acks in memory, and tries again. The default is `false`.
     fn is_full(_error: &Self::Error) -> bool {
         false
     }
 }
 
-/// A store of any kind behind one type, for a program that chooses it at run time.
+/// A boxed [`LedgerStore`] of any type, for a program that chooses the store at run time.
 pub struct BoxStore(Box<dyn AnyStore>);
 
 impl BoxStore {
-    /// Hides the store's type.
+    /// Boxes a store.
     pub fn new(store: impl LedgerStore) -> Self {
         Self(Box::new(store))
     }
@@ -61,7 +65,7 @@ impl fmt::Debug for BoxStore {
     }
 }
 
-/// Why a [`BoxStore`] failed.
+/// Error of a [`BoxStore`]: that of the store inside.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct StoreError {
@@ -109,26 +113,28 @@ impl StoreError {
     }
 }
 
-/// When records that were stored are made durable, that is: survive the machine and not only the process.
+/// When stored records are made durable, so that they survive the machine and not only the process.
 ///
-/// Generations, fences and restores are made durable before they are answered, whatever the policy. What can be lost
-/// with the machine are acks, and an ack comes after the update it speaks of: its samples are trained again.
+/// Generations, fences and restores are made durable before they are answered, whatever the policy. What can
+/// be lost with the machine are acks, and an ack follows the update it reports: its samples are trained
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Before each answer: once for every round of the service.
+    /// Before each answer, once for all answers that are ready together.
     Each,
-    /// At most so much later. Larger: more is repeated after a machine is lost; smaller: more writes.
+    /// At most this long after the answer. Larger: more samples are repeated after a machine is lost;
+    /// smaller: more writes.
     Every(Duration),
 }
 
-/// Records in memory: they survive the service, not the process. A clone shares them.
+/// A log in memory: its records survive the service, not the process. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct MemStore {
     records: Arc<Mutex<Vec<Record>>>,
 }
 
 impl MemStore {
-    /// The records so far, oldest first.
+    /// Returns the records so far, oldest first.
     pub fn records(&self) -> Vec<Record> {
         // A poisoned lock cannot leave a vector half pushed.
         self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -151,7 +157,7 @@ impl LedgerStore for MemStore {
     }
 }
 
-/// Keeps nothing: for jobs whose master is not restarted.
+/// A store that keeps nothing, for jobs whose master is not restarted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullStore;
 
@@ -167,37 +173,38 @@ impl LedgerStore for NullStore {
     }
 }
 
-/// Where a job keeps the consistent cuts of its ledger, each under the checkpoint of the model that it belongs to. Its
-/// conformance suite is `testing::store::check_cuts` (feature `testing`).
+/// A store for the consistent cuts of a ledger, each under the number of the model's checkpoint that it
+/// belongs to. The feature `testing` has its conformance suite, `testing::store::check_cuts`.
 ///
-/// A cut is bytes to its store. One task owns a store, and awaits each call to its end before the next.
+/// To the store a cut is just bytes. One task owns a store, and awaits each call before the next.
 pub trait CutStore: Send + 'static {
-    /// Why the store failed.
+    /// Error of the store.
     type Error: Error + Send + Sync + 'static;
 
-    /// Keeps a cut, in place of an earlier one of the same checkpoint. When this returns `Ok` it survives whatever the
-    /// store survives; a crash in between leaves the earlier one, or none, but never a part.
+    /// Stores a cut, in place of an earlier one of the same checkpoint. When this returns `Ok` the cut
+    /// survives whatever the store survives. A crash during the call leaves the earlier cut, or none, but
+    /// never a part of one.
     ///
     /// # Errors
     /// If the cut may not be there.
     fn save(&mut self, checkpoint: u64, cut: Vec<u8>)
     -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// The cut of a checkpoint; `None` if there is none.
+    /// Returns the cut of a checkpoint; `None` if there is none.
     ///
     /// # Errors
     /// If the store does not answer.
     fn load(&mut self, checkpoint: u64) -> impl Future<Output = Result<Option<Vec<u8>>, Self::Error>> + Send;
 
-    /// The checkpoints that have a cut, ascending.
+    /// Returns the numbers of the checkpoints that have a cut, ascending.
     ///
     /// # Errors
     /// If the store does not answer.
     fn list(&mut self) -> impl Future<Output = Result<Vec<u64>, Self::Error>> + Send;
 
-    /// Removes all cuts but those of the `newest` highest checkpoints.
+    /// Removes all cuts but those of the `newest` highest checkpoint numbers.
     ///
     /// # Errors
-    /// If some of them may still be there. None of those to keep is lost.
+    /// If some of the others may still be there. None of those to keep is lost.
     fn keep(&mut self, newest: usize) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }

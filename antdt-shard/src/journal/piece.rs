@@ -1,8 +1,10 @@
-//! A piece of the log as bytes: one object of a store whose objects are written once and as a whole. No I/O.
+//! The byte format of a log piece: one object in a store whose objects are written once and as a whole. No
+//! I/O.
 //!
-//! Pieces are numbered from 1. Each is written if no other of its number is there, so that the pieces of a log have one
-//! order, from any writer. A piece may begin with a [`Record::Base`] that stands for all before; then it is the
-//! base of those that follow, and what is before it is left over.
+//! Pieces are numbered from 1. A writer puts a piece only if no object with its number exists, so that the
+//! pieces of a log have one order, whichever service wrote them. A piece may begin with a [`Record::Base`]
+//! that stands for all records before; then it is the base of the pieces that follow, and older pieces are no
+//! longer needed.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -29,63 +31,63 @@ const VERSION: u16 = 1;
 const HEAD: usize = 4 + 2 + 8 + 8 + 8 + 16;
 const SUM: usize = 4;
 
-/// Why a piece cannot be read.
+/// Reason why a piece of the log cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PieceError {
-    /// Not all bytes are as they were written.
+    /// The checksum does not match: some bits have changed since the piece was written.
     #[error("it is cut short, damaged, or no piece of a journal; use a copy of it")]
     Damaged,
-    /// Written by a later release.
+    /// A later release of this crate wrote the piece: read it with that release.
     #[error(
         "its format version {version} is unknown, the newest known one is {newest}; read it with the release that wrote it"
     )]
     UnknownVersion {
-        /// Version in the file.
+        /// Format version of the piece.
         version: u16,
-        /// Newest version that can be read.
+        /// Newest format version that this release reads.
         newest: u16,
     },
-    /// It is of other settings.
+    /// The piece belongs to a data set with other settings.
     #[error(
         "it is not of data set {name:?} as it is set now; use the settings it was written with, or another prefix"
     )]
     SpecMismatch {
-        /// The data set that was asked for.
+        /// Name of the data set that the caller passed.
         name: String,
     },
-    /// It is whole, but does not belong there.
+    /// The piece is intact, but its number or base does not fit its place in the log.
     #[error(
         "it says that it is piece {number} and builds on {base}, which does not belong there; put back what was copied or renamed"
     )]
     Misplaced {
-        /// What it says it is.
+        /// Number in the piece.
         number: u64,
-        /// What it says it builds on.
+        /// Number of its base, as the piece says.
         base: u64,
     },
-    /// It is whole, but not its content.
+    /// The checksum is right, but the records cannot be decoded.
     #[error("it holds something else than records")]
     Content(#[source] DecodeError),
-    /// A record is whole, but does not follow from those before it.
+    /// A record can be decoded, but does not follow from the records before it.
     #[error("a record in it does not follow from those before it")]
     Unfit(#[source] RecoverError),
 }
 
-/// A piece, whose records are not read yet.
+/// One piece of the log: its head, and its records as bytes that are not decoded yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPiece<'a> {
-    /// Its place in the log, from 1.
+    /// Number of the piece in the log, from 1.
     pub number: u64,
-    /// The piece that it builds on.
+    /// Number of the base piece that this piece builds on; its own if it is a base.
     pub base: u64,
-    /// Random id of the service that wrote it.
+    /// Random id of the service that wrote the piece.
     pub writer: u128,
     records: &'a [u8],
 }
 
 impl<'a> LogPiece<'a> {
-    /// Reads all but the records.
+    /// Checks the bytes of a piece and reads its head. The records are decoded by [`fold`](Self::fold).
     ///
     /// # Errors
     /// If it is damaged, of a later format, or of another data set.
@@ -109,10 +111,11 @@ impl<'a> LogPiece<'a> {
         Ok(Self { number, base, writer, records: &bytes[HEAD..end] })
     }
 
-    /// Applies its records.
+    /// Applies the records of this piece to `recovery`.
     ///
     /// # Errors
-    /// If they are none, or do not follow from those before. `recovery` is of no use then.
+    /// If the piece has no records, or they do not follow from those before. `recovery` must not be used
+    /// then.
     pub fn fold(&self, recovery: &mut Recovery) -> Result<(), PieceError> {
         let spec = recovery.spec().clone();
         let mut reader = Reader::new(self.records);

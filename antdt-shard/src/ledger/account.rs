@@ -9,15 +9,15 @@ use crate::spec::{DatasetSpec, Epochs};
 /// Where samples go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Move {
-    /// Todo to doing.
+    /// A grant: from todo to doing.
     Grant,
-    /// Doing to acknowledged.
+    /// An ack: from doing to acknowledged.
     Ack,
-    /// Todo to acknowledged: the log does not tell what was granted.
+    /// An ack in the log, which does not say what was granted: from todo to acknowledged.
     Replay,
-    /// Doing to todo.
+    /// A lease that ends: from doing to todo.
     Return,
-    /// Doing to quarantined.
+    /// A quarantine: from doing to quarantined.
     Quarantine,
 }
 

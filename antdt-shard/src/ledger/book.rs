@@ -1,7 +1,8 @@
-//! What a ledger must not forget: which samples are done, which are given up, and which incarnations are fenced.
+//! The durable part of a ledger: which samples are done, which are quarantined, and which incarnations are
+//! fenced.
 //!
-//! The book knows no leases. [`Record`]s are applied to it, snapshots are copies of it, and the
-//! ledger moves shards in and out of it.
+//! The book knows no leases. [`Record`]s are applied to it, snapshots are copies of it, and the ledger moves
+//! shards in and out of it.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub(crate) struct Taken {
     pub(crate) share: u32,
     pub(crate) place: Place,
     pub(crate) key: ShardKey,
-    /// Samples of the shard.
+    /// Number of samples in the shard.
     pub(crate) len: u64,
     pub(crate) begun: Begun,
 }
@@ -52,11 +53,11 @@ impl Taken {
 /// What an ack made of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// Some of it is left.
+    /// The shard has samples left.
     Begun,
-    /// It is done.
+    /// The shard is done.
     Done,
-    /// It is done, and was the last of its pass.
+    /// The shard is done, and was the last of its share's pass over the epoch.
     Closed,
 }
 

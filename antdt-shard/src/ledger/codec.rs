@@ -37,7 +37,7 @@ const VERSION: u16 = 2;
 const HEAD: usize = 4 + 2 + 8 + 8;
 
 impl Record {
-    /// Appends the record as bytes.
+    /// Appends the encoded record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::GenerationStarted { generation } => {
@@ -76,11 +76,11 @@ impl Record {
         }
     }
 
-    /// The record that these bytes are, all of them. Whether it follows from earlier ones is for
-    /// [`Recovery`](crate::Recovery) to say.
+    /// Decodes a record; `bytes` must hold exactly one. [`Recovery`](crate::Recovery) checks whether it
+    /// follows from earlier records.
     ///
     /// # Errors
-    /// If they are no record, or hold a snapshot that is refused.
+    /// If the bytes are not a record, or hold a snapshot that is refused.
     pub fn decode(bytes: &[u8], spec: &DatasetSpec) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let record = Self::read(&mut reader, spec)?;
@@ -105,14 +105,14 @@ impl Record {
 }
 
 impl LedgerSnapshot {
-    /// The snapshot as bytes: the same for the same state, on every platform. O(outstanding leases + holes).
+    /// Encodes the snapshot. Equal states give equal bytes on every platform. O(outstanding leases + holes).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);
         out
     }
 
-    /// The snapshot that these bytes are, all of them.
+    /// Decodes a snapshot; `bytes` must hold exactly one.
     ///
     /// O(outstanding leases + holes).
     ///

@@ -1,12 +1,13 @@
-//! A copy of a ledger that belongs to one checkpoint of the model.
+//! Consistent cuts: a copy of a ledger that belongs to one checkpoint of the model.
 //!
-//! A ledger that is older than the model repeats samples, one that is younger loses them; only a pair of one moment is
-//! exact. That moment is one at which all that is in the model is acknowledged and nothing else. Between two steps of a
-//! synchronous job that is so once the acks are in; an asynchronous one freezes the ledger and lets its pushes drain.
+//! A ledger that is older than the model repeats samples, and one that is younger loses samples; only a
+//! ledger and a model of the same moment count each sample once. At such a moment all samples in the model
+//! are acknowledged, and no others. Between two steps of a synchronous job that holds once the acks have
+//! arrived; an asynchronous job freezes the ledger and lets its pushes drain.
 //!
-//! A lease does not show whether its holder has samples in flight, so the ledger compares sums: the model says
-//! how many samples it has committed, and the ledger refuses to be cut unless it has as many. Both halves then
-//! carry the same [`CutBinding`], and halves that differ in it are never restored together.
+//! A lease does not show whether its holder has samples in flight, so the ledger compares sums: the model
+//! says how many samples it has committed, and the ledger refuses to be cut unless it has as many. Both
+//! halves then carry the same [`CutBinding`], and halves that differ in it are never restored together.
 //!
 //! Source: the rule of the two orders is from `antdt.md` §2.9; the binding is our design.
 
@@ -20,9 +21,10 @@ use super::snapshot::LedgerSnapshot;
 use crate::error::{CutError, DecodeError, RecoverError};
 use crate::spec::DatasetSpec;
 
-/// What the manifest of a model's checkpoint says about the ledger that belongs to it.
+/// The identity of a cut, which the manifest of the model's checkpoint repeats: it ties a ledger and a model
+/// together.
 ///
-/// Written `checkpoint:acked:digest`, and read back from that.
+/// As text it is `checkpoint:acked:digest`; `Display` writes that and `FromStr` reads it.
 ///
 /// ```
 /// use antdt_shard::CutBinding;
@@ -34,9 +36,9 @@ use crate::spec::DatasetSpec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CutBinding {
-    /// Id of the checkpoint.
+    /// Number of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Samples that are in the model, and acknowledged.
+    /// Samples that are both in the model and acknowledged.
     pub acked: u64,
     /// CRC-32C of the bytes of the ledger's snapshot.
     pub digest: u32,
@@ -75,7 +77,7 @@ impl FromStr for CutBinding {
     }
 }
 
-/// A snapshot with the checkpoint it belongs to.
+/// A ledger snapshot with the id of the checkpoint that it belongs to: the ledger's half of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerCut {
     binding: CutBinding,
@@ -86,22 +88,22 @@ pub struct LedgerCut {
 const MAGIC: [u8; 4] = *b"ADCT";
 
 impl LedgerCut {
-    /// What the manifest of the model must say.
+    /// Returns the binding that the manifest of the model's checkpoint must contain.
     pub const fn binding(&self) -> CutBinding {
         self.binding
     }
 
-    /// The ledger at that moment.
+    /// Returns the ledger's state at the moment of the cut.
     pub const fn snapshot(&self) -> &LedgerSnapshot {
         &self.snapshot
     }
 
-    /// The cut as bytes: `ADCT`, the number of the checkpoint (`u64`, little-endian), the snapshot.
+    /// Encodes the cut: `ADCT`, the number of the checkpoint (`u64`, little-endian), the snapshot.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&MAGIC[..], &self.binding.checkpoint.0.to_le_bytes(), &self.bytes].concat()
     }
 
-    /// The cut that these bytes are, all of them.
+    /// Decodes a cut; `bytes` must hold exactly one.
     ///
     /// # Errors
     /// If they are damaged, of a later format, of another data set, or of a state that no ledger can be in.
@@ -126,10 +128,11 @@ impl LedgerCut {
         Self { binding, snapshot, bytes }
     }
 
-    /// Whether it belongs to a model.
+    /// Checks that this cut and a model's checkpoint were taken together; `model` is the binding in its
+    /// manifest.
     ///
     /// # Errors
-    /// If the two were not cut together.
+    /// If the two bindings differ.
     pub fn check(&self, model: &CutBinding) -> Result<(), RecoverError> {
         if self.binding == *model {
             return Ok(());
@@ -163,11 +166,13 @@ impl ShardLedger {
         self.snapshot().cut(checkpoint, committed)
     }
 
-    /// [`restore`](Self::restore) of the ledger's half of a checkpoint whose model has been, or will be, restored too.
-    /// Also of a new ledger, to go on with a job in another process, with any number of workers.
+    /// Restores the ledger from the ledger's half of a checkpoint, as [`restore`](Self::restore) does. The
+    /// caller restores the model's half too. A new ledger can be restored like this as well, to continue a
+    /// job in another process with any number of workers.
     ///
     /// # Errors
-    /// If the halves were not cut together, or as there. Nothing is changed then.
+    /// If the halves were not cut together, or for the reasons of [`restore`](Self::restore). Nothing is
+    /// changed then.
     pub fn restore_cut(
         &mut self,
         cut: &LedgerCut,
@@ -180,10 +185,11 @@ impl ShardLedger {
 }
 
 impl LedgerSnapshot {
-    /// The cut for a checkpoint of the model, which has `committed` samples in it, over all epochs.
+    /// Makes a cut of this snapshot for a checkpoint of the model, which has `committed` samples in it, over
+    /// all epochs.
     ///
     /// # Errors
-    /// If another number of samples was acknowledged.
+    /// If the number of acknowledged samples differs from `committed`.
     pub fn cut(self, checkpoint: CheckpointId, committed: u64) -> Result<LedgerCut, CutError> {
         let acked = self.counts().acked;
         if acked != committed {

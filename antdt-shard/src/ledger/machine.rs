@@ -1,4 +1,4 @@
-//! The ledger as a [`Machine`]: events in, answers out. Everything here only dispatches.
+//! The ledger as a [`Machine`]: calls arrive as [`Event`]s and return [`Answer`]s. This file only dispatches.
 
 use antdt_core::{
     Ack, AckOutcome, Acks, Counts, Epoch, Exchanged, Generation, Held, Holder, JobTime, Machine, Registered,
@@ -8,144 +8,145 @@ use antdt_core::{
 use super::{Effect, LedgerSnapshot, Missing, Outstanding, Quarantined, ShardLedger};
 use crate::error::{AckError, ExchangeError, RecoverError, RegisterError};
 
-/// Everything that can happen to a ledger.
+/// A call to a ledger as a value, for services, recordings and replays. Each variant is one method of
+/// [`ShardLedger`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Event {
-    /// [`ShardLedger::register_holding`].
+    /// Registers a worker: [`ShardLedger::register_holding`].
     Register {
-        /// Node and incarnation.
+        /// Worker and incarnation that registers.
         holder: Holder,
-        /// The leases it still has from an earlier generation.
+        /// Leases that the worker still holds from an earlier generation.
         held: Vec<Held>,
     },
-    /// [`ShardLedger::exchange`].
+    /// Acknowledges samples and asks for shards: [`ShardLedger::exchange`].
     Exchange {
-        /// Node and incarnation.
+        /// Worker and incarnation that asks.
         holder: Holder,
-        /// The generation it registered in.
+        /// Generation that the worker registered in.
         generation: Generation,
         /// Number of the request.
         request: RequestId,
-        /// Offsets that are acknowledged.
+        /// Leases with the offsets that the worker acknowledges.
         acks: Acks,
-        /// Shards it asks for.
+        /// Most shards that the worker asks for.
         want: u32,
     },
-    /// [`ShardLedger::settle`].
+    /// Acknowledges samples for a worker that can no longer do so: [`ShardLedger::settle`].
     Settle {
-        /// Holder of the leases.
+        /// Worker and incarnation that holds the leases.
         holder: Holder,
-        /// Offsets that are acknowledged.
+        /// Leases with the acknowledged offsets.
         acks: Vec<Ack>,
     },
-    /// [`ShardLedger::release`].
+    /// Gives leases back: [`ShardLedger::release`].
     Release {
-        /// Node and incarnation.
+        /// Worker and incarnation that holds the leases.
         holder: Holder,
-        /// What is done of what is given back.
+        /// Leases to give back, each with the offset up to which its samples are done.
         acks: Vec<Ack>,
     },
-    /// [`ShardLedger::fail`].
+    /// Reports a data fault: [`ShardLedger::fail`].
     Fail {
-        /// Node and incarnation.
+        /// Worker and incarnation that holds the lease.
         holder: Holder,
-        /// What is done of what cannot be read.
+        /// Lease with the unreadable data, and the offset up to which its samples are done.
         ack: Ack,
     },
-    /// [`ShardLedger::worker_lost`].
+    /// Declares a worker lost: [`ShardLedger::worker_lost`].
     WorkerLost {
-        /// Node and incarnation.
+        /// Worker and incarnation that is lost.
         holder: Holder,
     },
-    /// [`ShardLedger::freeze`].
+    /// Stops granting shards: [`ShardLedger::freeze`].
     Freeze {
-        /// When it thaws by itself.
+        /// Time at which grants resume without a thaw.
         until: JobTime,
     },
-    /// [`ShardLedger::thaw`].
+    /// Resumes granting shards: [`ShardLedger::thaw`].
     Thaw,
-    /// [`ShardLedger::counts`] and what belongs to them.
+    /// Asks for the ledger's progress: [`ShardLedger::status`].
     Status,
-    /// See [`ShardLedger::epoch_counts`].
+    /// Asks for the sample counts of one epoch: [`ShardLedger::epoch_counts`].
     EpochCounts {
-        /// The epoch.
+        /// Epoch to count.
         epoch: Epoch,
     },
-    /// [`ShardLedger::outstanding`].
+    /// Asks for the live leases: [`ShardLedger::outstanding`].
     Outstanding,
-    /// [`ShardLedger::quarantined`].
+    /// Asks for the quarantined shards: [`ShardLedger::quarantined`].
     Quarantined,
-    /// [`ShardLedger::missing`].
+    /// Asks for the samples that are not done: [`ShardLedger::missing`].
     Missing {
-        /// The epoch.
+        /// Epoch to search.
         epoch: Epoch,
-        /// Of how many shards at most.
+        /// Most shards to report on.
         shards: usize,
     },
-    /// [`ShardLedger::snapshot`].
+    /// Asks for a snapshot: [`ShardLedger::snapshot`].
     Snapshot,
-    /// [`ShardLedger::restore`]. A recording holds it, but cannot be read from there on: a snapshot is of no use
-    /// without the settings of its data set.
+    /// Restores a snapshot: [`ShardLedger::restore`]. A recording can hold this event but cannot be read back
+    /// beyond it, because a snapshot cannot be decoded without the settings of its data set.
     #[cfg_attr(feature = "serde", serde(skip_deserializing))]
     Restore {
-        /// Snapshot that the ledger returns to.
+        /// Snapshot to restore.
         snapshot: Box<LedgerSnapshot>,
-        /// In which new life of the service.
+        /// Generation that begins with the restore.
         generation: Generation,
     },
 }
 
-/// What the sender of an event is told; the variant has the event's name.
+/// The answer of a ledger to an [`Event`]; each variant says which events it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Answer {
-    /// To [`Event::Register`].
+    /// Answer to [`Event::Register`].
     Register(Result<Registered, RegisterError>),
-    /// To [`Event::Exchange`].
+    /// Answer to [`Event::Exchange`].
     Exchange(Result<Exchanged, ExchangeError>),
-    /// To [`Event::Settle`] and [`Event::Release`]: one for each entry, in order.
+    /// Answer to [`Event::Settle`] and [`Event::Release`]: one outcome for each entry, in order.
     Ack(Result<Vec<AckOutcome>, AckError>),
-    /// To [`Event::Fail`].
+    /// Answer to [`Event::Fail`].
     Fail(Result<AckOutcome, AckError>),
-    /// To [`Event::WorkerLost`].
+    /// Answer to [`Event::WorkerLost`].
     WorkerLost,
-    /// To [`Event::Freeze`] and [`Event::Thaw`].
+    /// Answer to [`Event::Freeze`] and [`Event::Thaw`].
     Frozen,
-    /// To [`Event::Status`].
+    /// Answer to [`Event::Status`].
     Status(LedgerStatus),
-    /// To [`Event::EpochCounts`].
+    /// Answer to [`Event::EpochCounts`]; `None` if the job has no such epoch.
     EpochCounts(Option<Counts>),
-    /// To [`Event::Outstanding`].
+    /// Answer to [`Event::Outstanding`].
     Outstanding(Vec<Outstanding>),
-    /// To [`Event::Quarantined`].
+    /// Answer to [`Event::Quarantined`].
     Quarantined(Vec<Quarantined>),
-    /// To [`Event::Missing`].
+    /// Answer to [`Event::Missing`].
     Missing(Vec<Missing>),
-    /// To [`Event::Snapshot`].
+    /// Answer to [`Event::Snapshot`].
     Snapshot(Box<LedgerSnapshot>),
-    /// To [`Event::Restore`].
+    /// Answer to [`Event::Restore`].
     Restore(Result<(), RecoverError>),
 }
 
-/// Progress of a ledger.
+/// Progress of a ledger: its sample counts, and whether it is finished or has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LedgerStatus {
-    /// The current life of the service.
+    /// Current generation of the service.
     pub generation: Generation,
-    /// Sample accounts of the job.
+    /// Number of samples in each state, over all epochs.
     pub counts: Counts,
-    /// Whether every sample is accounted for.
+    /// Whether every sample is acknowledged or quarantined.
     pub finished: bool,
-    /// Whether so much is quarantined that nothing more is granted.
+    /// Whether more samples are quarantined than the settings allow, so that no more shards are granted.
     pub failed: bool,
 }
 
 impl ShardLedger {
-    /// Where it stands, in one value.
+    /// Returns the ledger's progress in one value.
     pub const fn status(&self) -> LedgerStatus {
         let counts = self.counts();
         LedgerStatus {

@@ -1,4 +1,4 @@
-//! Which samples are not done: what a job that ends early, or gives data up, owes an answer about.
+//! Samples that are not done: the report of a job that ends early or gives samples up.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,34 @@ use antdt_core::{Epoch, SampleRange, ShardKey};
 use super::ShardLedger;
 use super::pass::Begun;
 
-/// Why a sample is not done.
+/// Reason why a sample is not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum MissingWhy {
-    /// No worker holds its shard.
+    /// Its shard waits for a worker.
     Waiting,
-    /// A worker holds its shard and has not acknowledged the samples.
+    /// A worker holds a lease on its shard and has not acknowledged the samples.
     Leased,
     /// Its shard had too many data faults.
     Quarantined,
 }
 
-/// Samples of one epoch that are not done, next to each other in the data set.
+/// A run of consecutive samples of one epoch that are not done, for one common reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Missing {
-    /// The epoch.
+    /// Epoch of the samples.
     pub epoch: Epoch,
-    /// Their numbers in the data set.
+    /// Indices of the samples in the data set.
     pub samples: SampleRange,
     /// Reason why the samples are missing.
     pub why: MissingWhy,
 }
 
 impl ShardLedger {
-    /// The samples of one epoch that are not done, in the order of the data set, neighbours together: of at most
-    /// `shards` shards, so that the answer about an epoch that has not begun stays small.
+    /// Returns the samples of one epoch that are not done, in the order of the data set, with neighbours
+    /// merged. It reports on at most `shards` shards, so that the answer about an epoch that has not begun
+    /// stays small.
     ///
     /// O(shards · log), and O(length) for each shard of which a part is done in shuffled order.
     pub fn missing(&self, epoch: Epoch, shards: usize) -> Vec<Missing> {

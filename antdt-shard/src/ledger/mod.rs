@@ -57,19 +57,19 @@ use crate::spec::{Assignment, DatasetSpec};
 /// delays the end of an epoch when a message is lost; a smaller one makes idle workers poll.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A lease, as others may see it.
+/// A live lease in a report: its holder, its shard and the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Outstanding {
-    /// The lease.
+    /// Id of the lease.
     pub lease: LeaseId,
-    /// Holder of the lease.
+    /// Worker and incarnation that holds it.
     pub holder: Holder,
-    /// The shard.
+    /// Shard that it is on.
     pub key: ShardKey,
-    /// Samples of the shard that are done.
+    /// Number of samples of the shard that are done.
     pub offset: u64,
-    /// Samples of the shard.
+    /// Number of samples in the shard.
     pub len: u64,
 }
 
@@ -77,9 +77,9 @@ pub struct Outstanding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Quarantined {
-    /// The shard.
+    /// Shard that was given up.
     pub key: ShardKey,
-    /// Its samples in the data set; of these, in the permuted order, the first `offset` were trained.
+    /// Samples of the shard in the data set. The first `offset` of them, in the permuted order, were trained.
     pub samples: SampleRange,
     /// Offset up to which samples were trained before the shard was given up.
     pub offset: u64,
@@ -160,11 +160,14 @@ impl GenerationState {
     }
 }
 
-/// The ledger of one data set. O(outstanding leases + holes + nodes) memory, for any number of shards and epochs; workers
-/// are numbered from 0, and one with a large number takes as much as a [`NodeMap`] says.
+/// The state of all shards of one data set: which samples are done, and which worker holds which shard.
 ///
-/// Every change queues the [`Record`]s that make it durable; drain them with [`poll_effect`](antdt_core::Machine::poll_effect)
-/// after every call, and release the answer when they are stored.
+/// It takes O(outstanding leases + holes + nodes) memory, for any number of shards and epochs. Workers are
+/// numbered from 0; a worker with a large number takes as much memory as a [`NodeMap`] says.
+///
+/// Every change queues the [`Record`]s that make it durable. Drain them with
+/// [`poll_effect`](antdt_core::Machine::poll_effect) after every call, and release the answer when they are
+/// stored.
 ///
 /// ```
 /// use antdt_core::{Ack, FetchOutcome, Generation, Holder, Incarnation, NodeId, RequestId};
@@ -194,19 +197,19 @@ pub struct ShardLedger {
     wake: bool,
 }
 
-/// Effect that the driver must carry out.
+/// Effect of a call that the driver of the ledger must carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Effect {
-    /// Append durably, before the answer of the same event is released.
+    /// Store the record durably before releasing the answer to the same event.
     Record(Record),
-    /// A waiting worker should ask again.
+    /// Let workers that wait for a shard ask again.
     Wake,
 }
 
 impl ShardLedger {
-    /// Returns the ledger of a new data set.
+    /// Returns the ledger of a new data set, in its first generation.
     ///
     /// # Errors
     /// If the data set cannot be registered.
@@ -218,25 +221,28 @@ impl ShardLedger {
         Self { book, standing, records: VecDeque::from([first]), wake: false }
     }
 
-    /// Lets a life of a worker take part. All its earlier lives have ended by that. Repeating it changes nothing.
+    /// Registers an incarnation of a worker, which fences all its earlier ones, and returns the current
+    /// generation. Repeating the call changes nothing.
     ///
     /// # Errors
-    /// If that life has ended itself, or the node has no share of the data.
+    /// If that incarnation is fenced itself, the node is not a worker, or it has no share of the data.
     pub fn register(&mut self, holder: Holder) -> Result<Generation, RegisterError> {
         Ok(self.register_holding(holder, &[])?.generation)
     }
 
-    /// [`register`](Self::register) of a life that still holds leases of an earlier generation. Where that is safe
-    /// they are adopted: the shard gets a new lease, and what the holder committed of it counts. Safe means that
+    /// Registers an incarnation that still holds leases of an earlier generation, as
+    /// [`register`](Self::register) does. The ledger adopts the leases where that is safe: the shard gets a
+    /// new lease, and the samples below the presented offset count as done. Safe means that
     ///
-    /// - the ledger was not set back after the lease was granted, so the model that the samples went into is still
-    ///   the one that is trained;
+    /// - the ledger was not restored after the lease was granted, so the model that the samples went into is
+    ///   still the one that is trained;
     /// - the shard waits, at an offset that is not beyond the presented one;
-    /// - the holder stays within its lease cap, and this is its first registration in this generation. A repeated one
-    ///   is answered with the leases that it has, so a message that comes late adopts nothing behind its holder's back.
+    /// - the worker stays within its lease cap, and this is its first registration in this generation. A
+    ///   repeated one is answered with the leases that it has, so a late message cannot adopt leases without
+    ///   the worker's knowledge.
     ///
     /// # Errors
-    /// As there.
+    /// As [`register`](Self::register).
     pub fn register_holding(&mut self, holder: Holder, held: &[Held]) -> Result<Registered, RegisterError> {
         let Holder { node, incarnation } = holder;
         if node.role != Role::Worker {
@@ -289,10 +295,11 @@ impl ShardLedger {
         Some(self.lend(holder, taken))
     }
 
-    /// Asks for a shard. Repeating the request that was last answered with a grant gives the same grant.
+    /// Asks for one shard. Repeating the request that was last answered with a grant returns the same grant.
     ///
     /// # Errors
-    /// If the holder must register, exit or count its requests upwards, or if too many samples are unreadable.
+    /// If the worker must register, must exit, or sent an old request number, or if too many samples are
+    /// unreadable.
     pub fn fetch(
         &mut self,
         holder: Holder,
@@ -303,16 +310,17 @@ impl ShardLedger {
         Ok(self.fetch_many(holder, request, 1)?.0)
     }
 
-    /// Acknowledges and asks for up to `want` shards, in one call. Everything is checked before anything is counted.
+    /// Acknowledges samples and asks for up to `want` shards, in one call. All entries are checked before any
+    /// counts.
     ///
-    /// With a `want` of 0 it only acknowledges. Of more, a holder gets what keeps it under its lease cap; and near the
-    /// end of an epoch, when the waiting shards are few, no more than half of its equal part of them, so that no
-    /// prefetch of a slow worker makes the others wait (guided self-scheduling: Polychronopoulos and Kuck, 1987,
-    /// recalled).
+    /// With a `want` of 0 it only acknowledges. Otherwise the worker gets at most as many shards as its lease
+    /// cap allows. Near the end of an epoch, when few shards wait, it gets no more than half of its equal
+    /// part of them, so that the prefetch of a slow worker does not make the others wait (guided
+    /// self-scheduling: Polychronopoulos and Kuck, 1987, recalled).
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch), only as far as the caller's identity is concerned if nothing is wanted; or as [`ack_all`](Self::ack_all),
-    /// except that no acks are fine if something is wanted.
+    /// As [`fetch`](Self::fetch), but only for the caller's identity if `want` is 0; and as
+    /// [`ack_all`](Self::ack_all), except that `acks` may be empty if `want` is not 0.
     pub fn exchange(
         &mut self,
         holder: Holder,
@@ -454,41 +462,45 @@ impl ShardLedger {
         unstarted.map(|lease| LeaseId { generation: *generation, sequence: lease.sequence }).collect()
     }
 
-    /// Grants nothing until [`thaw`](Self::thaw), or until the deadline at the latest: every request is answered with a wait.
-    /// Acks count. To let a job come to rest before a [cut](Self::cut).
+    /// Stops granting shards until [`thaw`](Self::thaw) or the deadline `until`: every request is answered
+    /// with a wait. Acks still count. It lets a job come to rest before a [cut](Self::cut).
     ///
-    /// The deadline is that of the [`Machine`](antdt_core::Machine); a caller of the methods must thaw.
+    /// Only a driver of the [`Machine`](antdt_core::Machine) notices the deadline; a caller of the methods
+    /// must thaw.
     pub fn freeze(&mut self, until: JobTime) {
         self.standing.frozen_until = Some(until);
     }
 
-    /// Grants again.
+    /// Resumes granting shards after a [`freeze`](Self::freeze).
     pub fn thaw(&mut self) {
         if self.standing.frozen_until.take().is_some() {
             self.wake = true;
         }
     }
 
-    /// Samples of a lease are done. Repeating the ack that finished a shard is accepted and counts nothing.
+    /// Acknowledges the samples of a lease below an offset. Repeating the ack that finished a shard is
+    /// accepted and counts nothing.
     ///
     /// # Errors
-    /// If the offset goes back or beyond the shard. Nothing is changed then.
+    /// If the offset is below an earlier one or beyond the shard. Nothing is changed then.
     pub fn ack(&mut self, holder: Holder, ack: Ack) -> Result<AckOutcome, AckError> {
         self.check(holder, ack)?;
         Ok(self.ack_checked(holder, ack, 1))
     }
 
-    /// [`ack`](Self::ack) for several leases: all are checked before the first is counted. One outcome for each, in order.
+    /// Acknowledges samples of several leases, as [`ack`](Self::ack) does for one. All entries are checked
+    /// before the first is counted. Returns one outcome for each, in order.
     ///
     /// # Errors
-    /// If any entry is wrong, two entries of one lease go back, or there is none. Nothing is changed then.
+    /// If any entry is wrong, two entries of one lease go back, or `acks` is empty. Nothing is changed then.
     pub fn ack_all(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.check_all(holder, acks)?;
         Ok(acks.iter().map(|ack| self.ack_checked(holder, *ack, acks.len())).collect())
     }
 
-    /// The master's ack for a holder that can no longer speak: its gradient was part of a step that the others
-    /// committed. Counts only while the lease is live, so it must come before [`worker_lost`](Self::worker_lost).
+    /// Acknowledges samples in place of a worker that can no longer do so: the master calls it when the
+    /// worker's gradient was part of a step that the other workers committed. It counts only while the lease
+    /// is live, so it must come before [`worker_lost`](Self::worker_lost).
     ///
     /// # Errors
     /// As [`ack_all`](Self::ack_all).
@@ -497,7 +509,8 @@ impl ShardLedger {
         self.ack_all(holder, acks)
     }
 
-    /// Gives leases back: samples below each offset are done, the rest waits for another worker.
+    /// Gives leases back: samples below each offset are done, and the rest of the shard waits for another
+    /// worker.
     ///
     /// # Errors
     /// As [`ack_all`](Self::ack_all).
@@ -514,8 +527,8 @@ impl ShardLedger {
         Ok(acks.iter().map(release).collect())
     }
 
-    /// The data of a lease cannot be read. Samples below `ack.offset` are done; the shard waits for another try, or is
-    /// quarantined if it has had its last.
+    /// Reports that the data of a lease cannot be read. Samples below `ack.offset` are done; the shard waits
+    /// for another try, or is quarantined if this was the last fault that the settings tolerate.
     ///
     /// # Errors
     /// If the offset goes back, or is not below the length of the shard. Nothing is changed then.
@@ -538,10 +551,11 @@ impl ShardLedger {
         Ok(outcome)
     }
 
-    /// A life of a node, and all before it, have ended. What they held waits again at the last acked offset, and
-    /// nothing they say later counts. Repeating it, or saying it late, changes nothing.
+    /// Declares an incarnation of a worker lost, and all before it. Their shards wait again at the last
+    /// acknowledged offset, and later messages of these incarnations change nothing. Repeated or late calls
+    /// change nothing either.
     ///
-    /// O(its leases).
+    /// O(leases of the worker).
     pub fn worker_lost(&mut self, holder: Holder) {
         let Holder { node, incarnation } = holder;
         if node.role != Role::Worker || !self.book.raise_fence(node, incarnation) {
@@ -560,32 +574,32 @@ impl ShardLedger {
         }
     }
 
-    /// The sample accounts of the job.
+    /// Returns the number of samples in each state, over all epochs.
     pub const fn counts(&self) -> Counts {
         self.book.account().job()
     }
 
-    /// The sample accounts of one epoch; `None` if the job has no such epoch.
+    /// Returns the number of samples of one epoch in each state; `None` if the job has no such epoch.
     pub fn epoch_counts(&self, epoch: Epoch) -> Option<Counts> {
         self.book.account().epoch(epoch)
     }
 
-    /// Whether every sample of every epoch is acknowledged or quarantined.
+    /// Returns whether every sample of every epoch is acknowledged or quarantined.
     pub const fn is_finished(&self) -> bool {
         self.book.is_finished()
     }
 
-    /// The data set.
+    /// Returns the settings of the data set.
     pub const fn spec(&self) -> &DatasetSpec {
         &self.book.spec
     }
 
-    /// The current life of the service.
+    /// Returns the current generation of the service.
     pub const fn generation(&self) -> Generation {
         self.standing.generation
     }
 
-    /// The live leases, oldest first; O(leases · log leases).
+    /// Returns the live leases, oldest first; O(leases · log leases).
     pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
         self.standing.leases_by_age().into_iter().map(|(holder, lease)| Outstanding {
             lease: LeaseId { generation: self.standing.generation, sequence: lease.sequence },
@@ -596,7 +610,7 @@ impl ShardLedger {
         })
     }
 
-    /// The shards that were given up.
+    /// Returns the quarantined shards.
     pub fn quarantined(&self) -> impl Iterator<Item = Quarantined> {
         self.book.quarantined().map(|given_up| Quarantined {
             key: given_up.key,

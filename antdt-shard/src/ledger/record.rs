@@ -1,7 +1,8 @@
-//! The durable log: what happened that a restarted service must know.
+//! The entries of the durable log: what a restarted service must know.
 //!
-//! Grants are not in it. A new generation voids all leases, so a shard that was out simply waits again, at the last
-//! offset that was acknowledged. Losing the end of the log can therefore repeat samples, never lose one.
+//! Grants are not in it. A new generation voids all leases, so a shard that was leased simply waits again, at
+//! the last offset that was acknowledged. Losing the end of the log can therefore repeat samples, never lose
+//! one.
 
 use antdt_core::{Epoch, Generation, Incarnation, NodeId};
 
@@ -11,53 +12,55 @@ use super::{GenerationState, ShardLedger};
 use crate::error::RecoverError;
 use crate::spec::DatasetSpec;
 
-/// One entry of the log of one data set. The state of a ledger, but for its leases, is the fold of its records.
+/// One entry of the durable log of one data set. Replaying all records gives the state of the ledger, without
+/// its leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Record {
-    /// A life of the service began; all leases of earlier ones are void.
+    /// The service started; all leases of earlier generations are void.
     GenerationStarted {
-        /// Higher than all before.
+        /// Number of the generation, higher than all before.
         generation: Generation,
     },
-    /// A share went on to its next epoch.
+    /// A share of the data (see [`Assignment`](crate::Assignment)) began its next epoch.
     EpochOpened {
         /// Number of the share: 0 with a dynamic assignment, the worker's index with a static one.
         share: u32,
-        /// The epoch.
+        /// Epoch that was opened.
         epoch: Epoch,
     },
-    /// Samples of a shard are done.
+    /// Samples of a shard were acknowledged.
     Acked {
-        /// The epoch.
+        /// Epoch of the shard.
         epoch: Epoch,
         /// Position of the shard in the order of the epoch.
         position: u64,
         /// Samples `0..offset` of the shard's permuted order are done; at its length the shard is.
         offset: u64,
     },
-    /// A shard had a data fault. With the last one that is tolerated it is given up.
+    /// A data fault of a shard was reported. With the last fault that is tolerated the shard is quarantined.
     Failed {
-        /// The epoch.
+        /// Epoch of the shard.
         epoch: Epoch,
         /// Position of the shard in the order of the epoch.
         position: u64,
     },
-    /// A life of a node ended, and all before it.
+    /// An incarnation of a worker was declared lost, and with it all earlier ones.
     Fenced {
-        /// The node.
+        /// Worker that the fence is for.
         node: NodeId,
-        /// The newest life that ended.
+        /// Newest fenced incarnation.
         through: Incarnation,
     },
-    /// What the log said before it was shortened to this; always the first record.
+    /// A snapshot that replaces all records before it when the log is compacted; always the first record.
     Base(Box<LedgerSnapshot>),
-    /// The ledger was set back; what stands before this record counts only for its fences and generations.
+    /// The ledger was restored from this snapshot. Of the records before, only fences and generations still
+    /// count.
     Restored(Box<LedgerSnapshot>),
 }
 
-/// A ledger that is being read from its log. It grants nothing before it is finished.
+/// A ledger while its log is replayed: apply the records, then [`finish`](Self::finish) to get the ledger.
 ///
 /// ```
 /// use antdt_core::Generation;
@@ -75,7 +78,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Nothing has happened yet.
+    /// Returns the state before the first record.
     ///
     /// # Errors
     /// If the data set cannot be registered.
@@ -83,26 +86,27 @@ impl Recovery {
         Ok(Self { book: Book::new(spec)? })
     }
 
-    /// The data set.
+    /// Returns the settings of the data set.
     pub const fn spec(&self) -> &DatasetSpec {
         &self.book.spec
     }
 
-    /// Takes the next record.
+    /// Applies the next record of the log.
     ///
     /// # Errors
-    /// If it does not follow from the ones before; nothing is changed then. The log is that of another data set or
-    /// is damaged in the middle: a record that is merely missing at the end is not noticed here.
+    /// If the record does not follow from the ones before; nothing is changed then. The log is that of
+    /// another data set or is damaged in the middle. A record that is missing at the end is not noticed here.
     pub fn apply(&mut self, record: &Record) -> Result<(), RecoverError> {
         self.book.apply(record)
     }
 
-    /// What the records say so far.
+    /// Returns a snapshot of the state after the records so far.
     pub fn snapshot(&self) -> LedgerSnapshot {
         LedgerSnapshot { book: self.book.clone() }
     }
 
-    /// Begins the new generation. What was out waits again, at the last acknowledged offset.
+    /// Returns the ledger, in a new generation. Shards that were leased wait again, at the last acknowledged
+    /// offset.
     ///
     /// # Errors
     /// If the generation was used before.
@@ -112,7 +116,7 @@ impl Recovery {
 }
 
 impl ShardLedger {
-    /// A ledger from its log, in a new generation.
+    /// Replays a log and returns its ledger, in a new generation.
     ///
     /// # Errors
     /// If the data set cannot be registered, a record does not follow from the ones before, or the generation was

@@ -1,4 +1,4 @@
-//! A copy of a ledger at one moment, to go with a checkpoint of the model.
+//! Copies of a ledger's state, to be stored with a checkpoint of the model.
 
 use std::fmt;
 
@@ -10,27 +10,27 @@ use super::{GenerationState, ShardLedger};
 use crate::error::RecoverError;
 use crate::spec::{DatasetSpec, Epochs};
 
-/// What a ledger knew at one moment. O(outstanding leases + holes) in size: what is done is not listed.
+/// The durable state of a ledger at one moment. O(outstanding leases + holes) in size: done samples are not
+/// listed.
 ///
-/// It holds no lease: what was out waits again, at the last acknowledged offset.
+/// It holds no lease: shards that were leased wait again, at the last acknowledged offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerSnapshot {
     pub(super) book: Book,
 }
 
 impl LedgerSnapshot {
-    /// The sample accounts. Nothing is `doing`.
+    /// Returns the number of samples in each state, over all epochs. None is `doing`.
     pub const fn counts(&self) -> Counts {
         self.book.account().job()
     }
 
-    /// The same account for a job of its own that goes on from here, with settings of its own: more epochs, other rules for
-    /// samples that cannot be read. What is quarantined stays so. Lives of the old job's nodes are forgotten, so that the
-    /// new job's may begin with the first.
+    /// Returns this state for a new job that continues with settings of its own: it may have more epochs, or
+    /// other rules for unreadable samples. Quarantined samples stay so. The fences of the old job are
+    /// dropped, so that the incarnations of the new job's nodes may begin with the first.
     ///
     /// # Errors
-    /// If what the settings hand out is not what was handed out before, in the same order, or there would be fewer epochs
-    /// than are begun.
+    /// If a setting that decides the order of the samples differs, or `spec` has fewer epochs than before.
     pub fn continued(&self, spec: DatasetSpec) -> Result<Self, InvalidValue> {
         spec.validate()?;
         let ours = &self.book.spec;
@@ -55,7 +55,7 @@ impl LedgerSnapshot {
         Ok(Self { book: self.book.for_new_job(spec) })
     }
 
-    /// The newest generation that had begun.
+    /// Returns the newest generation that had begun; `None` before the first.
     pub const fn generation(&self) -> Option<Generation> {
         self.book.generation
     }
@@ -76,8 +76,8 @@ impl serde::Serialize for LedgerSnapshot {
 }
 
 impl ShardLedger {
-    /// Copies the state. O(outstanding leases), and a counter for each 65,536 shards with holes: what is waiting is shared
-    /// until it is changed.
+    /// Copies the state. O(outstanding leases), plus a counter for each 65,536 shards with holes: copies
+    /// share the sets of waiting shards until they change.
     pub fn snapshot(&self) -> LedgerSnapshot {
         let mut book = self.book.clone();
         for (_, lease) in self.standing.leases() {
@@ -86,10 +86,10 @@ impl ShardLedger {
         LedgerSnapshot { book }
     }
 
-    /// Sets the ledger back to a snapshot, in a new generation.
+    /// Restores the ledger to a snapshot, in a new generation.
     ///
-    /// All leases and request answers are void and every holder must register again. Samples that were acknowledged
-    /// after the snapshot are granted again; none from before is. Fences never go back.
+    /// All leases and stored answers are void, and every worker must register again. Samples that were
+    /// acknowledged after the snapshot are granted again; none from before is. Fences never go back.
     ///
     /// # Errors
     /// If the snapshot is of another data set, or the generation was used before. Nothing is changed then.

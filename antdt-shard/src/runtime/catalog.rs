@@ -1,4 +1,4 @@
-//! The data sets of a job, each with a service of its own: to train on, to evaluate, to predict.
+//! The data sets of a job (to train on, to evaluate, to predict), each with a shard service of its own.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,60 +21,60 @@ use crate::store::LedgerStore;
 /// Data sets of a job at most: each costs a task and, with a log, a thread and an open file.
 const DATASETS_MAX: usize = 256;
 
-/// Why a data set could not be opened, was not found, or did not end well.
+/// Reason why a data set could not be opened, was not found, or was not shut down in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogError {
-    /// It cannot be registered.
+    /// The settings of the data set are invalid.
     #[error(transparent)]
     Spec(#[from] InvalidValue),
-    /// One of that name is open with other settings.
+    /// A data set of this name is open with other settings. Use those, or another name.
     #[error(
         "data set {name:?} is open with {field} = {open} and was asked for with {asked}; \
          ask for it as it is, or take another name"
     )]
     SpecMismatch {
-        /// The data set.
+        /// Name of the data set.
         name: String,
-        /// The first setting that differs.
+        /// Name of the first setting that differs.
         field: String,
-        /// Settings of the open data set.
+        /// Value of that setting in the open data set.
         open: String,
-        /// What it was asked to be.
+        /// Value of that setting in the call.
         asked: String,
     },
-    /// None of that name is open.
+    /// No data set of this name is open: open it first.
     #[error("there is no data set {name:?}; there is {known:?}")]
     UnknownDataset {
-        /// The requested name.
+        /// Name that was asked for.
         name: String,
-        /// Names that exist.
+        /// Names of the open data sets.
         known: Vec<String>,
     },
-    /// There are too many already.
+    /// No more data sets can be opened.
     #[error("{most} data sets are open, and more are not served; data set {name:?} must do without")]
     TooMany {
-        /// The requested name.
+        /// Name that was asked for.
         name: String,
-        /// Largest number of open data sets.
+        /// Largest number of data sets that can be open.
         most: usize,
     },
-    /// Its store cannot be opened.
+    /// The store for the log of the data set cannot be opened.
     #[error("the store of data set {name:?} cannot be opened")]
     Store {
-        /// The data set.
+        /// Name of the data set.
         name: String,
-        /// Cause.
+        /// Error of the store.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// Its service could not start, or ended by a failure.
+    /// The service of the data set could not start, or ended with an error.
     #[error(transparent)]
     Service(Box<dyn Error + Send + Sync>),
-    /// The catalog was shut down.
+    /// The catalog was shut down and opens no more data sets.
     #[error("the service of data set {name:?} has shut down with all others; start it again")]
     ShutDown {
-        /// The requested name.
+        /// Name that was asked for.
         name: String,
     },
 }
@@ -141,8 +141,9 @@ impl fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// A catalog without data sets. `store` makes the store of each; it may block, and must give the store of one name
-    /// the records of that name and no other: see [`dataset_folder`].
+    /// Returns a catalog without data sets. It calls `store` once for each data set that is opened. `store`
+    /// may block, and must return a store that holds the records of that data set's name and no other: see
+    /// [`dataset_folder`].
     pub fn new<S, F>(clock: JobClock, store: F) -> Self
     where
         S: LedgerStore,
@@ -163,8 +164,8 @@ impl Catalog {
         }
     }
 
-    /// A catalog whose data sets have their logs in folders below `root`. Nothing is open yet: [`reopen`](Self::reopen) opens
-    /// what is there.
+    /// Returns a catalog whose data sets have their logs in folders below `root`. Nothing is open yet:
+    /// [`reopen`](Self::reopen) opens the data sets that have a log there.
     #[cfg(feature = "file-store")]
     pub fn in_folder(root: impl Into<PathBuf>, options: super::FileStoreOptions, clock: JobClock) -> Self {
         let root = root.into();
@@ -176,11 +177,11 @@ impl Catalog {
         })
     }
 
-    /// Opens every data set that has a log in a folder below `root`, each with the settings that it was opened with first, and
-    /// returns their names. After a restart of a service this serves all that it served before, without being told.
+    /// Opens every data set that has a log in a folder below `root`, each with the settings that it was first
+    /// opened with, and returns their names. A restarted service calls it to serve what it served before.
     ///
     /// # Errors
-    /// At the first data set whose settings or log cannot be read. Those before it are open.
+    /// At the first data set whose settings or log cannot be read. The data sets before it are open then.
     #[cfg(feature = "file-store")]
     pub async fn reopen(&self, root: impl AsRef<Path>) -> Result<Vec<String>, CatalogError> {
         let root = root.as_ref().to_owned();
@@ -199,15 +200,16 @@ impl Catalog {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a data set: from its log, if it has one. If it runs already with equal settings, that is found; if its
-    /// service ended by a failure, it is started again.
+    /// Opens a data set and returns a handle to its service. The service continues from the log, if there is
+    /// one. If the data set is open with equal settings, its handle is returned; if its service had ended
+    /// with an error, it is started again.
     ///
     /// # Errors
-    /// If the settings are refused, differ from those of the open data set of that name or of its log, or if the store
-    /// fails.
+    /// If the settings are invalid, differ from those of the open data set of that name or of its log, or if
+    /// the store fails.
     ///
     /// # Cancel safety
-    /// A dropped call does not stop the opening: a later call finds it further on.
+    /// Dropping the future does not stop the opening: a later call continues it.
     pub async fn open(&self, spec: DatasetSpec) -> Result<ShardHandle, CatalogError> {
         spec.validate()?;
         if let Some(handle) = self.find(&spec)? {
@@ -266,10 +268,10 @@ impl Catalog {
         Ok(handle)
     }
 
-    /// A way to reach an open data set.
+    /// Returns a handle to an open data set.
     ///
     /// # Errors
-    /// If there is none of that name, or none any more.
+    /// If no data set of that name is open, or its service has ended.
     pub fn get(&self, name: &str) -> Result<ShardHandle, CatalogError> {
         let state = self.state();
         if state.closed {
@@ -283,15 +285,16 @@ impl Catalog {
         })
     }
 
-    /// The names of the open data sets, in their order.
+    /// Returns the names of the open data sets, sorted.
     pub fn names(&self) -> Vec<String> {
         self.state().running.keys().cloned().collect()
     }
 
-    /// A life of a node, and all before it, have ended, for every data set: also for those that are opened later.
+    /// Declares an incarnation of a worker lost, and all before it, in every data set; also in those that are
+    /// opened later.
     ///
     /// # Errors
-    /// If the service of a data set has ended. All others have been told.
+    /// If the service of one data set has ended. All others have been told.
     pub async fn worker_lost(&self, holder: Holder) -> Result<(), SourceError> {
         let handles: Vec<ShardHandle> = {
             let mut state = self.state();
@@ -306,7 +309,7 @@ impl Catalog {
         told
     }
 
-    /// Where each data set stands, by name; or that its service has ended.
+    /// Returns the progress of each data set by name, or an error where its service has ended.
     pub async fn status(&self) -> BTreeMap<String, Result<LedgerStatus, SourceError>> {
         let handles: Vec<ShardHandle> =
             self.state().running.values().map(|running| running.handle.clone()).collect();
@@ -317,10 +320,10 @@ impl Catalog {
         all
     }
 
-    /// Ends all services and waits until what they stored is durable. The ledgers as they were then, by name.
+    /// Ends all services, waits until what they stored is durable, and returns their ledgers by name.
     ///
     /// # Errors
-    /// If a service had ended by a failure. The others have been ended all the same.
+    /// If a service had ended with an error. The others have been shut down all the same.
     pub async fn shutdown(&self) -> Result<BTreeMap<String, ShardLedger>, CatalogError> {
         let running = {
             let mut state = self.state();
@@ -412,11 +415,13 @@ fn cut_difference(open: &Cut, asked: &Cut) -> Option<[String; 3]> {
     }
 }
 
-/// The folder of a data set below `root`, for any name that a data set can have: different for different names, and
-/// never above `root` or hidden. Small letters, digits, `-` and `_` stand for themselves, all else is escaped.
+/// Returns the folder of a data set below `root`, for any name that a data set can have. Different names give
+/// different folders, never above `root` or hidden. Small letters, digits, `-` and `_` stand for themselves,
+/// all else is escaped.
 ///
-/// A name that becomes too long for a file system is cut and ends with a hash of it. Should two have the same, the
-/// second data set is refused, for a log knows the settings that it was written with.
+/// A name that becomes too long for a file system is cut and ends with a hash of the whole. If two names give
+/// the same folder, opening the second data set fails, because the log has the settings that it was written
+/// with.
 ///
 /// ```
 /// use std::path::Path;

@@ -1,4 +1,4 @@
-//! A source over gRPC: deadlines, retries, and typed errors.
+//! The gRPC client of a shard service: a [`ShardSource`] with deadlines, retries, and typed errors.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,19 +25,20 @@ use crate::runtime::status::from_status;
 use crate::runtime::wire;
 use crate::spec::DatasetSpec;
 
-/// How patient a client is.
+/// Deadlines and retries of a [`ShardClient`].
 #[derive(Debug, Clone, Copy)]
 pub struct ClientOptions {
-    /// Longest time one call may take, on top of the time that the service was asked to hold it. A larger one notices
-    /// a dead service later; a smaller one repeats calls of a busy one.
+    /// Longest duration of one call, on top of the time that the service was asked to hold it. With a larger
+    /// value the client notices a dead service later; with a smaller one it repeats calls to a busy one.
     pub call_deadline: Duration,
-    /// How long a call is repeated while the service is unavailable. It should outlast a restart of the service.
+    /// Time for which a call is repeated while the service is unavailable. It should be longer than a restart
+    /// of the service.
     pub retry_for: Duration,
-    /// First pause between two tries, doubled with each.
+    /// First pause between two tries; each further pause is twice as long.
     pub backoff_first: Duration,
-    /// Longest pause.
+    /// Longest pause between two tries.
     pub backoff_most: Duration,
-    /// Of the jitter of the pauses.
+    /// Seed of the random part (jitter) of the pauses.
     pub seed: Seed,
 }
 
@@ -54,10 +55,10 @@ impl Default for ClientOptions {
     }
 }
 
-/// A [`ShardSource`] over a channel. Clones share the connection and are one source.
+/// A [`ShardSource`] that calls a shard service over gRPC. Clones share the connection and are one source.
 ///
-/// A call that finds the service unavailable is repeated with the same request, which the service answers as it
-/// answered the first: a grant is not given twice, an ack does not count twice.
+/// A call that finds the service unavailable is repeated with the same request, which the service answers as
+/// it answered the first: a grant is not given twice, an ack does not count twice.
 #[derive(Debug, Clone)]
 pub struct ShardClient {
     inner: Stub<JobChannel>,
@@ -69,19 +70,19 @@ pub struct ShardClient {
     opened: Arc<OnceLock<v1::DatasetSpec>>,
 }
 
-/// Samples of an epoch that are not done.
+/// Samples of one epoch that are not done: their number, and as many of their ranges as the service sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingSamples {
-    /// Number of samples.
+    /// Number of samples that are not done.
     pub samples: u64,
-    /// Which, in the order of the data set; fewer than there are if the service was asked for fewer shards, or they
-    /// lie in too many pieces.
+    /// Ranges of these samples, in the order of the data set. Incomplete if the caller asked for fewer
+    /// shards, or if the samples lie in too many ranges.
     pub ranges: Vec<Missing>,
 }
 
 impl ShardClient {
-    /// A client of the service at `address` (`host:port`) that asks for no token. The connection is made with the first
-    /// call.
+    /// Returns a client of the service at `address` (`host:port`), for a service that asks for no token. The
+    /// first call makes the connection.
     ///
     /// # Errors
     /// If the address is malformed.
@@ -102,17 +103,20 @@ impl ShardClient {
         Ok(Self::over(Bearer::default().over(endpoint.connect_lazy()), dataset, options))
     }
 
-    /// A client over a channel that others may use too; the channel adds the token of the job to each call.
+    /// Returns a client over a channel that others may use too; the channel adds the job's token to each
+    /// call.
     pub fn over(channel: JobChannel, dataset: impl Into<String>, options: ClientOptions) -> Self {
         let inner = Stub::new(channel);
         Self { inner, dataset: dataset.into(), options, generation: Arc::default(), opened: Arc::default() }
     }
 
-    /// Lets the service start the data set of this client, unless it has with equal settings. From then on every
-    /// [`register`](ShardSource::register) does so too: a service that was restarted may know no data sets.
+    /// Asks the service to open the data set of this client. It may be open already, with equal settings.
+    /// From then on every [`register`](ShardSource::register) asks so again, because a restarted service may
+    /// not know the data set.
     ///
     /// # Errors
-    /// If the settings are refused or are not those that the data set has, or it cannot be started.
+    /// If the settings are invalid or differ from those of the open data set, or the data set cannot be
+    /// opened.
     pub async fn open(&self, spec: &DatasetSpec) -> Result<LedgerStatus, SourceError> {
         if spec.name != self.dataset {
             let expected = format!("{:?}, the data set of this client", self.dataset);
@@ -134,7 +138,8 @@ impl ShardClient {
         wire::status_in(status).map_err(|e| malformed(&e))
     }
 
-    /// Where every data set of the service stands, by name; an error where the service of one has ended.
+    /// Returns the progress of every data set of the service by name, with an error where the service of one
+    /// has ended.
     ///
     /// # Errors
     /// If the service does not answer.
@@ -153,7 +158,7 @@ impl ShardClient {
         reply.datasets.into_iter().map(entry).collect::<Result<_, _>>().map_err(|e: WireError| malformed(&e))
     }
 
-    /// Which samples of an epoch of this data set are not done, of at most `shards` shards.
+    /// Returns the samples of an epoch of this data set that are not done, from at most `shards` shards.
     ///
     /// # Errors
     /// If there is no such epoch, `shards` is above 4,096, or the service does not answer.

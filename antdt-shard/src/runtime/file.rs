@@ -1,11 +1,12 @@
 //! The log of one data set in a folder of a local disk.
 //!
-//! What can take long is done by a thread of the store: reading, making durable, compacting. Tokio's blocking pool would
-//! do too, but the thread also has a duty of its own, to make durable what has waited long enough.
+//! A thread of the store does what can take long: reading, making durable, compacting. Tokio's blocking pool
+//! would do too, but the thread also has a duty of its own: it makes records durable that have waited long
+//! enough.
 //!
-//! Records that only have to reach the memory of the system are written by the appending task, if the thread is not at
-//! work: a write of a few hundred bytes takes microseconds, and handing it to a thread and back costs a call over gRPC a
-//! third more time on the cores than it has without a journal.
+//! The appending task itself writes records that only have to reach the memory of the system, if the thread
+//! is not at work: a write of a few hundred bytes takes microseconds, and handing it to a thread and back
+//! costs a call over gRPC a third more time on the cores than it has without a journal.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ mod tests;
 pub use cuts::FileCuts;
 pub(super) use described::{describe, described};
 
-/// How a [`FileStore`] writes.
+/// Options of a [`FileStore`]: when it syncs, and when it compacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStoreOptions {
     /// When records are made durable.
@@ -50,17 +51,18 @@ impl Default for FileStoreOptions {
     }
 }
 
-/// Why the folder could not be read or written.
+/// Reason why the folder of a data set could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileStoreError {
-    /// Another store works on it.
+    /// Another store, of this process or another one, has the folder open: stop the other service, or use
+    /// another folder.
     #[error("{} is in use by another shard service; stop that one, or take another folder", folder.display())]
     Locked {
-        /// The folder.
+        /// Folder of the data set.
         folder: PathBuf,
     },
-    /// There is no room for more. Nothing was changed.
+    /// The disk or the quota is full. Nothing was changed: free some space; the service tries again.
     #[error("there is no room left for {}; free some, the service goes on by itself then", path.display())]
     Full {
         /// Path of the file that was written.
@@ -69,72 +71,73 @@ pub enum FileStoreError {
         #[source]
         source: io::Error,
     },
-    /// The system refused.
+    /// A file operation failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// The operation that failed.
+        /// Name of the operation.
         what: &'static str,
-        /// Path that it concerned.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A segment cannot be read.
+    /// A segment of the log cannot be read.
     #[error("segment {} cannot be read", path.display())]
     Segment {
-        /// The segment.
+        /// File of the segment.
         path: PathBuf,
-        /// Cause.
+        /// Reason why it cannot be read.
         #[source]
         source: JournalError,
     },
-    /// What a data set is cannot be read.
+    /// `dataset.json`, which holds the settings of the data set, cannot be read.
     #[error(
         "{} does not describe a data set; open the data set anew with its settings after deleting the file", path.display()
     )]
     Description {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
-    /// A record does not follow from those before it.
+    /// A record to append does not follow from the records before it.
     #[error("a record for {} does not follow from those in it", path.display())]
     Unfit {
-        /// The folder.
+        /// Folder of the data set.
         path: PathBuf,
-        /// Cause.
+        /// The contradiction.
         #[source]
         source: RecoverError,
     },
-    /// More than a frame can hold.
+    /// The records of one call are more than a frame of the log can hold.
     #[error("{} cannot take 4 GiB of records or more at once", path.display())]
     TooLarge {
-        /// The folder.
+        /// Folder of the data set.
         path: PathBuf,
     },
     /// The thread of the store panicked, which is a defect.
     #[error("the thread that writes {} has ended; start the service again", folder.display())]
     Ended {
-        /// The folder.
+        /// Folder of the data set.
         folder: PathBuf,
     },
 }
 
 enum Job {
-    /// Something was written that must be made durable in time.
+    /// Records were written that must be made durable in time.
     Written,
     Load(Box<Recovery>, oneshot::Sender<Result<Recovery, FileStoreError>>),
     Append(Vec<Record>, oneshot::Sender<Result<(), FileStoreError>>),
 }
 
-/// A [`LedgerStore`] in a folder: an append-only, checksummed segment that begins with a snapshot of all before, and is
-/// replaced by the next one when it has grown. See [`journal`](crate::journal) for the bytes.
+/// A [`LedgerStore`] in a folder: an append-only, checksummed segment that begins with a snapshot of all
+/// records before. When it has grown, a new segment replaces it. See [`journal`](crate::journal) for the
+/// bytes.
 ///
-/// The end that a crash tore is cut off when the folder is opened; damage of what was durable is an error. The store
-/// keeps a copy of the ledger's state to make snapshots of, without disturbing the ledger.
+/// Opening the folder cuts off the end that a crash tore; damage of what was durable is an error. The store
+/// keeps a copy of the ledger's state, of which it makes snapshots without disturbing the ledger.
 ///
 /// Dropping it makes everything durable and waits for that.
 #[derive(Debug)]
@@ -148,10 +151,11 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Takes hold of a folder for a data set, and makes it if it does not exist.
+    /// Opens the folder for a data set and locks it against other stores. Creates the folder if it does not
+    /// exist.
     ///
     /// # Errors
-    /// If another store has hold of it, or it cannot be made.
+    /// If another store has the folder open, or it cannot be created.
     pub fn open(
         folder: impl Into<PathBuf>,
         spec: DatasetSpec,
@@ -169,7 +173,7 @@ impl FileStore {
         Self { folder, disk, jobs: Some(jobs), thread: Some(thread) }
     }
 
-    /// The folder.
+    /// Returns the folder of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -1,4 +1,4 @@
-//! A source in the same process as the service.
+//! A shard source in the same process as the service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use antdt_core::{Ack, AckOutcome, Exchanged, Generation, Held, Holder, Registere
 use crate::error::SourceError;
 use crate::runtime::service::ShardHandle;
 
-/// A [`ShardSource`] over a [`ShardHandle`]. Clones are one source.
+/// A [`ShardSource`] that calls the service of a [`ShardHandle`] in the same process. Clones are one source.
 #[derive(Debug, Clone)]
 pub struct LocalSource {
     handle: ShardHandle,

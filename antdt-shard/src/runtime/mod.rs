@@ -1,5 +1,6 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the half that does I/O")]
-//! The service: one task owns one ledger; handles, in-process sources and gRPC lead to it.
+//! The shard service: one task owns one ledger; workers reach it through handles, in-process sources, or
+//! gRPC.
 
 pub mod catalog;
 pub mod local;

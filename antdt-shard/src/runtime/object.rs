@@ -45,15 +45,16 @@ mod tests;
 pub use bucket::ObjectTimeouts;
 pub use cuts::ObjectCuts;
 
-/// How an [`ObjectLog`] writes.
+/// Options of an [`ObjectLog`]: when it writes, when it compacts, and how long it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLogOptions {
-    /// When records are written. An interval is how much may be lost with the process, besides what is on its way.
+    /// When records are written. If the process is killed, the acks of one interval may be lost, and those
+    /// being written.
     pub sync: SyncPolicy,
-    /// Bytes of pieces, at least, after which the log is replaced by a snapshot; later if the snapshot is larger than
-    /// this, sooner if the pieces are many. Larger: longer recovery; smaller: more snapshots.
+    /// Bytes of pieces, at least, after which the log is replaced by a snapshot; later if the snapshot is
+    /// larger than this, sooner if the pieces are many. Larger: longer recovery; smaller: more snapshots.
     pub segment_bytes: u64,
-    /// How long the object store is waited for.
+    /// Timeouts of the requests to the object store.
     pub patience: ObjectTimeouts,
 }
 
@@ -65,78 +66,78 @@ impl Default for ObjectLogOptions {
     }
 }
 
-/// Why objects could not be read or written.
+/// Reason why the objects of a log or of cuts could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// Nothing can be below such a prefix.
+    /// The prefix is not a valid path in an object store.
     #[error("{prefix:?} is no prefix of an object store; take one like jobs/clicks")]
     Prefix {
-        /// The given prefix.
+        /// Prefix that was given.
         prefix: String,
-        /// Cause.
+        /// Underlying error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// Another service writes there.
+    /// Another service has taken the log over. This one must stop.
     #[error(
         "{path} was taken by another shard service on the same prefix; the one that wrote last goes on, all others must end"
     )]
     Taken {
-        /// The piece that both wanted to write.
+        /// Path of the piece that both services wanted to write.
         path: String,
     },
-    /// The store did not answer, or not well, for as long as it was waited for.
+    /// The object store gave no answer, or only errors, until the timeout.
     #[error("cannot {what} {path} for {after:?}; see to the object store and start the service again")]
     Unavailable {
-        /// The operation that failed.
+        /// Name of the operation.
         what: &'static str,
-        /// Path that it concerned.
+        /// Path of the object.
         path: String,
-        /// Time waited.
+        /// Time spent on the operation.
         after: Duration,
-        /// What the last try ended with.
+        /// Error of the last try.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The store will not do it.
+    /// The object store refused the operation, and would do so again: check credentials, bucket and path.
     #[error(
         "the object store refuses to {what} {path}; see to its permissions, and that it can create conditionally"
     )]
     Refused {
-        /// The operation that failed.
+        /// Name of the operation.
         what: &'static str,
-        /// Path that it concerned.
+        /// Path of the object.
         path: String,
         /// Error of the object store.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A later piece builds on it.
+    /// A piece of the log is missing, and a later piece builds on it.
     #[error("{path} is missing although a later piece builds on it; put it back")]
     Missing {
-        /// The piece.
+        /// Path of the missing piece.
         path: String,
     },
-    /// A piece cannot be read.
+    /// A piece of the log cannot be read.
     #[error("{path} cannot be read")]
     Piece {
-        /// The piece.
+        /// Path of the piece.
         path: String,
-        /// Cause.
+        /// Reason why it cannot be read.
         #[source]
         source: PieceError,
     },
-    /// A record does not follow from those before it, or is of another data set.
+    /// A record to write does not follow from those before it, or is of another data set.
     #[error("a record for {path} does not follow from those before it")]
     Unfit {
-        /// The piece that it was to be in.
+        /// Path of the piece that the record was meant for.
         path: String,
-        /// Cause.
+        /// The contradiction.
         #[source]
         source: RecoverError,
     },
-    /// The thread of the store cannot be started.
+    /// The operating system did not start the thread of the store.
     #[error("cannot start the thread that writes to the object store")]
     Thread(#[source] io::Error),
     /// The thread of the store panicked, which is a defect.
@@ -155,18 +156,20 @@ enum Job {
 /// the process while the object store is slow.
 const GATHERED_MAX: usize = 8 << 20;
 
-/// A [`LedgerStore`] in an object store: numbered pieces below `{prefix}/log`, of which the last snapshot and those
-/// after it count.
+/// A [`LedgerStore`] in an object store: numbered pieces below `{prefix}/log`. The last snapshot and the
+/// pieces after it make up the log.
 ///
-/// Generations, fences and restores are written before they are answered, and everything before them. Acks are answered
-/// at once and written at the [interval](ObjectLogOptions::sync): if the process is killed, those of the last interval,
-/// and those on their way, are trained again. One that ends in order writes them.
+/// Generations, fences and restores are written before they are answered, and everything before them. Acks
+/// are answered at once and written at the [interval](ObjectLogOptions::sync): if the process is killed, the
+/// samples of the last interval's acks, and of those being written, are trained again. A process that ends in
+/// order writes them.
 ///
-/// A second service on the same prefix takes over: the first one's next write is [`ObjectError::Taken`], and it stops.
-/// Of two that begin at the same time one gets that error. What the first one had answered and not written is trained
-/// again; nothing is lost, and no two of them ever both write.
+/// A second service on the same prefix takes over: the next write of the first one fails with
+/// [`ObjectError::Taken`], and it stops. Of two services that start at the same time one gets that error.
+/// Acks that the first one had answered and not written are trained again; nothing is lost, and the two never
+/// both write.
 ///
-/// Dropping it writes what was gathered and waits for that, at most as long as its [`ObjectTimeouts`].
+/// Dropping it writes the gathered records and waits for that, at most as long as its [`ObjectTimeouts`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -188,13 +191,14 @@ pub struct ObjectLog {
 }
 
 impl ObjectLog {
-    /// The log of a data set below a prefix. Asks the object store nothing yet.
+    /// Returns the log of a data set below a prefix. This sends no request to the object store yet.
     ///
-    /// A [`LocalFileSystem`](object_store::local::LocalFileSystem) keeps what it wrote when its machine stops only
-    /// `with_fsync(true)`.
+    /// A [`LocalFileSystem`](object_store::local::LocalFileSystem) keeps what it wrote when its machine stops
+    /// only `with_fsync(true)`.
     ///
     /// # Errors
-    /// If the prefix is no path of an object store, the data set cannot be registered, or the system has no thread.
+    /// If the prefix is not a valid path in an object store, the data set's settings are invalid, or the
+    /// operating system starts no thread.
     pub fn open(
         store: Arc<dyn ObjectStore>,
         prefix: &str,

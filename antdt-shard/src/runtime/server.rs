@@ -24,8 +24,8 @@ const MISSING_SHARDS_MAX: u32 = 1 << 12;
 /// Ranges in its answer at most: a shard of which a part is done in shuffled order can be missing in very many pieces.
 const MISSING_RANGES_MAX: usize = 1 << 16;
 
-/// Serves any number of data sets by name: given ones, and those of a [`Catalog`], which clients may open more in. The
-/// status codes it answers with:
+/// The gRPC service of any number of data sets by name: some added [by the program](Self::with), others from
+/// a [`Catalog`], in which clients may open more. It answers with these status codes:
 ///
 /// | code | when | the client |
 /// |---|---|---|
@@ -46,15 +46,15 @@ pub struct ShardServer {
 }
 
 impl ShardServer {
-    /// A server without data sets.
+    /// Returns a server without data sets.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a data set, found under the name in its spec.
+    /// Adds a data set under the name in its settings.
     ///
     /// # Errors
-    /// If there is one of that name already.
+    /// If the server has a data set of that name already.
     pub fn with(mut self, handle: ShardHandle) -> Result<Self, InvalidValue> {
         let name = handle.dataset().to_owned();
         if self.datasets.contains_key(&name) {
@@ -68,8 +68,8 @@ impl ShardServer {
         Ok(self)
     }
 
-    /// Serves what is in the catalog, too, and lets clients open more. A name that was given [by itself](Self::with)
-    /// hides one in the catalog.
+    /// Also serves the data sets of the catalog, and lets clients open more there. A data set that was added
+    /// [by the program](Self::with) hides one of the same name in the catalog.
     pub fn with_catalog(mut self, catalog: Catalog) -> Self {
         self.catalog = Some(catalog);
         self

@@ -23,32 +23,32 @@ use crate::store::LedgerStore;
 
 use super::stored::Stored;
 
-/// Why a service could not start, or stopped.
+/// Reason why the service of a data set could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceError<E: std::error::Error + 'static> {
-    /// The log does not give a ledger.
+    /// The records in the store do not give a ledger: they are damaged, or belong to another data set.
     #[error("the ledger of {dataset:?} cannot be recovered")]
     Recover {
-        /// The data set.
+        /// Name of the data set.
         dataset: String,
-        /// Cause.
+        /// Reason why the ledger could not be recovered.
         #[source]
         source: RecoverError,
     },
-    /// The store failed: what was not stored was not answered either.
+    /// The store failed. No answer was given that was not stored.
     #[error("the store of data set {dataset:?} failed; free or replace it and start the service again")]
     Store {
-        /// The data set.
+        /// Name of the data set.
         dataset: String,
-        /// Cause.
+        /// Error of the store.
         #[source]
         source: E,
     },
-    /// The task panicked, which is a defect.
+    /// The service's task panicked, which is a defect.
     #[error("the task of data set {dataset:?} panicked")]
     Panicked {
-        /// The data set.
+        /// Name of the data set.
         dataset: String,
     },
 }
@@ -71,7 +71,7 @@ pub struct ShardService<E: std::error::Error + 'static> {
 const INBOX_BOUND: usize = 1024;
 
 impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
-    /// Reads the store, begins the generation after the last one in it, and serves.
+    /// Starts a service: replays the records in the store, begins the next generation, and serves.
     ///
     /// # Errors
     /// If the store fails, or its records are damaged or of another data set.
@@ -84,11 +84,12 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         Self::start_watched(spec, store, clock, shutdown, ()).await
     }
 
-    /// [`start`](Self::start), with a watcher that sees every event, its answer and its effects, from the first event of
-    /// the new generation on. While the store is full, answers are those of the service, not of the ledger alone.
+    /// Starts a service as [`start`](Self::start) does, with a watcher that sees every event, its answer and
+    /// its effects, from the first event of the new generation on. While the store is full, answers are those
+    /// of the service, not of the ledger alone.
     ///
     /// # Errors
-    /// As there.
+    /// As [`start`](Self::start).
     pub async fn start_watched<S: LedgerStore<Error = E>>(
         spec: DatasetSpec,
         mut store: S,
@@ -125,13 +126,13 @@ impl<E: std::error::Error + Send + Sync + 'static> ShardService<E> {
         Ok(Self { handle, task })
     }
 
-    /// A way to reach it.
+    /// Returns a handle to this service.
     pub fn handle(&self) -> ShardHandle {
         self.handle.clone()
     }
 
-    /// Waits for the end of the task and returns the ledger as it was then. Cancel its `shutdown` before, or drop all
-    /// other handles, or this waits for as long as the service lives.
+    /// Waits for the end of the service's task and returns the final ledger. Cancel its `shutdown` before, or
+    /// drop all other handles; otherwise this waits for as long as the service lives.
     ///
     /// # Errors
     /// If the store failed.
@@ -219,7 +220,7 @@ impl<S: LedgerStore> Runner<Stored> for LedgerRunner<S> {
     }
 }
 
-/// A way to reach the service of one data set from the same process. Cheap to clone.
+/// A handle to the service of one data set, for callers in the same process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ShardHandle {
     dataset: String,
@@ -238,7 +239,7 @@ macro_rules! ask {
 }
 
 impl ShardHandle {
-    /// Name of the data set.
+    /// Returns the name of the data set.
     pub fn dataset(&self) -> &str {
         &self.dataset
     }
@@ -252,21 +253,23 @@ impl ShardHandle {
         SourceError::Unavailable { why, after: Duration::ZERO }
     }
 
-    /// [`ShardLedger::register_holding`].
+    /// Registers a worker with the leases that it still holds: [`ShardLedger::register_holding`].
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::register_holding`], or if the service has ended.
     pub async fn register(&self, holder: Holder, held: Vec<Held>) -> Result<Registered, SourceError> {
         ask!(self, Event::Register { holder, held }, Answer::Register(result) => Ok(result?))
     }
 
-    /// [`ShardLedger::exchange`], held up to `wait` (at most 30 s) while there is nothing to grant.
+    /// Acknowledges samples and asks for shards: [`ShardLedger::exchange`]. While there is nothing to grant,
+    /// the answer is held for up to `wait` (at most 30 s).
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::exchange`], or if the service has ended.
     ///
     /// # Cancel safety
-    /// A dropped call may have been granted shards, and its acks may count; repeat the request to hear of them.
+    /// If the future is dropped, the worker may have been granted shards, and its acks may count. Repeat the
+    /// request to learn the answer.
     pub async fn exchange(
         &self,
         holder: Holder,
@@ -299,26 +302,27 @@ impl ShardHandle {
         }
     }
 
-    /// [`ShardLedger::settle`]: the master's word for a holder that cannot speak. Before [`worker_lost`](Self::worker_lost).
+    /// Acknowledges samples in place of a worker that can no longer do so: [`ShardLedger::settle`]. Call it
+    /// before [`worker_lost`](Self::worker_lost).
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::settle`], or if the service has ended.
     pub async fn settle(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
         ask!(self, Event::Settle { holder, acks }, Answer::Ack(result) => Ok(result?))
     }
 
-    /// [`ShardLedger::release`].
+    /// Gives leases back: [`ShardLedger::release`].
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::release`], or if the service has ended.
     pub async fn release(&self, holder: Holder, acks: Vec<Ack>) -> Result<Vec<AckOutcome>, SourceError> {
         ask!(self, Event::Release { holder, acks }, Answer::Ack(result) => Ok(result?))
     }
 
-    /// [`ShardLedger::fail`]; `why` goes to the log.
+    /// Reports that data cannot be read: [`ShardLedger::fail`]. `why` is written to the process's log.
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::fail`], or if the service has ended.
     pub async fn fail(&self, holder: Holder, ack: Ack, why: &str) -> Result<AckOutcome, SourceError> {
         let outcome = ask!(self, Event::Fail { holder, ack }, Answer::Fail(result) => result?);
         if outcome == AckOutcome::Accepted {
@@ -328,7 +332,7 @@ impl ShardHandle {
         Ok(outcome)
     }
 
-    /// [`ShardLedger::worker_lost`].
+    /// Declares a worker lost: [`ShardLedger::worker_lost`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -336,7 +340,7 @@ impl ShardHandle {
         ask!(self, Event::WorkerLost { holder }, Answer::WorkerLost => Ok(()))
     }
 
-    /// [`ShardLedger::status`].
+    /// Returns the ledger's progress: [`ShardLedger::status`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -344,7 +348,7 @@ impl ShardHandle {
         ask!(self, Event::Status, Answer::Status(status) => Ok(status))
     }
 
-    /// See [`ShardLedger::epoch_counts`].
+    /// Returns the sample counts of one epoch: [`ShardLedger::epoch_counts`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -352,7 +356,7 @@ impl ShardHandle {
         ask!(self, Event::EpochCounts { epoch }, Answer::EpochCounts(counts) => Ok(counts))
     }
 
-    /// [`ShardLedger::outstanding`].
+    /// Returns the live leases, oldest first: [`ShardLedger::outstanding`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -360,7 +364,7 @@ impl ShardHandle {
         ask!(self, Event::Outstanding, Answer::Outstanding(leases) => Ok(leases))
     }
 
-    /// [`ShardLedger::quarantined`].
+    /// Returns the quarantined shards: [`ShardLedger::quarantined`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -368,7 +372,7 @@ impl ShardHandle {
         ask!(self, Event::Quarantined, Answer::Quarantined(shards) => Ok(shards))
     }
 
-    /// [`ShardLedger::missing`].
+    /// Returns the samples of an epoch that are not done: [`ShardLedger::missing`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -376,7 +380,8 @@ impl ShardHandle {
         ask!(self, Event::Missing { epoch, shards }, Answer::Missing(missing) => Ok(missing))
     }
 
-    /// [`ShardLedger::freeze`]: nothing is granted until `until` (the clock of the service), or [`thaw`](Self::thaw).
+    /// Stops granting shards until `until` (on the service's clock) or [`thaw`](Self::thaw):
+    /// [`ShardLedger::freeze`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -384,7 +389,7 @@ impl ShardHandle {
         ask!(self, Event::Freeze { until }, Answer::Frozen => Ok(()))
     }
 
-    /// [`ShardLedger::thaw`].
+    /// Resumes granting shards: [`ShardLedger::thaw`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -392,26 +397,26 @@ impl ShardHandle {
         ask!(self, Event::Thaw, Answer::Frozen => Ok(()))
     }
 
-    /// [`ShardLedger::cut`]. The task of the service is busy with it only as long as a copy takes; the bytes are made
-    /// by the caller.
+    /// Cuts the ledger for a checkpoint: [`ShardLedger::cut`]. The task of the service is busy only as long
+    /// as a copy takes; the caller's task makes the bytes.
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::cut`], or if the service has ended.
     pub async fn cut(&self, checkpoint: CheckpointId, committed: u64) -> Result<LedgerCut, SourceError> {
         let cut = self.snapshot().await?.cut(checkpoint, committed);
         cut.map_err(|e| SourceError::Rejected(e.to_string()))
     }
 
-    /// [`ShardLedger::restore_cut`], in the generation that follows.
+    /// Restores the ledger's half of a checkpoint: [`ShardLedger::restore_cut`]. Returns the new generation.
     ///
     /// # Errors
-    /// As there, or if the service has ended.
+    /// As [`ShardLedger::restore_cut`], or if the service has ended.
     pub async fn restore_cut(&self, cut: &LedgerCut, model: &CutBinding) -> Result<Generation, SourceError> {
         cut.check(model).map_err(|e| SourceError::Rejected(e.to_string()))?;
         self.restore(cut.snapshot().clone()).await
     }
 
-    /// [`ShardLedger::snapshot`].
+    /// Returns a snapshot of the ledger: [`ShardLedger::snapshot`].
     ///
     /// # Errors
     /// If the service has ended.
@@ -419,7 +424,7 @@ impl ShardHandle {
         ask!(self, Event::Snapshot, Answer::Snapshot(snapshot) => Ok(*snapshot))
     }
 
-    /// [`ShardLedger::restore`], in the generation that follows.
+    /// Restores the ledger to a snapshot: [`ShardLedger::restore`]. Returns the new generation.
     ///
     /// # Errors
     /// If the snapshot is of another data set, or the service has ended.

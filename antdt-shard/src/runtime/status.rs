@@ -1,4 +1,4 @@
-//! Errors as gRPC status codes, and back. One code for each reaction of the caller.
+//! Conversion of errors to gRPC status codes and back, with one code for each reaction of the caller.
 //!
 //! | code | error | the caller |
 //! |---|---|---|

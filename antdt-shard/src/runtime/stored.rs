@@ -1,4 +1,4 @@
-//! A ledger as the service runs it: its store may be full.
+//! A ledger with its store, as the service runs it; the store may be full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

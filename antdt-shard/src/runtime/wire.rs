@@ -1,4 +1,5 @@
-//! A data set and its state on the wire. What comes in is checked here: everything must be said, and nothing is guessed.
+//! Conversion of a data set and its state to and from the wire. Incoming messages are checked: no field may
+//! be missing, and none is guessed.
 
 use antdt_core::{Delivery, Epoch, Generation, InvalidValue, SampleRange, Seed};
 use antdt_proto::convert::required;

@@ -46,7 +46,7 @@ enum Line {
     Acked(ShardKey, u64),
     Failed(ShardKey),
     Fenced(NodeId, Incarnation),
-    /// Back to what was kept then, all leases of before being void.
+    /// The ledger was restored to the copy of this index; all earlier leases are void.
     Restored(usize, Generation),
     Other,
 }

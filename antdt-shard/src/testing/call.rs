@@ -54,17 +54,18 @@ pub(crate) enum Call {
         now: JobTime,
     },
     Thaw,
-    /// A snapshot is kept.
+    /// A snapshot is taken and kept.
     Keep,
-    /// A cut is kept, if the model has so many samples in it.
+    /// A cut is taken and kept, if the model has this many samples in it.
     Cut {
         committed: u64,
     },
-    /// Back to one of those that were kept.
+    /// The ledger is restored to a snapshot or cut that was kept.
     Restore {
         which: usize,
     },
-    /// The service ends, and begins again with the first so many records; of these the first so many were compacted.
+    /// The service restarts with the first `kept` records of its log, of which the first `compacted` were
+    /// compacted.
     Restart {
         kept: usize,
         compacted: Option<usize>,
@@ -80,7 +81,7 @@ pub(crate) enum CallReply {
     Acked(Result<Vec<AckOutcome>, AckError>),
     Failed(Result<AckOutcome, AckError>),
     Cut(Result<(), CutError>),
-    /// A source refused, with an error of its own: what the caller is to do, and the text.
+    /// A source refused the call with an error of its own: the caller's reaction, and the text.
     Refused(Retry, String),
     Nothing,
 }

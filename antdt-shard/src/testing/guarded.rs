@@ -1,4 +1,4 @@
-//! A ledger behind sources that a user of this crate wrote.
+//! A ledger behind sources that a user of this crate wrote, for [`Invariants`](super::Invariants).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ struct Shared {
     breach: Option<Breach>,
 }
 
-/// A [`ShardSource`] straight to the ledger of a history: it answers at once, and needs no runtime.
+/// A [`ShardSource`] that calls the ledger of a history directly: it answers at once, and needs no runtime.
 #[derive(Debug, Clone)]
 pub struct LedgerSource {
     shared: Arc<Mutex<Shared>>,

@@ -65,16 +65,17 @@ struct Lease {
     completed: Option<usize>,
 }
 
-/// What the model writes down for a later life.
+/// An entry in the log of a [`NaiveLedger`], from which it [recovers](NaiveLedger::recover).
 #[derive(Debug, Clone)]
 pub enum Note {
-    /// What the real one must write down too.
+    /// A record that the real ledger must write too.
     Record(Record),
-    /// It was set back to this copy of itself.
+    /// The ledger was restored to this copy of itself.
     Restored(Box<NaiveLedger>),
 }
 
-/// The reference model. Finite data sets only; everything is materialised.
+/// A reference ledger for tests: slow, and simple enough to be obviously right. It lists every sample, so it
+/// takes finite data sets only.
 #[derive(Debug, Clone)]
 pub struct NaiveLedger {
     spec: DatasetSpec,
@@ -95,10 +96,10 @@ pub struct NaiveLedger {
 }
 
 impl NaiveLedger {
-    /// Nothing has happened yet.
+    /// Returns the ledger of a new data set.
     ///
     /// # Panics
-    /// If the spec is invalid or has no end.
+    /// If the spec is invalid or has infinite epochs.
     pub fn new(spec: DatasetSpec, generation: Generation) -> Self {
         spec.validate().expect("the model is for valid data sets");
         assert_ne!(spec.epochs, Epochs::Infinite, "the model materialises every epoch");
@@ -124,7 +125,7 @@ impl NaiveLedger {
         }
     }
 
-    /// Everything that was written down, in order.
+    /// Returns the entries of the log, oldest first.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -150,10 +151,10 @@ impl NaiveLedger {
         self.fences.get(&holder.node).copied().filter(|through| holder.incarnation <= *through)
     }
 
-    /// As the real one.
+    /// Registers a worker, as [`ShardLedger::register`](crate::ShardLedger::register).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn register(&mut self, holder: Holder) -> Result<Generation, RegisterError> {
         let node = holder.node;
         if node.role == Role::Server {
@@ -174,10 +175,11 @@ impl NaiveLedger {
         Ok(self.generation)
     }
 
-    /// As the real one.
+    /// Registers a worker with leases, as
+    /// [`ShardLedger::register_holding`](crate::ShardLedger::register_holding).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn register_holding(&mut self, holder: Holder, held: &[Held]) -> Result<Registered, RegisterError> {
         let known = self.live.contains_key(&holder.node) && self.live[&holder.node] == holder.incarnation;
         let generation = self.register(holder)?;
@@ -287,10 +289,10 @@ impl NaiveLedger {
         Ok(())
     }
 
-    /// As the real one.
+    /// Asks for one shard, as [`ShardLedger::fetch`](crate::ShardLedger::fetch).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn fetch(
         &mut self,
         holder: Holder,
@@ -302,10 +304,10 @@ impl NaiveLedger {
         Ok(self.answer(holder, request, 1).0)
     }
 
-    /// As the real one.
+    /// Acknowledges samples and asks for shards, as [`ShardLedger::exchange`](crate::ShardLedger::exchange).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn exchange(
         &mut self,
         holder: Holder,
@@ -381,12 +383,13 @@ impl NaiveLedger {
         (FetchOutcome::Granted(grants[0]), grants[1..].to_vec())
     }
 
-    /// As the real one, until [`thaw`](Self::thaw).
+    /// Stops granting shards until [`thaw`](Self::thaw), as
+    /// [`ShardLedger::freeze`](crate::ShardLedger::freeze) does without a deadline.
     pub fn freeze(&mut self) {
         self.frozen = true;
     }
 
-    /// As the real one.
+    /// Resumes granting shards, as [`ShardLedger::thaw`](crate::ShardLedger::thaw).
     pub fn thaw(&mut self) {
         self.frozen = false;
     }
@@ -500,19 +503,19 @@ impl NaiveLedger {
         if live && len == Some(ack.offset) { AckOutcome::Accepted } else { AckOutcome::StaleLease }
     }
 
-    /// As the real one.
+    /// Acknowledges samples, as [`ShardLedger::ack_all`](crate::ShardLedger::ack_all).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn ack_all(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.checked(holder, acks)?;
         Ok(acks.iter().map(|ack| self.ack_one(holder, *ack, acks.len())).collect())
     }
 
-    /// As the real one.
+    /// Gives leases back, as [`ShardLedger::release`](crate::ShardLedger::release).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn release(&mut self, holder: Holder, acks: &[Ack]) -> Result<Vec<AckOutcome>, AckError> {
         self.checked(holder, acks)?;
         let mut outcomes = Vec::new();
@@ -525,10 +528,10 @@ impl NaiveLedger {
         Ok(outcomes)
     }
 
-    /// As the real one.
+    /// Reports a data fault, as [`ShardLedger::fail`](crate::ShardLedger::fail).
     ///
     /// # Errors
-    /// As the real one.
+    /// As the method of [`ShardLedger`](crate::ShardLedger).
     pub fn fail(&mut self, holder: Holder, ack: Ack) -> Result<AckOutcome, AckError> {
         self.checked(holder, &[ack])?;
         let most = self.spec.max_data_faults;
@@ -552,7 +555,7 @@ impl NaiveLedger {
         Ok(AckOutcome::Accepted)
     }
 
-    /// As the real one.
+    /// Declares a worker lost, as [`ShardLedger::worker_lost`](crate::ShardLedger::worker_lost).
     pub fn worker_lost(&mut self, holder: Holder) {
         if holder.node.role == Role::Server {
             return;
@@ -593,7 +596,7 @@ impl NaiveLedger {
         copy.fetch(holder, self.generation, RequestId(u64::MAX))
     }
 
-    /// A copy with every lease void, and without what was written down.
+    /// Returns a copy with every lease void, and without its log.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         let mut copy = self.clone();
@@ -628,7 +631,8 @@ impl NaiveLedger {
         *self = Self { generation, fences, restored: Some(generation), notes, ..snapshot.clone() };
     }
 
-    /// As the real one, with a generation that is known to be new.
+    /// Restores a copy, as [`ShardLedger::restore`](crate::ShardLedger::restore). `generation` must be a new
+    /// one.
     pub fn restore(&mut self, snapshot: &Self, generation: Generation) {
         self.set_back(snapshot);
         self.generation = generation;
@@ -636,10 +640,10 @@ impl NaiveLedger {
         self.note(Record::GenerationStarted { generation });
     }
 
-    /// The service ends, all but the first `kept` of what was written down is lost, and its next life begins with that.
+    /// Returns the ledger as a restarted service recovers it from the first `kept` entries of the log.
     ///
     /// # Panics
-    /// If a note does not follow from those before it.
+    /// If `kept` is larger than the log, or an entry does not follow from those before it.
     #[must_use]
     pub fn recover(&self, kept: usize, generation: Generation) -> Self {
         let mut next = Self::new(self.spec.clone(), Generation(0));
@@ -681,7 +685,7 @@ impl NaiveLedger {
         shards.find(|s| (s.key.epoch, s.position) == (epoch, position)).expect("its epoch is open")
     }
 
-    /// By looking at every sample.
+    /// Returns the samples of an epoch that are not done, found by looking at every sample.
     pub fn missing(&self, epoch: Epoch) -> Vec<Missing> {
         let mut missing: Vec<Missing> = Vec::new();
         let samples = if epoch.0 < self.epochs() { self.spec.num_samples } else { 0 };
@@ -711,7 +715,7 @@ impl NaiveLedger {
         missing
     }
 
-    /// Returns the counts, obtained by looking at every sample.
+    /// Returns the number of samples in each state, found by looking at every sample.
     pub fn counts(&self) -> Counts {
         let all = (0..self.epochs()).filter_map(|epoch| self.epoch_counts(Epoch(epoch)));
         all.fold(Counts::default(), |a, b| Counts {
@@ -723,7 +727,7 @@ impl NaiveLedger {
         })
     }
 
-    /// Returns the counts, obtained by looking at every sample.
+    /// Returns the number of samples of one epoch in each state; `None` if the job has no such epoch.
     pub fn epoch_counts(&self, epoch: Epoch) -> Option<Counts> {
         if epoch.0 >= self.epochs() {
             return None;
@@ -744,14 +748,14 @@ impl NaiveLedger {
         Some(counts)
     }
 
-    /// Whether every shard of every epoch was opened and has ended.
+    /// Returns whether every epoch was opened, and each of its shards is done or quarantined.
     pub fn is_finished(&self) -> bool {
         let shares = 0..self.opened.len();
         shares.into_iter().all(|s| self.opened[s] == self.epochs() || self.share_positions(s).is_empty())
             && self.shards.iter().all(|shard| matches!(shard.state, State::Done | State::Quarantined))
     }
 
-    /// The live leases, oldest first.
+    /// Returns the live leases, oldest first.
     pub fn outstanding(&self) -> Vec<Outstanding> {
         let doing = |lease: &Lease| {
             let shard = self.shards.iter().find(|shard| shard.state == State::Doing(lease.id))?;
@@ -761,13 +765,13 @@ impl NaiveLedger {
         self.leases.iter().filter_map(doing).collect()
     }
 
-    /// Waiting shards of open epochs with their offsets and faults, by key.
+    /// Returns the waiting shards of open epochs by key, each with its offset and its number of data faults.
     pub fn todo(&self) -> BTreeMap<ShardKey, (u64, u32)> {
         let todo = self.shards.iter().filter(|shard| shard.state == State::Todo);
         todo.map(|shard| (shard.key, (shard.offset(), shard.faults))).collect()
     }
 
-    /// Shards that were given up, with their offsets, by key.
+    /// Returns the quarantined shards by key, each with its offset.
     pub fn quarantined(&self) -> BTreeMap<ShardKey, u64> {
         let quarantined = self.shards.iter().filter(|shard| shard.state == State::Quarantined);
         quarantined.map(|shard| (shard.key, shard.offset())).collect()

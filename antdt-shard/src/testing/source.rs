@@ -1,4 +1,4 @@
-//! What every [`ShardSource`] must do, in any implementation.
+//! Conformance suite for implementations of [`ShardSource`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use antdt_core::port::{SeamError, ShardSource};
 use antdt_core::{Ack, AckOutcome, FetchOutcome, Grant, Holder, Incarnation, NodeId, RequestId, Retry};
 
-/// Runs the suite on sources of one fresh data set: one epoch of 10 samples in shards of 4, dynamic assignment, two
-/// leases for each holder, at least two data faults tolerated.
+/// Runs the conformance suite on sources of one new data set: one epoch of 10 samples in shards of 4, dynamic
+/// assignment, two leases for each worker, at least two data faults tolerated.
 ///
-/// `source` is called for each worker's own source. The data set is used up afterwards.
+/// `source` is called once for each worker. The suite uses the data set up.
 ///
 /// # Panics
 /// If the source breaks its contract, with what it should have done.

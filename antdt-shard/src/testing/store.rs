@@ -1,17 +1,17 @@
-//! What every [`LedgerStore`] and every [`CutStore`] must do, in any implementation.
+//! Conformance suites for implementations of [`LedgerStore`] and [`CutStore`].
 
 use super::records::History;
 use crate::ledger::{LedgerSnapshot, Recovery};
 use crate::spec::{DatasetSpec, Epochs};
 use crate::store::{CutStore, LedgerStore};
 
-/// The data set whose records the suite stores.
+/// Returns the data set whose records [`check_store`] stores.
 pub fn suite_spec() -> DatasetSpec {
     DatasetSpec { epochs: Epochs::Infinite, ..DatasetSpec::new("suite", 103, 10) }
 }
 
-/// Runs the suite. `open` opens the same, at first empty, store of [`suite_spec`] again and again, as a restarted
-/// service does.
+/// Runs the conformance suite of a [`LedgerStore`]. `open` is called several times, as a restarted service
+/// does, and must open the same store of [`suite_spec`] each time, empty at first.
 ///
 /// # Panics
 /// If the store breaks its contract, with what it should have done.
@@ -41,16 +41,17 @@ pub async fn check_store<S: LedgerStore>(open: impl Fn() -> S) {
     assert_eq!(loaded(&mut open()).await, appended.snapshot(), "a reopened store goes on where it was");
 }
 
-/// The state that the records of a store of [`suite_spec`] give.
+/// Returns the state that a store of [`suite_spec`] gives when it is loaded.
 ///
 /// # Panics
-/// If the store does not give them.
+/// If the store cannot be loaded.
 pub async fn loaded<S: LedgerStore>(store: &mut S) -> LedgerSnapshot {
     let recovery = Recovery::new(suite_spec()).expect("a valid data set");
     store.load(recovery).await.expect("records come back in order, each once").snapshot()
 }
 
-/// Runs the suite of a store of cuts. `open` opens the same, at first empty, store again and again.
+/// Runs the conformance suite of a [`CutStore`]. `open` is called several times, and must open the same store
+/// each time, empty at first.
 ///
 /// # Panics
 /// If the store breaks its contract, with what it should have done.

@@ -1,4 +1,4 @@
-//! A history played against a ledger, with all promises checked after every event.
+//! Replays a history against a ledger and checks all promises after every event.
 
 use std::fmt;
 
@@ -18,7 +18,8 @@ use super::view::View;
 use crate::ledger::{Answer, Effect, Event, ShardLedger};
 use crate::store::LedgerStore;
 
-/// A promise that was broken in a history. Its text says which, after which event, how, and the line that replays it.
+/// A promise that a ledger broke in a history. Its text names the promise and the event, says how it was
+/// broken, and gives the line that replays the history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Violation(Box<Found>);
 
@@ -32,13 +33,13 @@ struct Found {
 }
 
 impl Violation {
-    /// The promise.
+    /// Returns the broken promise.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// The step after which it was broken, from 1; `None` if it was after the last, when the service restarts once more and
-    /// fresh workers train what is left.
+    /// Returns the step after which the promise was broken, from 1. `None` if it was after the last step,
+    /// when the service restarts once more and new workers train the rest.
     pub fn step(&self) -> Option<usize> {
         self.0.step
     }
@@ -48,7 +49,7 @@ impl Violation {
         &self.0.what
     }
 
-    /// The history.
+    /// Returns the history.
     pub fn history(&self) -> &History {
         &self.0.history
     }
@@ -79,22 +80,23 @@ impl fmt::Debug for Violation {
 impl std::error::Error for Violation {}
 
 impl Invariants {
-    /// Plays a history against the ledger of this crate over a store. `open` opens the same, at first empty, store whenever
-    /// the service begins: at first, with each restart of the history, and once more at its end.
+    /// Replays a history against the ledger of this crate over a store. `open` is called whenever the service
+    /// starts (at first, at each restart in the history, and once more at its end), and must open the same
+    /// store, empty at first.
     ///
     /// A store that needs a runtime finds it if the caller has entered one.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// Names the first promise that is broken.
     pub fn check<S: LedgerStore>(&self, history: &History, open: impl FnMut() -> S) -> Result<(), Violation> {
         self.play(history, |spec| Served::new(spec, |ledger| ledger, Opened::new(open)))
     }
 
-    /// Plays a history through a source, such as a cache or a retry around another. `wrap` makes the source of one life of
-    /// a worker from one that leads straight to the ledger.
+    /// Replays a history through a source, such as a cache or a retry around another source. `wrap` gets a
+    /// source that calls the ledger directly, and returns the source of one incarnation of a worker.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// Names the first promise that is broken.
     pub fn check_source<S: ShardSource>(
         &self,
         history: &History,
@@ -103,12 +105,12 @@ impl Invariants {
         self.play(history, |spec| Guarded::new(spec, wrap))
     }
 
-    /// Plays a history against a ledger of your own, or a wrapper around ours. `make` makes it of one that was read from
-    /// its records, at first and with each restart. It is called twice each time: the second is told the same events as the
-    /// first, and has to do the same.
+    /// Replays a history against a ledger of your own, or a wrapper around ours. `make` gets a ledger that
+    /// was recovered from its records, at first and at each restart, and returns yours. It is called twice
+    /// each time: both ledgers get the same events, and must do the same.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// Names the first promise that is broken.
     pub fn check_ledger<M>(
         &self,
         history: &History,

@@ -1,4 +1,4 @@
-//! Consistent cuts in a folder of a local or shared disk.
+//! Consistent cuts as files in a folder of a local or shared disk.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -12,7 +12,8 @@ const EXTENSION: &str = "cut";
 /// Not that of the unfinished segments of a journal, which are removed when that is read.
 const UNFINISHED: &str = "part";
 
-/// A [`CutStore`] in a folder: a file for each checkpoint, which takes its name when it is durable as a whole.
+/// A [`CutStore`] in a folder, with one file for each checkpoint. A file gets its name only when all of it is
+/// durable.
 ///
 /// The folder may be that of a [`FileStore`](super::FileStore).
 #[derive(Debug)]
@@ -21,10 +22,10 @@ pub struct FileCuts {
 }
 
 impl FileCuts {
-    /// The cuts in a folder, which is made if it does not exist.
+    /// Opens a folder of cuts, and creates it if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the folder cannot be created.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, FileStoreError> {
         let folder = folder.into();
         make_folder(&folder)?;

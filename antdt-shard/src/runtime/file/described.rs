@@ -1,5 +1,5 @@
-//! What a folder of logs says of its data sets. A log knows its data set only by a fingerprint, so the settings lie beside it, in
-//! `dataset.json`: a service that starts again serves every data set that its folder holds.
+//! The settings of a data set beside its log, in `dataset.json`. A log identifies its data set only by a
+//! fingerprint; with the settings, a service that starts again serves every data set that its folder holds.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};

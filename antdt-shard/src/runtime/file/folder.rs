@@ -1,4 +1,4 @@
-//! The folder of a store, and the one segment in it that counts. Everything here blocks.
+//! The folder of a store, and the one current segment in it. Everything here blocks.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};

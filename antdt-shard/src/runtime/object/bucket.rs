@@ -17,13 +17,13 @@ use super::ObjectError;
 /// seconds; the deadline is what bounds the whole.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How long a store of objects is waited for.
+/// Timeouts for an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectTimeouts {
-    /// For the answer to one request; then it is sent again.
+    /// Timeout of one request, after which the request is sent again.
     pub request: Duration,
-    /// For one call, with all its requests; then it fails. Larger: the service waits longer in vain, and so does
-    /// its caller; smaller: it stops in an outage that would have passed.
+    /// Timeout of one call, with all its requests, after which the call fails. Larger: the service, and with
+    /// it its caller, waits longer in vain; smaller: the service stops in an outage that would have passed.
     pub call: Duration,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Bucket {
 pub(super) enum Created {
     /// The object exists, and this service wrote it.
     Ours,
-    /// There was another one.
+    /// An object of this name existed, which another service wrote.
     Taken,
 }
 

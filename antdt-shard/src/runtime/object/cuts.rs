@@ -9,17 +9,17 @@ use super::bucket::{Bucket, ObjectTimeouts};
 use super::{ObjectError, nonce};
 use crate::store::CutStore;
 
-/// A [`CutStore`] in an object store: an object for each checkpoint, below `{prefix}/cuts`.
+/// A [`CutStore`] in an object store, with one object for each checkpoint, below `{prefix}/cuts`.
 #[derive(Debug)]
 pub struct ObjectCuts {
     bucket: Bucket,
 }
 
 impl ObjectCuts {
-    /// The cuts below a prefix, which may be that of an [`ObjectLog`](super::ObjectLog).
+    /// Returns the store of cuts below a prefix, which may be that of an [`ObjectLog`](super::ObjectLog).
     ///
     /// # Errors
-    /// If the prefix is no path of an object store.
+    /// If the prefix is not a valid path in an object store.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         prefix: &str,

@@ -1,4 +1,5 @@
-//! What the log of an object store says, what is gathered for its next piece, and how both are read and written.
+//! The state of a log in an object store, the records gathered for its next piece, and how both are read and
+//! written.
 
 use std::time::Duration;
 
@@ -93,7 +94,7 @@ impl Sealed {
 /// What the log looked like from its last piece.
 enum Folded {
     Whole(Box<(Recovery, Place)>),
-    /// This piece was listed, or must be there, and is not.
+    /// A piece was listed, or must exist, and is missing.
     Gone(u64),
 }
 

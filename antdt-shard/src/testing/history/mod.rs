@@ -1,8 +1,9 @@
-//! Random lives of a ledger: histories as values, which can be drawn, shrunk, shown and played again.
+//! Random histories of a ledger as values, which can be drawn, shrunk, printed and replayed.
 //!
-//! A [`History`] is a data set and what happens to its ledger: workers that fetch, acknowledge, give back, fail, die, come
-//! back, join and leave; calls that are repeated, late or by the wrong one; services that restart, snapshots, and ledgers
-//! that are set back. [`any`] draws one; what it is played against is up to [`Invariants`](super::Invariants).
+//! A [`History`] is a data set and what happens to its ledger: workers that fetch, acknowledge, give back,
+//! fail, die, come back, join and leave; calls that are repeated, late or sent by the wrong worker; services
+//! that restart, snapshots, and ledgers that are restored. [`any`] draws one;
+//! [`Invariants`](super::Invariants) replays it against a ledger, store or source.
 
 mod step;
 mod strategy;
@@ -25,7 +26,7 @@ const STEPS_MAX: usize = 100;
 /// Most samples of all epochs together: every sample is an entry of the reference model.
 const SAMPLES_MAX: u64 = 1 << 16;
 
-/// A data set and what happens to its ledger.
+/// A test case for a ledger: a data set, and the steps that happen to its ledger.
 ///
 /// `Display` writes it on one line, which [`replay`] reads; `Debug` shows one step on each line.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ pub struct History {
 }
 
 impl History {
-    /// A history of your own making.
+    /// Returns a history of the given steps.
     ///
     /// # Errors
     /// If the data set cannot be registered, has no end, or has more than 65,536 samples in all its epochs: the reference
@@ -54,7 +55,7 @@ impl History {
         Ok(Self { spec, steps })
     }
 
-    /// The data set.
+    /// Returns the data set of the history.
     pub const fn spec(&self) -> &DatasetSpec {
         &self.spec
     }
@@ -65,12 +66,14 @@ impl History {
     }
 }
 
-/// Small data sets with every setting that a ledger has, and up to 100 steps.
+/// Returns a proptest strategy for histories of up to 100 steps, over small data sets with every setting of a
+/// ledger.
 pub fn any() -> impl Strategy<Value = History> {
     of(specs(), 0..=STEPS_MAX)
 }
 
-/// Histories of data sets and lengths of your choice. The data sets must suit [`History::new`]; others are never drawn.
+/// Returns a proptest strategy for histories with these data sets and these numbers of steps. The data sets
+/// must suit [`History::new`]; others are never drawn.
 pub fn of(
     specs: impl Strategy<Value = DatasetSpec>,
     steps: RangeInclusive<usize>,
@@ -80,10 +83,10 @@ pub fn of(
         .prop_filter_map("a data set that a history can have", |(spec, steps)| History::new(spec, steps).ok())
 }
 
-/// The history that was written on one line by a failure.
+/// Parses the line that a failed test printed.
 ///
 /// # Panics
-/// If it is none. `text.parse::<History>()` returns an error instead.
+/// If the text is not a history. `text.parse::<History>()` returns an error instead.
 #[must_use]
 pub fn replay(text: &str) -> History {
     match text.parse() {

@@ -1,16 +1,17 @@
-//! What can happen in a history.
+//! The steps of a history.
 
 use serde::{Deserialize, Serialize};
 
-/// What can happen, chosen by numbers that mean something in every state: an event that is left out leaves a history.
+/// One step of a history. Its numbers mean something in every state, so that a history without one of its
+/// steps is a history too.
 ///
-/// A `life` of 0 is the one that may take part, the live one or the next if that has ended; -1 is the one before it.
-/// An event that has nothing to talk about, such as an ack before any grant, is skipped.
+/// A `life` of 0 is the incarnation that may take part: the live one, or the next one if that has ended; -1
+/// is the one before it. A step that has no object, such as an ack before any grant, is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// A life registers, and presents leases.
+    /// A worker registers, and presents leases.
     Register {
         /// Number of the worker.
         node: u32,
@@ -19,24 +20,25 @@ pub enum Step {
         /// Leases that it presents.
         held: Vec<Presented>,
     },
-    /// A life says what is done and asks for shards. If it has to register it does that instead, unless it is forgetful.
+    /// A worker acknowledges samples and asks for shards. If it has to register it does that instead, unless
+    /// `forgetful` is set.
     Exchange {
         /// Number of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
-        /// 0 is a fresh request, 1 the last one again, more an older one.
+        /// Number of the request: 0 is a new one, 1 repeats the last one, more is an older one.
         back: u8,
-        /// 0 is this generation, more an earlier one.
+        /// Generation in the request: 0 is the current one, more is an earlier one.
         generations_back: u8,
-        /// It asks though it is not registered.
+        /// Whether the worker asks without having registered.
         forgetful: bool,
-        /// Offsets that are acknowledged.
+        /// Leases with the offsets that are acknowledged.
         acks: Vec<(Lease, Offset)>,
-        /// Shards it asks for.
+        /// Most shards that it asks for.
         want: u32,
     },
-    /// As that, without acks, for one shard.
+    /// A worker asks for one shard, as with [`Step::Exchange`], without acks.
     Fetch {
         /// Number of the worker.
         node: u32,
@@ -47,131 +49,131 @@ pub enum Step {
         /// As in [`Step::Exchange`].
         generations_back: u8,
     },
-    /// A call that a worker made before arrives once more.
+    /// A call that was made before arrives once more.
     Again {
-        /// 0 is the last call, 1 the one before it.
+        /// Which call: 0 is the last one, 1 the one before it.
         back: u8,
     },
-    /// A call is made now and arrives after so many other events.
+    /// A call is made now and arrives after some other events.
     Late {
-        /// Number of steps.
+        /// Number of events that overtake it.
         by: u8,
-        /// The call.
+        /// The step whose call is delayed.
         step: Box<Step>,
     },
-    /// Something is said about leases, most often by a node about its own.
+    /// A call about leases (ack, release or data fault) is made, most often by the worker that holds them.
     Say {
-        /// The event that is reported.
+        /// Kind of call.
         what: Saying,
         /// Number of the worker.
         node: u32,
-        /// The leases.
+        /// The leases, each with the offset that is reported.
         of: Vec<(Lease, Offset)>,
-        /// The speaker.
+        /// Worker that makes the call.
         by: Speaker,
     },
-    /// A holder that was called upon to give leases back does so.
+    /// A worker that was asked to give leases back does so.
     Obey,
-    /// The master declares a life lost.
+    /// The master declares an incarnation lost.
     Lose {
         /// Number of the worker.
         node: u32,
         /// Incarnation, relative to the newest one.
         life: i8,
     },
-    /// Sets the number of workers that take part: the others are lost, and new ones register.
+    /// The number of workers changes: those above it are lost, and new ones register.
     Resize {
-        /// Number of workers.
+        /// Number of workers afterwards.
         workers: u8,
     },
-    /// Nothing is granted until a time.
+    /// Grants stop until a time.
     Freeze {
-        /// In seconds.
+        /// Time at which grants resume, in seconds.
         until: u64,
     },
-    /// Time passes.
+    /// The clock advances.
     Tick {
-        /// In seconds.
+        /// New time in seconds.
         now: u64,
     },
-    /// Grants go on.
+    /// Grants resume.
     Thaw,
-    /// A snapshot is kept.
+    /// A snapshot is taken and kept.
     Keep,
-    /// A cut is kept.
+    /// A consistent cut is taken and kept.
     Cut {
-        /// Samples that the model has more than were acknowledged.
+        /// Samples that the model is said to have beyond those acknowledged.
         off: i8,
     },
-    /// The ledger is set back to a snapshot or cut that was kept.
+    /// The ledger is restored to a snapshot or cut that was kept.
     Restore {
-        /// Index among them.
+        /// Index among the kept snapshots and cuts.
         which: u8,
     },
-    /// The service ends and begins again.
+    /// The service ends and starts again.
     Restart {
-        /// Records at the end of the log that are lost, as many as are at risk at most. A store of yours decides itself
-        /// what it keeps.
+        /// Records at the end of the log that are lost; capped at those that may be lost. Ignored by a store
+        /// of yours, which decides itself what it keeps.
         lost: u8,
-        /// Where the log is compacted before. A store of yours decides itself.
+        /// Length of the log's beginning, in records, that is compacted before. Ignored by a store of yours.
         compacted: Option<u16>,
     },
 }
 
-/// What is said about leases.
+/// A kind of call about leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Saying {
-    /// So much is done.
+    /// Acknowledges samples.
     Ack,
-    /// So much is done, and the rest is given back.
+    /// Acknowledges samples, and gives the rest back.
     Release,
-    /// So much is done, and the rest cannot be read.
+    /// Acknowledges samples, and reports that the rest cannot be read.
     Fail,
 }
 
-/// A lease that is spoken of.
+/// Choice of a lease that a step is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lease {
-    /// One of the node's live leases.
+    /// One of the worker's live leases, by index.
     Live(u8),
-    /// Any lease there ever was, of anybody, in any generation.
+    /// Any lease that was ever granted, to any worker, in any generation.
     Any(u16),
 }
 
-/// How far a shard is said to be.
+/// Choice of an offset that a step reports for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Offset {
-    /// All samples of the lease.
+    /// The end of the shard: all samples are done.
     All,
-    /// With some of what is left.
+    /// The current offset, plus some of the samples that are left.
     Part(u64),
-    /// Anywhere, up to one sample beyond the end.
+    /// Any offset, up to one sample beyond the end.
     Wild(u64),
 }
 
-/// Sender of a call in a history.
+/// Choice of the worker that makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speaker {
-    /// The holder of the first lease.
+    /// The worker that holds the first lease.
     Owner,
-    /// Another worker.
+    /// Another worker, by number.
     Another(u32),
-    /// The owner's node in another life.
+    /// The holder's node in another incarnation, relative to the newest one.
     Life(i8),
 }
 
-/// A lease that a worker says it holds.
+/// Choice of a lease that a worker presents when it registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presented {
-    /// One of those that the node had when the last generation ended, with what it had done of it.
+    /// One of the leases that the worker had when the last generation ended, with its true offset.
     True(u8),
-    /// The same, with more or less.
+    /// One of those leases, with another offset.
     Off(u8, Offset),
-    /// Any lease there ever was, of anybody, in any generation.
+    /// Any lease that was ever granted, to any worker, in any generation.
     Any(u16, Offset),
 }

@@ -85,7 +85,7 @@ fn cuts() -> impl Strategy<Value = Cut> {
     prop_oneof![2 => (1..12_u64).prop_map(Cut::Every), 2 => (1..3_u64).prop_map(Cut::Every), 1 => uneven]
 }
 
-/// Small data sets with every setting that a ledger has.
+/// Returns a proptest strategy for small data sets with every setting of a ledger.
 pub fn specs() -> impl Strategy<Value = DatasetSpec> {
     let shuffle = prop_oneof![Just(Shuffle::None), Just(Shuffle::Shards), Just(Shuffle::ShardsAndSamples)];
     let on_quarantine = prop_oneof![

@@ -1,5 +1,5 @@
-//! What a ledger promises, by the numbers of `antdt.md` §11.1, one file each. All of them are checked after every event of a
-//! history.
+//! The promises of a ledger, by the numbers of `antdt.md` §11.1, one file each. All of them are checked after
+//! every event of a history.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -63,7 +63,7 @@ mod i24_refinement;
 /// Whether a promise is kept; else what is wrong.
 pub(crate) type CheckResult = Result<(), String>;
 
-/// One of the things that a ledger promises. `Display` gives the number and the name.
+/// One promise of a ledger. `Display` gives its number and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -79,11 +79,11 @@ pub enum Invariant {
     Accounting,
     /// Every sample is counted at most once, and only if its holder says so.
     ExactlyOnceAck,
-    /// The end of the data is told when every sample is accounted for.
+    /// The end of the data is announced once every sample is accounted for.
     Coverage,
     /// The end is not announced while a shard waits or is leased, and no shard is granted after it.
     NoEarlyEnd,
-    /// Every history ends, and a holder that waits is woken when there is something to have.
+    /// Every history ends, and a waiting worker is woken when it can be granted a shard.
     Progress,
     /// Offsets never go back, and a refused call changes nothing.
     MonotoneOffset,
@@ -91,23 +91,23 @@ pub enum Invariant {
     Resume,
     /// The order within a shard follows from seed, epoch and index alone.
     OrderOfSamples,
-    /// A life that ended changes nothing any more, and stays ended.
+    /// An incarnation that ended changes nothing any more, and stays ended.
     Fencing,
-    /// A repeated question gets the same grants and allocates nothing.
+    /// A repeated request gets the same grants and allocates nothing.
     IdempotentFetch,
-    /// No holder has more leases than its cap, and a lost one has none.
+    /// No worker has more leases than its cap, and a lost one has none.
     LeaseCap,
-    /// The loss of nodes and services is never held against a shard.
+    /// The loss of nodes and services never counts as a data fault of a shard.
     InfrastructureIsFree,
     /// A shard is given up after exactly `max_data_faults` data faults, and counted.
     Quarantine,
-    /// At most `epoch_overlap + 1` epochs are unclosed.
+    /// At most `epoch_overlap + 1` epochs are unfinished at a time.
     EpochWindow,
-    /// A snapshot is the ledger without its leases, and a restore goes on from there.
+    /// A snapshot is the ledger without its leases, and a restored ledger continues from there.
     SnapshotRestore,
     /// The log gives the same state when it is read again, and so does the store.
     JournalReplay,
-    /// Near the end of an epoch no holder takes more than half of its equal part.
+    /// Near the end of an epoch no worker takes more than half of its equal part.
     FairShare,
     /// Equal events give equal answers, records and snapshots.
     Determinism,
@@ -116,7 +116,7 @@ pub enum Invariant {
 }
 
 impl Invariant {
-    /// All of them, by their numbers.
+    /// All promises, in the order of their numbers.
     pub const ALL: [Self; 23] = [
         Self::Partition,
         Self::Permutation,
@@ -143,13 +143,13 @@ impl Invariant {
         Self::Refinement,
     ];
 
-    /// Its number in the list of promises. Number 22, bounded memory, cannot be seen from outside.
+    /// Returns the number of the promise. Number 22, bounded memory, cannot be checked from outside.
     pub const fn number(self) -> u32 {
         let at = self as u32 + 1;
         if at < 22 { at } else { at + 1 }
     }
 
-    /// Its name, as in the file that checks it.
+    /// Returns the name of the promise, which is the name of the file that checks it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Partition => "partition",
@@ -178,7 +178,7 @@ impl Invariant {
         }
     }
 
-    /// Returns the promise, in words.
+    /// Returns the promise as a sentence.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Partition => "the shards of an epoch are disjoint and cover the data set",
@@ -295,7 +295,7 @@ impl Moment<'_> {
     }
 }
 
-/// Which promises to check. All of them are what a ledger of this crate keeps.
+/// A set of [`Invariant`]s to check against histories. A ledger of this crate keeps all of them.
 ///
 /// ```
 /// use antdt_shard::testing::{Invariant, Invariants};
@@ -309,24 +309,24 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// All of them.
+    /// Returns the set of all promises.
     pub fn all() -> Self {
         Self { of: Invariant::ALL.into() }
     }
 
-    /// These and no others.
+    /// Returns the set of these promises.
     pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
         Self { of: of.into_iter().collect() }
     }
 
-    /// All but one: for an implementation that differs on purpose.
+    /// Removes one promise, for an implementation that differs on purpose.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.of.remove(&invariant);
         self
     }
 
-    /// Whether it is checked.
+    /// Returns whether the promise is in the set.
     pub fn contains(&self, invariant: Invariant) -> bool {
         self.of.contains(&invariant)
     }
