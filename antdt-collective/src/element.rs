@@ -1,4 +1,4 @@
-//! What can be reduced: seven number types, sealed.
+//! Element types that collectives can reduce: seven number types.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 const _: () =
     assert!(cfg!(target_endian = "little"), "the wire format is little-endian, as the host must be");
 
-/// The type of a buffer's elements, as it stands in a frame.
+/// Type of a buffer's elements, as a number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ElementType {
@@ -29,7 +29,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// The type with this number on the wire; `None` if there is none.
+    /// Returns the type with this number on the wire; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::F32,
@@ -43,7 +43,7 @@ impl ElementType {
         })
     }
 
-    /// Its number on the wire.
+    /// Returns the type's number on the wire.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -74,23 +74,23 @@ mod sealed {
 /// per combination, ties to even; a NaN among their results is always the same one, so that every way to compute them
 /// gives the same bits.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Default + PartialEq + fmt::Debug + Send + Sync {
-    /// Its number on the wire.
+    /// Type of the element at run time.
     const TYPE: ElementType;
-    /// `self + other`.
+    /// Returns `self + other`.
     #[must_use]
     fn sum(self, other: Self) -> Self;
-    /// The smaller one.
+    /// Returns the smaller operand.
     #[must_use]
     fn least(self, other: Self) -> Self;
-    /// The larger one.
+    /// Returns the larger operand.
     #[must_use]
     fn most(self, other: Self) -> Self;
-    /// `self * other`.
+    /// Returns `self * other`.
     #[must_use]
     fn product(self, other: Self) -> Self;
-    /// Whether there are means of it.
+    /// Whether means can be computed: `true` for floats, `false` for integers.
     const DIVIDES: bool;
-    /// `self / count`, rounded once; an integer as it is.
+    /// Returns `self / count`, rounded once; an integer is returned unchanged.
     #[must_use]
     fn divided(self, count: u32) -> Self;
 }

@@ -1,8 +1,8 @@
-//! Slices of elements whose type is known at run time: what passes through an object-safe communicator.
+//! Slices whose element type is known at run time, for object-safe communicators.
 
 use crate::element::{Element, ElementType};
 
-/// A slice of elements, its type beside its bytes.
+/// A slice of elements as bytes, with the type of its elements.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements<'a> {
     element: ElementType,
@@ -10,7 +10,7 @@ pub struct Elements<'a> {
     bytes: &'a [u8],
 }
 
-/// A slice of elements that may be written, its type beside its bytes.
+/// A mutable slice of elements as bytes, with the type of its elements.
 #[derive(Debug)]
 pub struct ElementsMut<'a> {
     element: ElementType,
@@ -19,7 +19,7 @@ pub struct ElementsMut<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Returns the slice with its type forgotten.
+    /// Converts a typed slice.
     pub fn of<E: Element>(slice: &'a [E]) -> Self {
         Self { element: E::TYPE, bytes: bytemuck::cast_slice(slice) }
     }
@@ -29,12 +29,12 @@ impl<'a> Elements<'a> {
         self.element
     }
 
-    /// Returns their bytes.
+    /// Returns the bytes of the elements.
     pub const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Returns the slice.
+    /// Returns the typed slice.
     ///
     /// # Panics
     /// If the elements are of another type.
@@ -45,7 +45,7 @@ impl<'a> Elements<'a> {
 }
 
 impl<'a> ElementsMut<'a> {
-    /// Returns the slice with its type forgotten.
+    /// Converts a typed slice.
     pub fn of<E: Element>(slice: &'a mut [E]) -> Self {
         Self { element: E::TYPE, bytes: bytemuck::cast_slice_mut(slice) }
     }
@@ -55,12 +55,12 @@ impl<'a> ElementsMut<'a> {
         self.element
     }
 
-    /// Returns their bytes.
+    /// Returns the bytes of the elements.
     pub const fn bytes(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Returns the slice.
+    /// Returns the typed slice.
     ///
     /// # Panics
     /// If the elements are of another type.
@@ -70,7 +70,7 @@ impl<'a> ElementsMut<'a> {
     }
 }
 
-/// Evaluates an expression with `$E` standing for the type that `$element`, an [`ElementType`], names.
+/// Evaluates an expression with `$E` as the element type that `$element`, an [`ElementType`], names.
 #[cfg(feature = "runtime")]
 macro_rules! with_type {
     ($element:expr, $E:ident => $with:expr) => {{

@@ -1,4 +1,4 @@
-//! Why a collective failed, and whose doing it was.
+//! Errors of collectives: what failed, and which member caused it.
 
 use std::io;
 use std::time::Duration;
@@ -7,71 +7,71 @@ use antdt_core::{Holder, MembershipVersion};
 
 use crate::frame::Tag;
 
-/// A collective failed. The buffers of the call are as they were before it.
+/// Reason why a collective failed. The buffers of the call are as they were before it.
 ///
-/// After any error the transport refuses every further call with the same error: the members no longer stand at the
-/// same call. Form a new group and call again.
+/// After any error the transport refuses every further call with the same error, because the members may have
+/// stopped at different calls. Form a new group and call again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// A peer did not send or take what was due before the deadline.
+    /// A peer did not send, or did not take, a message before the deadline.
     #[error(
         "{peer} kept this rank waiting for {waited:.1?} in {at}, {missing} bytes are missing; look at that node, then form a new group"
     )]
     Timeout {
-        /// The late one.
+        /// Member that is late.
         peer: Holder,
         /// Tag of the call.
         at: Tag,
-        /// Since the call began.
+        /// Time since the call began.
         waited: Duration,
-        /// Bytes still to be exchanged with it in this round.
+        /// Bytes that this rank still had to exchange with the peer in this round.
         missing: u64,
     },
-    /// A peer's connection ended.
+    /// The connection to a peer ended, most often because its process has died.
     #[error("{peer} closed its connection in {at}; form a new group without it")]
     PeerClosed {
-        /// The one that is gone.
+        /// Member whose connection ended.
         peer: Holder,
         /// Tag of the call.
         at: Tag,
     },
-    /// This process, or a peer, gave up.
+    /// This process, or a peer, aborted the call.
     #[error("aborted by {}: {reason}", by.map_or_else(|| "this process".to_owned(), |by| by.to_string()))]
     Aborted {
-        /// The peer that gave up; `None` for this process's own abort handle.
+        /// Peer that aborted; `None` for this process's own abort handle.
         by: Option<Holder>,
-        /// Member that caused the failure, if it is known.
+        /// Member that caused the abort, if it is known.
         culprit: Option<Holder>,
-        /// Reason, in words.
+        /// Reason of the abort, in words.
         reason: String,
     },
-    /// Two members disagree about the call or the group.
+    /// Two members disagree about the call or about the group.
     #[error(
         "{peer} is in {theirs}, this rank in {ours}; every member must make the same calls in the same order"
     )]
     Mismatch {
-        /// The other one.
+        /// Member that disagrees with this one.
         peer: Holder,
-        /// Call of the peer.
+        /// The peer's call or group, in words.
         theirs: String,
-        /// Call of this rank.
+        /// This rank's call or group, in words.
         ours: String,
     },
-    /// A newer group exists; this process has missed it.
+    /// A newer group exists, which this process has missed: get the new list of members and join that group.
     #[error("membership {ours} is over, {theirs} has begun; ask the master for the new group")]
     StaleMembership {
-        /// The group of the call.
+        /// Membership version of this process's group.
         ours: MembershipVersion,
-        /// The newer one.
+        /// Membership version of the newer group.
         theirs: MembershipVersion,
     },
-    /// A peer is where this transport does not reach.
+    /// A peer is on a host that this transport does not reach.
     #[error(
         "{peer} is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
     )]
     OtherHost {
-        /// The other one.
+        /// Member that cannot be reached.
         peer: Holder,
     },
     /// Bytes were damaged on the way.
@@ -79,38 +79,39 @@ pub enum CollectiveError {
     Corrupt {
         /// Member that sent the message.
         peer: Holder,
-        /// Description of the fault.
+        /// Description of the damage.
         what: String,
     },
-    /// The call itself cannot be served.
+    /// The call cannot be served, whatever the group; correct the arguments.
     #[error("{what}")]
     Invalid {
-        /// What is wrong and what would be accepted.
+        /// What is wrong, and what would be accepted.
         what: String,
     },
-    /// The operating system refused something on this host.
+    /// The operating system refused an operation on this host.
     #[error("{what}: {kind}")]
     Io {
-        /// The operation that failed.
+        /// Name of the operation.
         what: String,
-        /// The system's answer.
+        /// Kind of the system's error.
         kind: io::ErrorKind,
     },
 }
 
 impl CollectiveError {
-    /// The system's refusal of `what` this process was doing.
+    /// Returns the error for an operation, `what`, that the operating system refused with `e`.
     pub fn io(what: &str, e: &io::Error) -> Self {
         // The kind alone would hide what the system said in words.
         Self::Io { what: format!("{what}: {e}"), kind: e.kind() }
     }
 
-    /// Whether the next group would meet the same error: the call itself, or where the members are, cannot be served.
+    /// Returns whether a new group would meet the same error: the call cannot be served, or the members are
+    /// on hosts that the transport does not connect.
     pub const fn is_permanent(&self) -> bool {
         matches!(self, Self::OtherHost { .. } | Self::Invalid { .. })
     }
 
-    /// The member on whose account the call failed, if it is known: the late, dead or disagreeing one.
+    /// Returns the member that made the call fail, if it is known: the late, dead or disagreeing one.
     pub const fn culprit(&self) -> Option<Holder> {
         match self {
             Self::Timeout { peer, .. }

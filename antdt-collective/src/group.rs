@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 
 use antdt_core::{Holder, InvalidValue, MembershipVersion, Rank, Seed};
 
-/// What the processes of one job share and those of another do not: 64 bits of the job's secret.
+/// 64 bits derived from the job's secret, equal for all processes of one job. Members present them when they
+/// connect.
 ///
-/// It keeps a stray process of another job out of a group; it is not a defence against an attacker on the network.
+/// They keep a stray process of another job out of a group; they are no defence against an attacker on the
+/// network.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobToken(pub u64);
 
 impl JobToken {
-    /// The token of the job with this secret.
+    /// Returns the token of the job with this secret.
     pub fn new(secret: &str) -> Self {
         Self(Seed(0).derive(secret).0)
     }
@@ -24,16 +26,16 @@ impl fmt::Debug for JobToken {
     }
 }
 
-/// One member: which life of which node, and where its data plane listens.
+/// One member of a group: an incarnation of a node, and the address of its data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Node and incarnation.
+    /// Node and incarnation of the member.
     pub holder: Holder,
-    /// Address that it listens on; unused by transports in memory.
+    /// Address that the member listens on; unused by transports in memory.
     pub address: SocketAddr,
 }
 
-/// The members of one membership, in order of rank, and which of them this process is.
+/// The members of one membership version in order of rank, with the rank of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     membership: MembershipVersion,
@@ -42,10 +44,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// Members a group may have. Each is connected with each; beyond this, connections outnumber descriptors.
+    /// Largest number of members of a group. Each is connected with each; beyond this, connections outnumber
+    /// file descriptors.
     pub const WORLD_MAX: usize = 1024;
 
-    /// A group; the rank of a member is its position in `members`.
+    /// Returns a group; the rank of a member is its position in `members`, and `me` is the rank of this
+    /// process.
     ///
     /// # Errors
     /// If there is no member, too many, the same one twice, or `me` is not one of them.
@@ -68,27 +72,27 @@ impl Group {
         Ok(Self { membership, members, me })
     }
 
-    /// Version of the set of members.
+    /// Returns the version of the membership.
     pub const fn membership(&self) -> MembershipVersion {
         self.membership
     }
 
-    /// The members in order of rank.
+    /// Returns the members in order of rank.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// This process.
+    /// Returns the rank of this process.
     pub const fn me(&self) -> Rank {
         self.me
     }
 
-    /// Number of members.
+    /// Returns the number of members.
     pub const fn world(&self) -> u32 {
         self.members.len() as u32
     }
 
-    /// Returns the member with this rank.
+    /// Returns the node and incarnation of the member with this rank.
     ///
     /// # Panics
     /// If `rank` is not below [`world`](Self::world).
@@ -96,14 +100,14 @@ impl Group {
         self.members[rank.0 as usize].holder
     }
 
-    /// The rank of a holder; `None` if it is not a member.
+    /// Returns the rank of a node's incarnation; `None` if it is not a member.
     pub fn rank_of(&self, holder: Holder) -> Option<Rank> {
         let index = self.members.iter().position(|member| member.holder == holder)?;
         u32::try_from(index).ok().map(Rank)
     }
 
-    /// A number that two groups share only if they have the same members in the same order. Addresses don't count:
-    /// one member may be reached by different ones.
+    /// Returns a number that two groups share only if they have the same members in the same order. Addresses
+    /// don't count: one member may be reached at different ones.
     pub fn fingerprint(&self) -> u64 {
         let start = Seed(self.membership.0).derive("group");
         self.members

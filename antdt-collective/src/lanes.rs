@@ -1,57 +1,57 @@
-//! Control values that ride along with every synchronous step: how a plan starts at the same iteration everywhere,
-//! or nowhere, without a barrier of its own.
+//! Control values that are summed with every synchronous step. They make a plan start at the same iteration
+//! on all ranks, or on none, without a barrier of its own.
 //!
-//! Every rank adds `[n, eod, w, w², reform, leaving, loss]` to the step's sums, in `f64` and apart from the gradient. All
-//! ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds and can apply, all
-//! ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the Cauchy-Schwarz inequality. The sum
-//! alone would not do: versions 1, 2, 3 add up to three times 2.
+//! Every rank adds `[n, eod, w, w², reform, leaving, loss]` to the step's sums, in `f64` and apart from the
+//! gradient. All ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds
+//! and can apply, all ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the
+//! Cauchy-Schwarz inequality. The sum alone would not do: versions 1, 2, 3 add up to three times 2.
 //!
 //! Source: our design.
 
 use antdt_core::PlanVersion;
 
-/// What one rank adds to a step.
+/// Control values that one rank contributes to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Lanes {
-    /// Samples behind the rank's gradient; 0 when it had no data.
+    /// Samples behind the rank's gradient; 0 if the rank had no data.
     pub samples: u64,
-    /// Whether its last fetch was answered with the end of the data.
+    /// Whether the rank's last fetch was answered with the end of the data.
     pub end_of_data: bool,
-    /// Newest plan that it holds and can apply.
+    /// Newest plan that the rank holds and can apply.
     pub plan_ready: PlanVersion,
-    /// Whether it was asked to meet for a new group after this step.
+    /// Whether the master asked the rank to form a new group after this step.
     pub reform: bool,
-    /// Whether it was ordered to leave, and would after this step. It asks to meet, too.
+    /// Whether the rank was ordered to leave and would do so after this step. It asks for a new group, too.
     pub leaving: bool,
-    /// Sum of its samples' losses.
+    /// Sum of the losses of the rank's samples.
     pub loss_sum: f64,
 }
 
-/// What all ranks conclude from the totals, identically.
+/// What all ranks conclude, identically, from the totals of a step's control values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// Samples of the step over all ranks. 0: nothing to apply.
+    /// Samples of the step over all ranks; with 0 there is no update to apply.
     pub samples: u64,
     /// Whether every rank has seen the end of the data.
     pub end_of_data: bool,
-    /// The plan that every rank holds, if it is the same one.
+    /// The plan that every rank holds, if it is the same for all.
     pub plan_agreed: Option<PlanVersion>,
-    /// Whether any rank was asked to meet for a new group.
+    /// Whether any rank was asked to form a new group.
     pub reform: bool,
-    /// Whether every rank would leave: then the first must not, or the model would be gone with them.
+    /// Whether every rank would leave. Then rank 0 must stay, or the model would be lost with the last rank.
     pub all_leaving: bool,
     /// Sum of the losses over all samples of the step.
     pub loss_sum: f64,
 }
 
 impl Lanes {
-    /// Number of values.
+    /// Number of values in a rank's contribution.
     pub const LEN: usize = 7;
 
     /// Integers up to here are exact in an `f64`; beyond, no agreement is claimed.
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
 
-    /// The values to be summed over all ranks.
+    /// Returns the values that are summed over all ranks.
     #[allow(clippy::cast_precision_loss, reason = "counts; a version that does not fit is never agreed on")]
     pub fn encode(&self) -> [f64; Self::LEN] {
         let version = self.plan_ready.0 as f64;
@@ -67,7 +67,7 @@ impl Lanes {
         ]
     }
 
-    /// What the sums over `world` ranks mean.
+    /// Returns the conclusion from the totals over `world` ranks.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,8 +1,8 @@
-//! How two operands become one.
+//! Reductions: how two operands become one.
 
 use std::fmt;
 
-/// A reduction.
+/// A reduction, applied element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -14,16 +14,16 @@ pub enum ReduceOp {
     Max = 3,
     /// Multiplication.
     Prod = 4,
-    /// Addition, and the total divided once by the number of members; floats only. Operands of unequal weight: see
-    /// [`weighted`](crate::weighted).
+    /// Addition, and the total divided once by the number of members; floats only. For operands of unequal
+    /// weight see [`weighted`](crate::weighted).
     Mean = 5,
 }
 
 impl ReduceOp {
-    /// Every reduction.
+    /// All reductions.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Min, Self::Max, Self::Prod, Self::Mean];
 
-    /// The reduction with this number on the wire; `None` if there is none.
+    /// Returns the reduction with this number on the wire; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Sum,
@@ -35,7 +35,7 @@ impl ReduceOp {
         })
     }
 
-    /// Its number on the wire.
+    /// Returns the reduction's number on the wire.
     pub const fn code(self) -> u8 {
         self as u8
     }

@@ -1,32 +1,34 @@
-//! What became of a call that some members finished and others did not.
+//! Fate of an all-reduce that some members finished and others did not.
 //!
-//! In a unanimous call every member first makes the result, out of place, then tells the others that it has it, and takes
-//! it over once all have told. So a member that took it over knows that all members have it. A member whose call breaks off after
-//! it has made its result cannot know more: its call is open. The next group decides: if any of its members took the
-//! result over, all that hold it do; if none did, all drop it, and the call is made again. A member that died, or was
-//! left out, may have decided otherwise; it comes back as a new life without a past.
+//! In a unanimous call every member first makes the result, out of place, then tells the others that it has
+//! it, and commits it once all have told. So a member that committed knows that all members have the result.
+//! A member whose call breaks off after it has made its result cannot know more: its call is open. The next
+//! group decides: if any of its members committed the result, all that hold it do; if none did, all drop it,
+//! and the call is made again. A member that died, or was left out, may have decided otherwise; it comes back
+//! as a new incarnation without history.
 //!
 //! Source: two-phase commit without a coordinator among the members that are alive; our design.
 
-/// What a member says of itself when a group is formed anew.
+/// State of a member's unanimous calls, as it reports it when a new group is formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallState {
-    /// Calls whose result it has taken over; `None` for a member without a past.
+    /// Number of calls whose result the member has committed; `None` for a member without history.
     pub committed: Option<u64>,
-    /// Whether it holds the result of the call after these and does not know whether it counts.
+    /// Whether the member holds the result of the next call and does not know whether the others committed
+    /// it.
     pub open: bool,
 }
 
-/// Fate of a member's last call.
+/// Fate of a member's last unanimous call, decided by the next group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// Nothing was open, and all members stand at the same call.
+    /// No call was open, and all members have committed the same calls.
     Level,
-    /// The open call counts: its result is to be taken over.
+    /// The open call counts: this member must adopt its result.
     Committed,
-    /// The open call counts nowhere: it is to be made again.
+    /// The open call counts on no member: it must be made again.
     RolledBack,
-    /// The others have taken over results that this member does not hold: it needs their state, and counts on from there.
+    /// Other members have committed results that this member does not hold. It needs their state.
     Behind {
         /// Number of missed calls.
         missed: u64,
@@ -34,10 +36,10 @@ pub enum Resolution {
 }
 
 impl CallState {
-    /// Length of [`encode`](Self::encode)'s bytes.
+    /// Length of the encoded state in bytes.
     pub const LEN: usize = 16;
 
-    /// Encodes the value for the wire.
+    /// Encodes the state for the wire.
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.committed.unwrap_or(0).to_le_bytes());
@@ -45,7 +47,7 @@ impl CallState {
         bytes
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Decodes what [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         let (count, _) = bytes.split_first_chunk().expect("there are 16 bytes");
         let committed = (bytes[8] & 1 != 0).then_some(u64::from_le_bytes(*count));
@@ -53,7 +55,9 @@ impl CallState {
     }
 }
 
-/// What becomes of `mine`, and how many calls are committed from now on, when `all` members, this one among them, meet.
+/// Decides, when the members of a new group meet, the fate of the last call of the member whose state is
+/// `mine`, and the number of committed calls from now on. `all` holds the states of all members, `mine` among
+/// them.
 pub fn resolve(mine: CallState, all: &[CallState]) -> (Resolution, u64) {
     let last = all.iter().filter_map(|state| state.committed).max().unwrap_or(0);
     let resolution = match mine.committed {

@@ -1,4 +1,4 @@
-//! How long to wait for the others: as long as such calls have taken so far, and a good deal more.
+//! Adaptive timeouts: how long a call waits for the other members, learned from the calls so far.
 //!
 //! A constant is always wrong: too short for a slow network, and minutes of silence where a step takes milliseconds. The
 //! limit is `median + k·max(1.48·MAD, median)` of the last calls of about the same length, within bounds that the caller
@@ -20,7 +20,7 @@ const CLASSES: usize = 48;
 /// Standard deviations in a median absolute deviation, of what is distributed normally.
 const NORMAL: f32 = 1.4826;
 
-/// What a member has learned about the time that calls take.
+/// Learned timeouts: the durations of recent calls by length, and the limit that follows from them.
 #[derive(Debug, Clone)]
 pub struct Patience {
     factor: f32,
@@ -36,14 +36,14 @@ struct Class {
 }
 
 impl Patience {
-    /// Knows nothing yet. `factor` is `k` above.
+    /// Returns an estimator without observations. `factor` is `k` in the [formula](self).
     pub fn new(factor: f64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a factor, not a measurement")]
         let factor = factor as f32;
         Self { factor, classes: vec![None; CLASSES] }
     }
 
-    /// A call of `bytes` was over after `took`.
+    /// Records that a call of `bytes` took `took`.
     pub fn observe(&mut self, bytes: usize, took: Duration) {
         let class = self.classes[class_of(bytes)]
             .get_or_insert_with(|| Box::new(Class { seconds: [0.0; WINDOW], count: 0, limit: None }));
@@ -58,8 +58,8 @@ impl Patience {
         }
     }
 
-    /// How long a call of `bytes` may take: at least `least`, at most `most`, which is also what is given as long as
-    /// nothing is known.
+    /// Returns the limit for a call of `bytes`: at least `least`, at most `most`, and `most` while too few
+    /// calls of this length were observed.
     pub fn limit(&self, bytes: usize, least: Duration, most: Duration) -> Duration {
         let known = self.classes[class_of(bytes)].as_ref().and_then(|class| class.limit);
         // What is no number of seconds is beyond `most`.

@@ -4,19 +4,19 @@
 //! which is what batch-size adjustment makes them do. The weight is summed with the values and divided out once, at
 //! the end. A rank with weight 0 adds exact zeros, whatever its buffer holds, and still gets the result.
 
-/// What a weighted mean came to.
+/// Result of a weighted mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WeightedMean {
     /// The buffer holds the mean.
     Averaged {
-        /// Sum of the weights.
+        /// Sum of all members' weights.
         total: f64,
     },
-    /// No rank had any weight; the buffer was left as it was.
+    /// The weights of all ranks were 0; the buffer was left as it was.
     NoWeight,
 }
 
-/// `values * weight`, exact zeros for a weight of 0 even where a value is NaN.
+/// Multiplies the values by `weight`; with a weight of 0 they become exact zeros, even where a value is NaN.
 pub fn weigh(values: &mut [f32], weight: f64) {
     if weight == 0.0 {
         return values.fill(0.0);
@@ -28,7 +28,7 @@ pub fn weigh(values: &mut [f32], weight: f64) {
     }
 }
 
-/// Divides summed values by the summed weight, of which there is some.
+/// Divides summed values by the summed weight, which must not be 0.
 pub fn unweigh(sums: &mut [f32], total: f64) {
     for sum in sums {
         #[allow(clippy::cast_possible_truncation, reason = "the quotient is rounded once, from f64")]

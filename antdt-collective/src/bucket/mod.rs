@@ -1,34 +1,37 @@
-//! Which layers' gradients are reduced together, while the backward pass still makes the others.
+//! Gradient buckets: which layers' gradients are reduced together, while the backward pass still computes
+//! others.
 //!
-//! The backward pass makes the last layer's gradient first, so buckets are filled from the last layer to the first. A
-//! bucket must be long enough that its latency does not count and short enough that there is something left to
-//! overlap it with; the first one is shorter, so that the network starts early. Buckets go out in the order of the
-//! plan, whatever order their layers come in: all members must make the same calls in the same order.
+//! The backward pass computes the last layer's gradient first, so buckets are filled from the last layer to
+//! the first. A bucket must be long enough that its latency does not count and short enough that there is
+//! something left to overlap it with; the first one is shorter, so that the network starts early. Buckets are
+//! sent in the order of the plan, whatever order the gradients arrive in: all members must make the same
+//! calls in the same order.
 //!
-//! Rejected: one call per layer, which pays a latency for each bias; buckets in the order in which they fill, which
-//! differs between members; a plan from the order in which gradients came in the first step, which a later step need
-//! not follow.
+//! Rejected: one call per layer, which pays a latency for each bias; buckets in the order in which they fill,
+//! which differs between members; a plan from the order in which gradients arrived in the first step, which a
+//! later step need not follow.
 //!
-//! Source: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020 (recalled).
+//! Source: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020
+//! (recalled).
 
 use crate::schedule::Span;
 
-/// Default size of a bucket in bytes. As PyTorch's (recalled).
+/// Default size of a bucket in bytes: 25 MiB, as in PyTorch (recalled).
 pub const BUCKET_BYTES: usize = 25 << 20;
 
-/// Default size of the first bucket in bytes. As PyTorch's (recalled).
+/// Default size of the first bucket in bytes: 1 MiB, as in PyTorch (recalled).
 pub const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
-/// Layers whose gradients travel together.
+/// Layers whose gradients are reduced together in one all-reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// The layers, last first, and where each one's gradient lies in the bucket.
+    /// The layers by index, last first, each with the place of its gradient in the bucket.
     pub layers: Vec<(usize, Span)>,
-    /// Values in all.
+    /// Length of the bucket in values.
     pub len: usize,
 }
 
-/// Layers dealt to buckets. The same on all members.
+/// The plan that assigns each layer's gradient to a bucket. All members must use the same one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets {
     layer_lens: Vec<usize>,
@@ -38,8 +41,9 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Deals layers with `f32` gradients of these lengths, from the last to the first. A bucket is closed by the layer
-    /// with which it reaches its size, so it may be longer by that layer; 0 bytes give each layer its own.
+    /// Assigns layers to buckets, from the last layer to the first. `layer_lens` are the lengths of their
+    /// `f32` gradients. The layer that fills a bucket to its size still belongs to it, so the bucket may be
+    /// longer by that layer. With a size of 0 bytes each layer has a bucket of its own.
     pub fn plan(layer_lens: &[usize], bucket_bytes: usize, first_bucket_bytes: usize) -> Self {
         let mut buckets: Vec<Bucket> = Vec::new();
         let mut bucket_of = vec![0; layer_lens.len()];
@@ -59,17 +63,17 @@ impl Buckets {
         Self { layer_lens: layer_lens.to_vec(), buckets, bucket_of }
     }
 
-    /// Length of each layer's gradient.
+    /// Returns the length of each layer's gradient, in values.
     pub fn layer_lens(&self) -> &[usize] {
         &self.layer_lens
     }
 
-    /// The buckets in the order in which they go out.
+    /// Returns the buckets in the order in which they are reduced.
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
-    /// The bucket that a layer is in.
+    /// Returns the index of the bucket that a layer is in.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -78,45 +82,45 @@ impl Buckets {
     }
 }
 
-/// A gradient that does not fit the plan. The step goes on without it.
+/// A gradient that does not fit the bucket plan. The step goes on without it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketError {
-    /// No such layer.
+    /// The plan has no layer of this index.
     #[error("layer {layer} does not exist, the plan has {layers}")]
     Unknown {
-        /// Received value.
+        /// Index of the layer that was submitted.
         layer: usize,
-        /// Layers of the plan.
+        /// Number of layers in the plan.
         layers: usize,
     },
-    /// The gradient of a layer came before in this step.
+    /// The gradient of a layer was submitted twice in one step.
     #[error("layer {layer} came twice in one step; finish the step first")]
     Twice {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
     },
-    /// A gradient has another length than planned.
+    /// A gradient does not have the planned length.
     #[error("layer {layer} came with {got} values, the plan has {expected}")]
     Length {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// Values that came.
+        /// Values that were submitted.
         got: usize,
-        /// Values planned.
+        /// Values that the plan expects.
         expected: usize,
     },
-    /// The step ended before these layers' gradients came.
+    /// The step ended before the gradients of some layers were submitted.
     #[error(
         "layers {layers:?} never came; every layer must be handed over in every step, zeros if it has no gradient"
     )]
     Missing {
-        /// The layers, ascending.
+        /// Indices of the missing layers, ascending.
         layers: Vec<usize>,
     },
 }
 
-/// One step of a plan: which layers came, and which buckets may go out.
+/// Progress of one step: which layers' gradients have arrived, and which buckets may be reduced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filling {
     // Whether each layer came.
@@ -128,17 +132,18 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// A step in which nothing came yet.
+    /// Returns the state of a step in which no gradient has arrived yet.
     pub fn new(buckets: &Buckets) -> Self {
         let missing = buckets.buckets.iter().map(|bucket| bucket.layers.len()).collect();
         Self { came: vec![false; buckets.layer_lens.len()], missing, next: 0 }
     }
 
-    /// Takes note of a layer, and returns the buckets that may now go out: those that are full while all buckets before
-    /// them are.
+    /// Records the arrival of a layer's gradient of `len` values, and returns the indices of the buckets that
+    /// may now be reduced: full ones whose predecessors are all full. `buckets` must be the same plan in
+    /// every call.
     ///
     /// # Errors
-    /// If the layer does not fit the plan, which must be the same in every call; nothing is changed then.
+    /// If the gradient does not fit the plan; nothing is changed then.
     pub fn arrive(
         &mut self,
         buckets: &Buckets,
@@ -164,7 +169,7 @@ impl Filling {
     /// Ends the step.
     ///
     /// # Errors
-    /// If layers are missing: names them.
+    /// If gradients are missing: names their layers.
     pub fn finish(&self) -> Result<(), BucketError> {
         let layers: Vec<usize> = (0..self.came.len()).filter(|layer| !self.came[*layer]).collect();
         if layers.is_empty() { Ok(()) } else { Err(BucketError::Missing { layers }) }

@@ -1,11 +1,11 @@
-//! The upper 16 bits of each value, rounded to nearest, ties to even.
+//! Compression of `f32` values to `bf16`: the upper 16 bits, rounded to nearest, ties to even.
 
 use half::bf16;
 
 use super::PayloadError;
 use crate::element::Half;
 
-/// Appends the values' short form, two bytes each, and leaves in place of each value what its short form lost.
+/// Appends the values as `bf16`, two bytes each, to `into`, and replaces each value by its rounding error.
 pub fn encode(values: &mut [f32], into: &mut Vec<u8>) {
     into.extend(values.iter_mut().flat_map(|value| {
         let sent = bf16::narrow(*value);
@@ -14,10 +14,10 @@ pub fn encode(values: &mut [f32], into: &mut Vec<u8>) {
     }));
 }
 
-/// The values of a short form.
+/// Returns the `len` values that [`encode`] wrote.
 ///
 /// # Errors
-/// If there are not `len` values.
+/// If `bytes` do not hold exactly `len` values.
 pub fn decode(bytes: &[u8], len: usize) -> Result<impl Iterator<Item = f32>, PayloadError> {
     if bytes.len() != 2 * len {
         return Err(PayloadError::Length { got: bytes.len(), expected: 2 * len });

@@ -1,26 +1,27 @@
-//! What compression did not send, kept for the next step.
+//! Error feedback: the part of a gradient that compression did not send, kept for the next step.
 
 use crate::error::CollectiveError;
 
-/// The residual of one gradient: add it, compress, keep what was lost.
+/// The residual of one gradient: what earlier steps did not send. Each step adds it to the gradient,
+/// compresses the sum, and keeps what the compression lost.
 ///
-/// Move it to the next group's communicator when the group changes: it belongs to this process and its gradient, not to
-/// the group. A process that ends takes its residual with it.
+/// It belongs to this process and its gradient, not to the group: move it to the next group's communicator
+/// when the group changes. When the process ends, its residual is lost.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ErrorFeedback {
     residual: Vec<f32>,
 }
 
 impl ErrorFeedback {
-    /// What was not sent yet; empty before the first step.
+    /// Returns the values that were not sent yet; empty before the first step.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
 
-    /// The gradient and what earlier steps did not send.
+    /// Returns the gradient plus the residual: the values to compress in this step.
     ///
     /// # Errors
-    /// If the gradient has another length than those before.
+    /// If the gradient does not have the length of the earlier ones.
     pub fn compensate(&self, gradient: &[f32]) -> Result<Vec<f32>, CollectiveError> {
         if self.residual.is_empty() {
             return Ok(gradient.to_vec());
@@ -36,8 +37,8 @@ impl ErrorFeedback {
         Ok(gradient.iter().zip(&self.residual).map(|(value, kept)| value + kept).collect())
     }
 
-    /// Keeps what was lost for the next step. What is not finite is dropped: an overflow or a NaN has been sent as
-    /// such, and must spoil one step only.
+    /// Stores what compression lost as the residual of the next step. Values that are not finite are dropped:
+    /// an overflow or a NaN has been sent as such, and must spoil one step only.
     pub fn keep(&mut self, mut lost: Vec<f32>) {
         lost.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
         self.residual = lost;

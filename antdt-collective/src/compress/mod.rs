@@ -30,12 +30,13 @@ pub mod top_k;
 pub use feedback::ErrorFeedback;
 pub use top_k::TopK;
 
-/// A shorter form of a gradient. The same on all members. As text: `bf16`, or `topk=0.01` with the share of the values.
+/// A compressed form of a gradient. All members must use the same one. As text: `bf16`, or `topk=0.01` with
+/// the share of the values that is sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
     /// Each value rounded to its upper 16 bits.
     Bf16,
-    /// The largest values only.
+    /// The values that are largest in magnitude, with their positions.
     TopK(TopK),
 }
 
@@ -64,34 +65,34 @@ impl FromStr for Compression {
     }
 }
 
-/// Bytes that are no shorter form of a gradient of the length that is due.
+/// Bytes that cannot be decoded as a compressed gradient of the expected length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// Too few or too many bytes.
+    /// There are too few or too many bytes.
     #[error("{got} bytes came, {expected} were due")]
     Length {
-        /// Received value.
+        /// Bytes received.
         got: usize,
-        /// Expected value.
+        /// Bytes expected.
         expected: usize,
     },
-    /// Not a whole number of entries.
+    /// The bytes are not a whole number of entries.
     #[error("{got} bytes came, which are no whole number of entries of {entry} bytes")]
     Entries {
-        /// Received value.
+        /// Bytes received.
         got: usize,
-        /// Bytes of each entry.
+        /// Length of one entry in bytes.
         entry: usize,
     },
-    /// Places are not in ascending order, or one lies beyond the end.
+    /// The positions of the values are not ascending, or one lies beyond the end.
     #[error("place {place} of {len} comes after place {before:?}; places must ascend, each listed once")]
     Order {
-        /// The place.
+        /// Position of the value.
         place: u64,
-        /// The one before it.
+        /// Position of the value before it.
         before: Option<u64>,
-        /// Places that there are.
+        /// Length of the gradient in values.
         len: u64,
     },
 }

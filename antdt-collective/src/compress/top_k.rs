@@ -1,4 +1,4 @@
-//! The values that are largest in magnitude, with their places.
+//! Compression to the values that are largest in magnitude, with their positions.
 
 use std::cmp::Reverse;
 
@@ -9,15 +9,15 @@ use super::PayloadError;
 /// Bytes of one chosen value on the wire: its place and itself.
 const ENTRY: usize = 8;
 
-/// Chooses a share of the values: the largest in magnitude, the first among equals; NaN counts as larger than any
-/// number, so that it reaches all members.
+/// Top-k compression: sends a share of the values, those largest in magnitude, the first among equals. NaN
+/// counts as larger than any number, so that it reaches all members.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopK {
     share: f64,
 }
 
 impl TopK {
-    /// Chooses this share, 0.01 for one value in a hundred.
+    /// Returns the compression that sends this share of the values; 0.01 is one value in a hundred.
     ///
     /// # Errors
     /// If the share is not above 0 and at most 1.
@@ -29,12 +29,12 @@ impl TopK {
         }
     }
 
-    /// The share.
+    /// Returns the share of the values that is sent.
     pub const fn share(self) -> f64 {
         self.share
     }
 
-    /// How many of `len` values are chosen; at least one of any.
+    /// Returns how many of `len` values are sent: at least one, unless `len` is 0.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -45,7 +45,7 @@ impl TopK {
         ((self.share * len as f64).ceil() as usize).clamp(len.min(1), len)
     }
 
-    /// Places of the chosen values, ascending.
+    /// Returns the positions of the chosen values, ascending.
     ///
     /// # Panics
     /// If there are more than 2³² values.
@@ -63,8 +63,8 @@ impl TopK {
         places
     }
 
-    /// Takes the chosen values out, and leaves what is lost: zeros in their places. All places come first on the wire,
-    /// then all values.
+    /// Appends the chosen values to `into`, all positions first, then all values. In `values` it replaces
+    /// them by zeros, which leaves what is not sent.
     ///
     /// # Panics
     /// If there are more than 2³² values.
@@ -78,7 +78,7 @@ impl TopK {
     }
 }
 
-/// Adds chosen values in their places.
+/// Adds values that [`TopK::encode`] wrote to `into`, each at its position.
 ///
 /// # Errors
 /// If the bytes are no chosen values of a gradient of this length; `into` then holds some of them.

@@ -1,8 +1,8 @@
-//! What travels: a header of 64 bytes, then the payload. Pure; sockets are in `runtime`.
+//! The wire format of messages: a header of 64 bytes, then the payload. Pure; sockets are in `runtime`.
 //!
-//! Every header says which membership, which collective, which round and which segment it belongs to, and what the
-//! sender believes the collective to be. A late message of a dead round therefore cannot be taken for a live one, and
-//! two ranks that disagree about the operation find out with their first frame.
+//! Every header carries the membership, collective, round and segment that it belongs to, and the sender's
+//! description of the collective. A late message of an earlier round therefore cannot be taken for a current
+//! one, and two ranks that disagree about the operation find out with their first frame.
 
 pub mod notice;
 
@@ -14,29 +14,29 @@ use antdt_core::{MembershipVersion, Rank};
 use crate::element::ElementType;
 use crate::op::ReduceOp;
 
-/// Kind of a collective.
+/// Kind of a collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum OperationKind {
-    /// Making the connections.
+    /// Members connect to each other.
     Connect = 0,
-    /// Every rank ends with the reduction of all.
+    /// Every rank ends with the reduction over all ranks' buffers.
     AllReduce = 1,
     /// Every rank ends with every rank's block.
     AllGather = 2,
     /// Every rank ends with the root's bytes.
     Broadcast = 3,
-    /// No rank leaves before every rank has come.
+    /// No rank leaves before every rank has entered.
     Barrier = 4,
-    /// Every rank ends with its own block of the reduction of all.
+    /// Every rank ends with its own block of the reduction over all ranks.
     ReduceScatter = 5,
     /// The root ends with every rank's block.
     Gather = 6,
-    /// Every rank ends with its block of the root's.
+    /// Every rank ends with its own block of the root's buffer.
     Scatter = 7,
-    /// Every rank ends with the block that each other one has for it.
+    /// Every rank ends with the block that each other rank has for it.
     AllToAll = 8,
-    /// The members of a group that was formed anew tell each other what they had committed.
+    /// The members of a new group tell each other which results of the earlier group they have committed.
     Regroup = 9,
 }
 
@@ -58,25 +58,25 @@ impl OperationKind {
     }
 }
 
-/// What a rank believes the collective to be. All ranks of a call must believe the same.
+/// Description of a collective by one rank. All ranks of a call must agree in all fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Kind of the collective.
+    /// Kind of the operation.
     pub kind: OperationKind,
     /// Type of the elements.
     pub element: ElementType,
-    /// With which reduction; [`ReduceOp::Sum`] where nothing is reduced.
+    /// Reduction; [`ReduceOp::Sum`] where nothing is reduced.
     pub op: ReduceOp,
-    /// By which algorithm, by its [`code`](crate::schedule::Algorithm::code).
+    /// [`code`](crate::schedule::Algorithm::code) of the algorithm.
     pub algorithm: u8,
-    /// From which root; rank 0 where there is none.
+    /// Root rank; rank 0 where there is no root.
     pub root: Rank,
-    /// On how many elements; 0 where ranks may differ.
+    /// Number of elements; 0 where ranks may differ.
     pub len: u64,
 }
 
 impl Operation {
-    /// Making the connections.
+    /// Description of the exchange in which members connect.
     pub const CONNECT: Self = Self {
         kind: OperationKind::Connect,
         element: ElementType::U8,
@@ -86,7 +86,7 @@ impl Operation {
         len: 0,
     };
 
-    /// An operation without elements, root or reduction.
+    /// Returns the description of an operation without elements, root or reduction.
     pub const fn plain(kind: OperationKind) -> Self {
         Self { kind, element: ElementType::U8, op: ReduceOp::Sum, algorithm: 0, root: Rank(0), len: 0 }
     }
@@ -116,16 +116,16 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Where in the history of a group a message belongs.
+/// Position of a message in the history of a group: membership, collective and round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// The group.
+    /// Membership version of the group.
     pub membership: MembershipVersion,
-    /// Running number of the collective in the group.
+    /// Running number of the collective in the group, from its first call.
     pub sequence: u64,
-    /// Round within the collective.
+    /// Index of the round within the collective.
     pub round: u32,
-    /// What the sender believes the collective to be.
+    /// The sender's description of the collective.
     pub operation: Operation,
 }
 
@@ -139,23 +139,23 @@ impl fmt::Display for Tag {
     }
 }
 
-/// What to do with a message that came while another was expected.
+/// Result of comparing a received message's tag with the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeliness {
-    /// It is the expected one.
+    /// The message is the expected one.
     Expected,
-    /// It belongs to a call or a group that is over: drop it.
+    /// The message belongs to an earlier call or group: drop it.
     Old,
-    /// It belongs to a later round or call: keep it for then.
+    /// The message belongs to a later round or call: keep it until then.
     Early,
-    /// The sender is in a newer group: this one is over.
+    /// The sender is in a newer group, so this group has ended.
     NewerMembership,
-    /// The sender believes this very call to be something else.
+    /// The sender describes this call differently: the ranks disagree.
     Different,
 }
 
 impl Tag {
-    /// Compares a message's tag with the expected one.
+    /// Compares the tag `theirs` of a received message with the expected tag `self`.
     pub fn judge(&self, theirs: &Self) -> Timeliness {
         match theirs.membership.cmp(&self.membership) {
             Ordering::Less => return Timeliness::Old,
@@ -182,54 +182,55 @@ impl Tag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// A segment of a round's message.
+    /// A segment of a message.
     Data = 1,
-    /// The sender has given up; the payload says why.
+    /// The sender has aborted; the payload holds the reason.
     Abort = 2,
     /// First frame of a connection in a membership: the payload names the sender.
     Hello = 3,
-    /// The sender has come and takes the round's message of the receiver, of which more is to come. No payload.
+    /// The sender has arrived at this round and is receiving the message, of which more bytes are to come. No
+    /// payload.
     Taking = 4,
 }
 
-/// A frame's header.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Kind of the payload.
+    /// Kind of the frame.
     pub kind: FrameKind,
-    /// Tag of the call that it belongs to.
+    /// Tag of the message that the frame belongs to.
     pub tag: Tag,
-    /// Which segment of the round's message, from 0.
+    /// Index of the segment within the message, from 0.
     pub segment: u32,
     /// Length of the payload, in bytes.
     pub len: u32,
-    /// CRC-32C of the payload; `None` where nothing can damage it on the way.
+    /// CRC-32C of the payload; `None` where the transport cannot damage it.
     pub crc: Option<u32>,
 }
 
-/// Bytes that are not a frame of ours.
+/// Reason why bytes are not a frame of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Not our protocol.
+    /// The first four bytes are not [`Header::MAGIC`]: the sender speaks another protocol.
     #[error("not a frame of this protocol (magic {0:#010x})")]
     Magic(u32),
-    /// A version we do not speak.
+    /// The sender speaks another version of the protocol: run the same release on all members.
     #[error(
         "protocol version {theirs}, this process speaks {}; start all processes from one build",
         Header::VERSION
     )]
     Version {
-        /// The sender's.
+        /// Version of the sender.
         theirs: u8,
     },
-    /// The header was damaged.
+    /// The header's checksum does not match.
     #[error("the header's checksum is wrong")]
     HeaderChecksum,
-    /// The payload was damaged.
+    /// The payload's checksum does not match.
     #[error("the payload's checksum is wrong")]
     PayloadChecksum,
-    /// A field has a value that no sender of ours writes.
+    /// A field has a value that no sender of this protocol writes.
     #[error("{field} is {value}, which means nothing")]
     Field {
         /// Name of the field.
@@ -237,12 +238,12 @@ pub enum FrameError {
         /// Value of the field.
         value: u64,
     },
-    /// Longer than is accepted.
+    /// The payload is longer than [`Header::PAYLOAD_MAX`].
     #[error("a payload of {len} bytes, at most {most} are accepted")]
     TooLong {
-        /// Announced length.
+        /// Length in the header, in bytes.
         len: u64,
-        /// Accepted length.
+        /// Longest accepted length, in bytes.
         most: u64,
     },
 }
@@ -252,12 +253,13 @@ impl Header {
     pub const LEN: usize = 64;
     /// First four bytes of every frame.
     pub const MAGIC: u32 = u32::from_le_bytes(*b"ADTC");
-    /// Version of the protocol. No two versions understand each other.
+    /// Version of the protocol. Members with different versions refuse each other.
     pub const VERSION: u8 = 2;
-    /// Longest payload, in bytes: a segment is far shorter, so a longer one is damage or a stranger.
+    /// Longest payload, in bytes. Segments are far shorter; a longer payload means damage or a foreign
+    /// sender.
     pub const PAYLOAD_MAX: u32 = 16 << 20;
 
-    /// The header of a payload, with its checksum.
+    /// Returns the header of a payload, with its checksum.
     ///
     /// # Panics
     /// If the payload is longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX).
@@ -265,7 +267,7 @@ impl Header {
         Self { crc: Some(crc32c::crc32c(payload)), ..Self::plain(kind, tag, segment, payload.len()) }
     }
 
-    /// The header of a payload of `len` bytes, without a checksum.
+    /// Returns the header of a payload of `len` bytes, without a checksum.
     ///
     /// # Panics
     /// If the payload is longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX).
@@ -275,7 +277,7 @@ impl Header {
         Self { kind, tag, segment, len, crc: None }
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes of the header on the wire.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let Self { kind, tag, segment, len, crc } = self;
         let Tag { membership, sequence, round, operation } = tag;
@@ -301,10 +303,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header.
+    /// Parses and checks the bytes of a header.
     ///
     /// # Errors
-    /// If it is not one of ours, damaged, or announces too long a payload.
+    /// If the header is not of this protocol, is damaged, or announces too long a payload.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
@@ -356,19 +358,19 @@ impl Header {
         })
     }
 
-    /// Checks the payload that came with this header.
+    /// Checks the payload that came with this header against its checksum.
     ///
     /// # Errors
-    /// If it was damaged.
+    /// If the payload was damaged.
     pub fn verify(&self, payload: &[u8]) -> Result<(), FrameError> {
         self.verify_crc(self.crc.map_or(0, |_| crc32c::crc32c(payload)))
     }
 
-    /// As [`verify`](Self::verify), for a payload whose CRC-32C was computed while it came. `crc` is not looked at if the
-    /// header has none.
+    /// Checks a payload as [`verify`](Self::verify) does, given the CRC-32C that was computed while it was
+    /// received. `crc` is ignored if the header has none.
     ///
     /// # Errors
-    /// If it was damaged.
+    /// If the payload was damaged.
     pub fn verify_crc(&self, crc: u32) -> Result<(), FrameError> {
         match self.crc {
             Some(announced) if announced != crc => Err(FrameError::PayloadChecksum),

@@ -1,4 +1,4 @@
-//! What a member that gives up tells the others.
+//! Abort notices: what a member that gives up tells the others.
 
 use antdt_core::{Holder, Incarnation, NodeId, Role};
 
@@ -15,18 +15,18 @@ const ABORTED: u8 = 0;
 const MISMATCH: u8 = 1;
 const SUSPECTED: u8 = 2;
 
-/// What a member that gives up says.
+/// Message of a member that gives up, as another member decodes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbortNotice {
-    /// Error of the member that receives the notice.
+    /// Error with which the receiving member's call fails.
     pub error: CollectiveError,
-    /// Whether the culprit is only the one that the sender was waiting for. It may itself be waiting for another member, and
-    /// then says so in a notice of its own.
+    /// Whether the culprit is only the member that the sender was waiting for. That one may itself be waiting
+    /// for another member, and then says so in a notice of its own.
     pub suspects: bool,
 }
 
-/// The error of a member, as it learns it from `by`, which failed with `error`. A mismatch is one for all; everything
-/// else is an abort on account of the culprit.
+/// Returns the error of a member that learns from `by` that its call failed with `error`. A mismatch stays a
+/// mismatch; every other error becomes an abort that names the culprit.
 pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
     match error {
         CollectiveError::Mismatch { .. } => error.clone(),
@@ -39,7 +39,8 @@ pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
     }
 }
 
-/// The payload of an abort frame from `me`, which fails with `error`.
+/// Returns the payload of an abort frame from member `me`, whose call failed with `error`. See
+/// [`AbortNotice`] for `suspects`.
 pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let aborted = if suspects { SUSPECTED } else { ABORTED };
@@ -68,7 +69,7 @@ pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
     bytes
 }
 
-/// What a payload of `sender` says; `None` if it makes no sense.
+/// Decodes the payload of an abort frame from `sender`; `None` if it is malformed.
 pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<AbortNotice> {
     let bytes = &mut bytes;
     let kind = take(bytes, 1)?[0];

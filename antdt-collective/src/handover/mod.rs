@@ -1,42 +1,43 @@
-//! How bytes change hands between processes that share memory: the protocols, without the memory.
+//! Protocols by which processes that share memory pass bytes to each other, without the memory itself.
 //!
-//! Four small ones, over whatever atomic numbers they are given: those of the standard library in a mapping, those of a
-//! model checker in the tests.
+//! There are four small ones, over any atomic numbers: those of the standard library in a mapping, or those
+//! of a model checker in the tests.
 //!
-//! - [`Producer`] and [`Consumer`]: a ring of bytes from one to another. What lies between the two counters belongs to
-//!   the consumer, the rest to the producer.
-//! - [`Offer`]: bytes that stay where they are until the other side has read them, and written, where it may. The side that
-//!   offers may take the offer back; the first of the two decides, so that bytes which were changed too early are never
-//!   counted as read.
+//! - [`Producer`] and [`Consumer`]: a ring of bytes from one process to another. What lies between the two
+//!   counters belongs to the consumer, the rest to the producer.
+//! - [`Offer`]: bytes that stay where they are until the other process has read them, and written, where it
+//!   may. The process that offers may withdraw the offer; the first of the two decides, so that bytes which
+//!   were changed too early are never counted as read.
 //! - [`Slot`]: a place that is filled again and again for all to read, in turn with a second one.
-//! - [`Bell`]: sleeping until another member has moved a counter, without losing a wake-up and without a system call while
-//!   no member sleeps.
+//! - [`Bell`]: sleeping until another process has moved a counter, without losing a wake-up and without a
+//!   system call while no process sleeps.
 //!
-//! Source: our design, of well-known parts: Lamport's ring for one producer and one consumer, and Dekker's pair of
-//! flags for the bell.
+//! Source: our design, of well-known parts: Lamport's ring for one producer and one consumer, and Dekker's
+//! pair of flags for the bell.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 
-/// An atomic number, with the operations that the protocols need.
+/// An atomic number with the operations that the protocols of this module need.
 pub trait Atomic {
-    /// The number.
+    /// Type of the number.
     type Value: Copy + Eq;
 
-    /// Reads it.
+    /// Returns the number.
     fn load(&self, order: Ordering) -> Self::Value;
 
-    /// Writes it.
+    /// Writes the number.
     fn store(&self, value: Self::Value, order: Ordering);
 
-    /// Replaces `current` by `new`, as an acquire and a release; `false` if it is something else.
+    /// Replaces the number by `new` if it equals `current`, as an acquire and a release; returns whether it
+    /// did.
     fn replace(&self, current: Self::Value, new: Self::Value) -> bool;
 
     /// Adds one, as a release; wraps around.
     fn increment(&self);
 
-    /// A sequentially consistent fence.
+    /// Issues a sequentially consistent fence.
     fn fence();
 }
 
@@ -71,7 +72,7 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32, atomic::fence);
 atomic!(AtomicU64, u64, atomic::fence);
 
-/// A counter of the other side says what it cannot: its memory was overwritten.
+/// The other process's counter has an impossible value: its memory was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -81,7 +82,8 @@ impl fmt::Display for Damaged {
     }
 }
 
-/// The writing end of a ring. Counters start at 0 on both ends and never wrap around: 2^64 bytes are never sent.
+/// The writing end of a ring of bytes between two processes. Counters start at 0 on both ends and never wrap
+/// around, since 2^64 bytes are never sent.
 #[derive(Debug)]
 pub struct Producer<A> {
     head: A,
@@ -93,16 +95,17 @@ pub struct Producer<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Producer<A> {
-    /// The writing end of an empty ring of `capacity` bytes: `head` is moved by this end, `tail` by the other.
+    /// Returns the writing end of an empty ring of `capacity` bytes: this end moves `head`, the other one
+    /// `tail`.
     pub const fn new(head: A, tail: A, capacity: u64) -> Self {
         Self { head, tail, capacity, position: 0, taken: 0 }
     }
 
-    /// Bytes that may be written now, from [`place`](Self::place) on and round the end. Looks at the other side's
-    /// counter only if fewer than `wanted` are known to be free.
+    /// Returns how many bytes may be written now, from [`place`](Self::place) on and round the end. It reads
+    /// the other end's counter only if fewer than `wanted` bytes are known to be free.
     ///
     /// # Errors
-    /// If that counter makes no sense.
+    /// If that counter has an impossible value.
     pub fn space(&mut self, wanted: u64) -> Result<u64, Damaged> {
         if self.capacity - (self.position - self.taken) < wanted {
             let tail = self.tail.load(Ordering::Acquire);
@@ -114,24 +117,25 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Producer<A> {
         Ok(self.capacity - (self.position - self.taken))
     }
 
-    /// Where the next byte goes, in the ring.
+    /// Returns the offset in the ring at which the next byte is written.
     pub const fn place(&self) -> u64 {
         self.position % self.capacity
     }
 
-    /// Hands over the next `len` bytes, which have been written.
+    /// Hands the next `len` bytes, which the caller has written, over to the reading end.
     pub fn publish(&mut self, len: u64) {
         self.position += len;
         self.head.store(self.position, Ordering::Release);
     }
 
-    /// Bytes handed over that the other side had not given back when it was last asked.
+    /// Returns the number of bytes handed over that the reading end had not released when its counter was
+    /// last read.
     pub const fn in_flight(&self) -> u64 {
         self.position - self.taken
     }
 }
 
-/// The reading end of a ring.
+/// The reading end of a ring of bytes between two processes.
 #[derive(Debug)]
 pub struct Consumer<A> {
     head: A,
@@ -143,16 +147,17 @@ pub struct Consumer<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Consumer<A> {
-    /// The reading end of an empty ring of `capacity` bytes: `tail` is moved by this end, `head` by the other.
+    /// Returns the reading end of an empty ring of `capacity` bytes: this end moves `tail`, the other one
+    /// `head`.
     pub const fn new(head: A, tail: A, capacity: u64) -> Self {
         Self { head, tail, capacity, position: 0, published: 0 }
     }
 
-    /// Bytes that may be read now, from [`place`](Self::place) on and round the end. Looks at the other side's counter
-    /// only if fewer than `wanted` are known to be there.
+    /// Returns how many bytes may be read now, from [`place`](Self::place) on and round the end. It reads the
+    /// other end's counter only if fewer than `wanted` bytes are known to be there.
     ///
     /// # Errors
-    /// If that counter makes no sense.
+    /// If that counter has an impossible value.
     pub fn available(&mut self, wanted: u64) -> Result<u64, Damaged> {
         if self.published - self.position < wanted {
             let head = self.head.load(Ordering::Acquire);
@@ -164,20 +169,20 @@ impl<A: Deref<Target: Atomic<Value = u64>>> Consumer<A> {
         Ok(self.published - self.position)
     }
 
-    /// Where the next byte lies, in the ring.
+    /// Returns the offset in the ring at which the next byte lies.
     pub const fn place(&self) -> u64 {
         self.position % self.capacity
     }
 
-    /// Gives back the next `len` bytes, which have been read.
+    /// Gives the next `len` bytes, which the caller has read, back to the writing end.
     pub fn release(&mut self, len: u64) {
         self.position += len;
         self.tail.store(self.position, Ordering::Release);
     }
 }
 
-/// Whether bytes that stay where they are have been read. One offer stands at a time; each has a number, counted up from
-/// 1.
+/// An offer of bytes that another process reads in place, with the answer whether it has. One offer is open
+/// at a time; each has a number, counted up from 1.
 #[derive(Debug)]
 pub struct Offer<A> {
     word: A,
@@ -188,59 +193,62 @@ const TAKEN: u64 = 2;
 const WITHDRAWN: u64 = 3;
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Offer<A> {
-    /// No offer stands.
+    /// Returns the word of a pair of processes, without an open offer.
     pub const fn new(word: A) -> Self {
         Self { word }
     }
 
-    /// Makes offer `number`. The other side learns of it by other means, which are a release.
+    /// Opens offer `number`. The other process learns of it by other means, which must be a release.
     pub fn post(&self, number: u64) {
         self.word.store(number << 2 | POSTED, Ordering::Relaxed);
     }
 
-    /// Whether offer `number` was read. The bytes may be written from then on, and what the other side was allowed to write is
-    /// there.
+    /// Returns whether the other process has taken offer `number`. From then on the bytes may be written, and
+    /// what the other process was allowed to write is there.
     pub fn is_taken(&self, number: u64) -> bool {
         self.word.load(Ordering::Acquire) == number << 2 | TAKEN
     }
 
-    /// Takes offer `number` back; `false` if it was read before. The bytes may be written in either case.
+    /// Withdraws offer `number`; returns `false` if the other process took it before. The bytes may be
+    /// written in either case.
     pub fn withdraw(&self, number: u64) -> bool {
         self.word.replace(number << 2 | POSTED, number << 2 | WITHDRAWN)
     }
 
-    /// The other side: says that offer `number` has been read. `false` if it was taken back: what was read may be
-    /// anything.
+    /// Called by the other process: says that it has read offer `number`. Returns `false` if the offer was
+    /// withdrawn: the bytes that were read may be anything.
     pub fn take(&self, number: u64) -> bool {
         self.word.replace(number << 2 | POSTED, number << 2 | TAKEN)
     }
 }
 
-/// A place that its owner fills for all others to read, over and over. The owner fills it for the `n`-th time only when
-/// every member has read the one before: with two slots in turn, that is when every member has filled its own `n-1`-th.
+/// A place that its owner fills for all other members to read, over and over. The owner fills it for the
+/// `n`-th time only when every member has read the one before: with two slots in turn, that is when every
+/// member has filled its own `n-1`-th.
 #[derive(Debug)]
 pub struct Slot<A> {
     filled: A,
 }
 
 impl<A: Deref<Target: Atomic<Value = u64>>> Slot<A> {
-    /// A slot that was never filled.
+    /// Returns a slot that was never filled.
     pub const fn new(filled: A) -> Self {
         Self { filled }
     }
 
-    /// Shows what was written, as number `number`; numbers rise.
+    /// Publishes what the owner has written as fill `number`; numbers rise.
     pub fn show(&self, number: u64) {
         self.filled.store(number, Ordering::Release);
     }
 
-    /// The number that is shown; 0 if none ever was. What belongs to it may be read.
+    /// Returns the number of the latest fill, whose content may be read; 0 if there was none.
     pub fn shown(&self) -> u64 {
         self.filled.load(Ordering::Acquire)
     }
 }
 
-/// Where one side sleeps and others wake it.
+/// Lets the thread that owns it sleep until another process rings, without losing a wake-up. Ringing takes a
+/// system call only while the owner sleeps.
 #[derive(Debug)]
 pub struct Bell<A> {
     rings: A,
@@ -248,17 +256,19 @@ pub struct Bell<A> {
 }
 
 impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
-    /// A silent bell.
+    /// Returns a bell that nobody has rung and on which nobody sleeps.
     pub const fn new(rings: A, sleeping: A) -> Self {
         Self { rings, sleeping }
     }
 
-    /// The number on which to sleep, while it is what [`listen`](Self::listen) returned.
+    /// Returns the word on which the owner sleeps (as on a futex), while its value is what
+    /// [`listen`](Self::listen) returned.
     pub fn rings(&self) -> &A::Target {
         &self.rings
     }
 
-    /// Before going to sleep. The caller then looks once more for what it waits for, and sleeps only if it is not there.
+    /// Announces that the owner is about to sleep. The owner then checks once more for what it waits for, and
+    /// sleeps only if that is not there.
     pub fn listen(&self) -> u32 {
         let rings = self.rings.load(Ordering::Acquire);
         // A release, so that the ring of whoever sees it comes after the number just read.
@@ -267,12 +277,13 @@ impl<A: Deref<Target: Atomic<Value = u32>>> Bell<A> {
         rings
     }
 
-    /// After sleeping, or instead of it.
+    /// Ends the announcement, after sleeping or instead of it.
     pub fn wake(&self) {
         self.sleeping.store(0, Ordering::Relaxed);
     }
 
-    /// The others, after moving what the owner may wait for: whether it must be woken.
+    /// Called by another process, after moving a counter that the owner may wait for: returns whether the
+    /// owner must be woken.
     pub fn ring(&self) -> bool {
         A::Target::fence();
         if self.sleeping.load(Ordering::Acquire) == 0 {

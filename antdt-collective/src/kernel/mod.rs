@@ -1,7 +1,7 @@
-//! The only hot loops: one slice folded into another, two into a third, and copies.
+//! The inner loops over elements: a slice reduced into another, two into a third, and copies.
 //!
-//! [`scalar`] says what is to come out; on x86-64 the processor is asked at run time whether it can do the same in wider
-//! registers. Elsewhere the compiler's own vectors are used (on 64-bit Arm they are always there).
+//! [`scalar`] defines the results; on x86-64 the processor is asked at run time whether it can do the same in
+//! wider registers. Elsewhere the compiler's own vectors are used (on 64-bit Arm they are always there).
 
 pub mod scalar;
 
@@ -11,7 +11,8 @@ mod simd;
 use crate::element::Element;
 use crate::op::ReduceOp;
 
-/// `into[i] = into[i] op incoming[i]`; a mean adds, and is divided by [`divide`] in the end.
+/// Computes `into[i] = into[i] op incoming[i]`. A mean only adds here; [`divide`] divides the total at the
+/// end.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -24,7 +25,7 @@ pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     scalar::reduce(op, into, incoming);
 }
 
-/// `values[i] = values[i] / count`, rounded once; as it was for integers.
+/// Computes `values[i] = values[i] / count`, rounded once. Integers are left unchanged.
 pub fn divide<E: Element>(values: &mut [E], count: u32) {
     for value in values {
         *value = value.divided(count);
@@ -35,7 +36,7 @@ pub fn divide<E: Element>(values: &mut [E], count: u32) {
 /// level of the cache.
 const UNALIGNED_BLOCK: usize = 512;
 
-/// As [`reduce`], from bytes as they were received; any alignment.
+/// Reduces as [`reduce`] does, from bytes as they were received, of any alignment.
 ///
 /// # Panics
 /// If `incoming` has not exactly the bytes of `into`'s elements.
@@ -47,8 +48,8 @@ pub fn reduce_bytes<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[u8]) {
     align_blocks(into, incoming, |into, incoming| reduce(op, into, incoming));
 }
 
-/// `into[i] = incoming[i] op into[i]`: as [`reduce`] with the operands in the other order, which counts where neither of
-/// two is the result by itself (which of two NaNs, or of two zeros).
+/// Computes `into[i] = incoming[i] op into[i]`: [`reduce`] with the operands in the other order. The order
+/// shows only in which of two NaNs, or of two zeros, is the result.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -64,7 +65,7 @@ pub fn reduce_left<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     }
 }
 
-/// As [`reduce_left`], from bytes as they were received; any alignment.
+/// Reduces as [`reduce_left`] does, from bytes as they were received, of any alignment.
 ///
 /// # Panics
 /// If `incoming` has not exactly the bytes of `into`'s elements.
@@ -93,7 +94,7 @@ const STREAM_MIN_BYTES: usize = 4 << 20;
 /// Bytes combined in the first level of the cache before they are streamed.
 const STREAM_BLOCK: usize = 4 << 10;
 
-/// `into[i] = left[i] op right[i]`.
+/// Computes `into[i] = left[i] op right[i]`.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -109,7 +110,8 @@ pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: 
     }
 }
 
-/// `into[i] = a[i] op b[i] op …` over all operands, from the first on: as [`reduce_into`] and then [`reduce`], in one pass.
+/// Computes `into[i] = a[i] op b[i] op …` over all operands, from the first on, in one pass. The result has
+/// the bits of [`reduce_into`] followed by [`reduce`].
 ///
 /// # Panics
 /// If there are no operands, or if they differ in length from `into`.
@@ -128,7 +130,8 @@ pub fn reduce_all_into<E: Element>(op: ReduceOp, into: &mut [E], operands: &[&[E
     }
 }
 
-/// As [`reduce_all_into`], into each of `places`, past the caches whatever the length.
+/// Computes as [`reduce_all_into`] and stores the result in each of `places`, past the caches whatever the
+/// length.
 ///
 /// # Panics
 /// If there are no places or fewer than two operands, or if any two of them differ in length.
@@ -200,7 +203,7 @@ fn stream_combined<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: 
     }
 }
 
-/// As [`reduce_into`], with the right operand as bytes as they were received; any alignment.
+/// Reduces as [`reduce_into`] does, with the right operand as bytes as they were received, of any alignment.
 ///
 /// # Panics
 /// If the operands have not exactly the bytes of `into`'s elements.
@@ -217,7 +220,7 @@ pub fn reduce_bytes_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], r
 /// a copy of 4 MiB that stays in them saved a tenth of the time of an all-reduce over TCP.
 const STREAM_COPY_MIN_BYTES: usize = 8 << 20;
 
-/// `into[i] = from[i]`; long ones go past the caches.
+/// Copies `from` into `into`; long slices are stored past the caches.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -239,7 +242,7 @@ fn combine<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     reduce(op, into, right);
 }
 
-/// `into[i] = from[i]`, past the caches whatever the length: for what another core reads next, and this one does not.
+/// Copies `from` into `into`, past the caches whatever the length: for data that another core reads next.
 ///
 /// # Panics
 /// If the slices differ in length.

@@ -1,10 +1,10 @@
-//! Plain loops, written so that the compiler vectorises them for whatever it builds them for: the reference, and what
-//! runs where there is nothing better.
+//! The reference loops, written so that the compiler vectorises them for its target. They run where there is
+//! nothing better.
 
 use crate::element::Element;
 use crate::op::ReduceOp;
 
-/// `into[i] = into[i] op incoming[i]` over the shorter of the two.
+/// Computes `into[i] = into[i] op incoming[i]` over the shorter of the two.
 #[inline(always)]
 pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     match op {
@@ -15,7 +15,7 @@ pub fn reduce<E: Element>(op: ReduceOp, into: &mut [E], incoming: &[E]) {
     }
 }
 
-/// `into[i] = left[i] op right[i]` over the shortest of the three.
+/// Computes `into[i] = left[i] op right[i]` over the shortest of the three.
 #[inline(always)]
 pub fn reduce_into<E: Element>(op: ReduceOp, into: &mut [E], left: &[E], right: &[E]) {
     match op {

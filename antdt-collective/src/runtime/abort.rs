@@ -1,4 +1,4 @@
-//! How a blocked call is ended from another thread.
+//! Abort handles: how another thread ends a blocked call.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,12 +10,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use super::wait::wait;
 use crate::error::CollectiveError;
 
-/// Which operation on a descriptor a caller waits for.
+/// Operation on a file descriptor that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
-    /// A read, or an accept, does not block.
+    /// A read or an accept that does not block.
     Read,
-    /// A write does not block.
+    /// A write that does not block.
     Write,
 }
 
@@ -24,8 +24,8 @@ pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Ends every call that was given a clone of it, now and later, within milliseconds. Cheap to clone; aborting is
-/// final, so make one handle per group.
+/// Ends every call that was given a clone of it, now and later, within milliseconds. Cheap to clone; an abort
+/// is final, so make one handle per group.
 #[derive(Clone)]
 pub struct AbortHandle {
     inner: Arc<Inner>,
@@ -39,10 +39,10 @@ struct Inner {
 }
 
 impl AbortHandle {
-    /// A handle that has not been used.
+    /// Returns a handle that has not been used.
     ///
     /// # Errors
-    /// If this process has no descriptor left.
+    /// If this process has no file descriptor left.
     pub fn new() -> Result<Self, CollectiveError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| CollectiveError::io("making an abort handle", &e.into()))?;
@@ -63,16 +63,16 @@ impl AbortHandle {
         }
     }
 
-    /// Why it was aborted; `None` if it was not.
+    /// Returns the reason of the abort; `None` if the handle was not used.
     pub fn reason(&self) -> Option<&str> {
         self.inner.reason.get().map(String::as_str)
     }
 
-    /// Waits until a descriptor is ready, this handle is used, or the deadline passes. Returns early when a signal
-    /// comes, so the caller looks at the clock, the handle and the descriptor, and calls again.
+    /// Waits until a descriptor is ready, this handle is used, or the deadline passes. A signal makes it
+    /// return early, so the caller checks the clock, the handle and the descriptor, and calls again.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the operating system refuses to wait.
     pub fn wait_for(&self, descriptor: &impl AsFd, readiness: Interest, deadline: Instant) -> io::Result<()> {
         let events = match readiness {
             Interest::Read => PollFlags::IN,
@@ -87,10 +87,10 @@ impl AbortHandle {
         )
     }
 
-    /// Waits until this handle is used or the deadline passes. Returns early when a signal comes.
+    /// Waits until this handle is used or the deadline passes. A signal makes it return early.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the operating system refuses to wait.
     pub fn wait_until(&self, deadline: Instant) -> io::Result<()> {
         wait(&mut [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)], deadline)
     }

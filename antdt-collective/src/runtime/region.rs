@@ -1,11 +1,11 @@
-//! Memory that a transport hands out for buffers that it reduces fastest.
+//! Memory from a transport, for buffers that the transport reduces fastest.
 
 use std::ops::{Deref, DerefMut};
 
 use super::transport::shm::SharedRegion;
 
-/// Zeroed bytes, aligned to 8 at least, that may be sent from and received into like any others. What is special about
-/// them is known to the transport that made them.
+/// Zeroed bytes, aligned to at least 8 bytes, that may be sent from and received into like any others. The
+/// transport that made them recognises them, and may move them faster than other memory.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -18,7 +18,7 @@ enum Memory {
 }
 
 impl Region {
-    /// A region on the heap, of `len` bytes.
+    /// Returns a region of `len` bytes on the heap.
     pub fn heap(len: usize) -> Self {
         Self { memory: Memory::Heap { words: vec![0; len.div_ceil(8)], len } }
     }

@@ -11,11 +11,12 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Step, push, spans_of};
 
-/// The blocks of one rank: its buffer has those for all others in order of rank, and after them those from all others.
-/// What two ranks say about the block between them must be the same.
+/// All-to-all: every rank sends one block to each other rank. A rank's buffer holds the blocks for all others
+/// in order of rank, and after them those from all others. Two ranks must agree about the length of the block
+/// between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllToAll {
-    /// Length of the block for each rank, in elements; the one for this rank takes part in nothing.
+    /// Length of the block for each rank, in elements; the block for this rank itself is not sent.
     pub out: Vec<usize>,
     /// Length of the block from each rank, in elements.
     pub into: Vec<usize>,

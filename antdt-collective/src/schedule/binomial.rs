@@ -9,10 +9,10 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push};
 
-/// Every rank ends with the root's buffer.
+/// Broadcast down a binomial tree: every rank ends with the root's buffer. For short messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BinomialBroadcast {
-    /// Rank that has the buffer.
+    /// Rank whose buffer is broadcast.
     pub root: Rank,
 }
 

@@ -10,12 +10,12 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push};
 
-/// Every rank ends with the root's buffer.
+/// Broadcast down a chain of ranks: every rank ends with the root's buffer. For long messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainBroadcast {
-    /// Rank that has the buffer.
+    /// Rank whose buffer is broadcast.
     pub root: Rank,
-    /// Elements sent at a time; at least 1. Shorter ones fill the chain sooner and pay for more rounds.
+    /// Elements sent at a time; at least 1. Shorter segments fill the chain sooner and cost more rounds.
     pub segment: usize,
 }
 

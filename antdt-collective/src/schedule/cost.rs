@@ -2,44 +2,48 @@
 
 use super::{Schedule, Step};
 
-/// A network as five numbers. The same on all members, so that all choose alike.
+/// The cost of messages in a network, as five numbers. All members must use the same, so that all choose
+/// alike.
 ///
-/// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its bytes out
-/// and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded into the same span
-/// before: it is in the cache then. It begins once its own round before is over, and those of the
-/// ranks it receives from. It does not model which ranks share a link, and how badly a receiver takes many
-/// long messages at once.
+/// A round costs a rank `alpha`, `overhead` for each message each way beyond the first, the larger of its
+/// bytes out and in at `bandwidth`, and `gamma` per byte it folds, half of that where the round has folded
+/// into the same span before: it is in the cache then. A round begins once the rank's own round before is
+/// over, and those of the ranks it receives from. The model ignores which ranks share a link, and how badly a
+/// receiver takes many long messages at once.
 ///
-/// Source: Hockney's α-β model with γ for the arithmetic, and the overhead per message of LogP (both recalled).
+/// Source: Hockney's α-β model with γ for the arithmetic, and the overhead per message of LogP (both
+/// recalled).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
-    /// Seconds a round takes without any bytes: handing over, waking up.
+    /// Seconds that a round takes without any bytes, such as the hand-over and the wake-up.
     pub alpha: f64,
-    /// Seconds per message of a round beyond the first in its direction: a system call, a header.
+    /// Seconds for each message of a round beyond the first in its direction, such as a system call and a
+    /// header.
     pub overhead: f64,
     /// Bytes per second that a rank can send, and receive at the same time.
     pub bandwidth: f64,
-    /// Seconds to fold a byte into another.
+    /// Seconds to fold (add) one byte into another.
     pub gamma: f64,
-    /// Bytes that one rank may be sent by all others at once. Beyond, they stand in each other's way, and what is meant
-    /// for all at once is not considered.
+    /// Bytes that all others may send to one rank at once. Beyond, the messages stand in each other's way,
+    /// and algorithms that send all at once are not considered.
     pub burst: usize,
 }
 
 impl CostModel {
-    /// TCP between processes of one host with 2 cores: 20 µs a round and 2.2 GB/s each way were seen on loopback, 20 GB/s
-    /// in the adding kernel. A further message took between a fifth of a round (8 ranks) and a whole one (3 ranks), with
-    /// other programs running; 12 µs lies between. More of it favours algorithms with one message a round.
+    /// Cost of TCP between processes of one host with 2 cores. Measured on loopback: 20 µs a round, 2.2 GB/s
+    /// each way, and 20 GB/s in the adding kernel. A further message took between a fifth of a round (8
+    /// ranks) and a whole one (3 ranks), with other programs running; 12 µs lies between. A larger overhead
+    /// favours algorithms with one message a round.
     pub const LOOPBACK: Self =
         Self { alpha: 20e-6, overhead: 12e-6, bandwidth: 2.2e9, gamma: 5e-11, burst: 64 << 10 };
 
-    /// Memory that processes of one host with 2 cores share. Among four of them, messages from all to all took
-    /// as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, since what is folded second and
-    /// third is copied first.
+    /// Cost of memory that processes of one host with 2 cores share. Among four of them, messages from all to
+    /// all took as long as halving and doubling at 256 KiB, and a quarter longer from 1 MiB on, since what is
+    /// folded second and third is copied first.
     pub const SHARED: Self =
         Self { alpha: 1e-6, overhead: 0.3e-6, bandwidth: 8e9, gamma: 5e-11, burst: 256 << 10 };
 
-    /// Seconds until the last rank is done; `schedules` are those of all ranks, by rank.
+    /// Returns the seconds until the last rank is done; `schedules` are those of all ranks, by rank.
     pub fn price(&self, schedules: &[Schedule], element_bytes: usize) -> f64 {
         let mut done = vec![0.0_f64; schedules.len()];
         let rounds = schedules.iter().map(|schedule| schedule.rounds.len()).max().unwrap_or(0);

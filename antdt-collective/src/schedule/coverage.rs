@@ -1,4 +1,4 @@
-//! Which elements of a result are there already.
+//! Sets of elements, to record which elements of a result are complete.
 
 use super::Span;
 
@@ -10,7 +10,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// All of `len` elements.
+    /// Returns the set of all of `len` elements.
     pub fn all(len: usize) -> Self {
         let mut coverage = Self::default();
         coverage.add(Span { start: 0, len });
@@ -31,7 +31,7 @@ impl Coverage {
         self.spans.splice(first..past, [Span { start, len: last - start }]);
     }
 
-    /// What of a span is not in the set, in order.
+    /// Returns the parts of a span that are not in the set, in order.
     pub fn gaps(&self, span: Span) -> Vec<Span> {
         let (mut gaps, mut at, end) = (Vec::new(), span.start, span.start + span.len);
         let first = self.spans.partition_point(|other| other.start + other.len <= span.start);
@@ -47,13 +47,13 @@ impl Coverage {
         gaps
     }
 
-    /// Whether it has an element of the span.
+    /// Returns whether the set has an element of the span.
     pub fn touches(&self, span: Span) -> bool {
         let first = self.spans.partition_point(|other| other.start + other.len <= span.start);
         self.spans.get(first).is_some_and(|other| other.overlaps(span))
     }
 
-    /// Whether it has every element of the span.
+    /// Returns whether the set has every element of the span.
     pub fn covers(&self, span: Span) -> bool {
         self.gaps(span).is_empty()
     }

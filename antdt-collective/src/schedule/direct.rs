@@ -14,10 +14,11 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, spans_of, split_even};
 
-/// Elements of a chunk that are collected in one round: of all ranks together, as much as a cache holds.
+/// Elements that are collected in one round, summed over all ranks: as much as a cache holds.
 pub const SEGMENT_LEN: usize = 64 << 10;
 
-/// All-reduce in two rounds, and one more for each further [`SEGMENT_LEN`] of a chunk.
+/// All-reduce in which every rank sends to every rank: two rounds, and one more for each further
+/// [`SEGMENT_LEN`] of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Direct;
 
@@ -65,7 +66,7 @@ impl Algorithm for Direct {
 /// end, a copy of the whole result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectGather {
-    /// Length of each rank's block, in elements; they lie one after the other.
+    /// Length of each rank's block, in elements; the blocks lie one after the other.
     pub blocks: Vec<usize>,
 }
 

@@ -11,9 +11,10 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push};
 
-/// A barrier over the first element of a buffer that has at least one.
+/// A barrier in `⌈log2 n⌉` rounds, over the first element of a buffer that has at least one.
 ///
-/// The element is folded along: with [`ReduceOp::Max`](crate::ReduceOp::Max) every rank ends with the largest of all.
+/// The element is reduced along the way: with [`ReduceOp::Max`](crate::ReduceOp::Max) every rank ends with
+/// the largest of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dissemination;
 

@@ -18,7 +18,7 @@ use antdt_core::Rank;
 use super::halving::Core;
 use super::{Algorithm, Schedule, Span, Step, push};
 
-/// All-reduce by recursive doubling.
+/// All-reduce by recursive doubling: partners exchange whole buffers. For the shortest messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecursiveDoubling;
 

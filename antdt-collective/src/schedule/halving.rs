@@ -18,7 +18,8 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, split_even};
 
-/// All-reduce by recursive halving and doubling.
+/// All-reduce by recursive halving and doubling: partners exchange halves. As few bytes as the ring, in fewer
+/// rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HalvingDoubling;
 

@@ -1,4 +1,5 @@
-//! Hosts first: what one host's ranks can sum among themselves crosses the network once.
+//! Hierarchical all-reduce: the ranks of a host sum among themselves first, so that their data cross the
+//! network once.
 //!
 //! The buffer is cut into one region per host. Inside a host the ranks sum all regions, each rank its even part of each
 //! region. Host by host, those parts then go to the host that owns the region, whose ranks each hold an even part of it
@@ -26,19 +27,21 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, split_even};
 
-/// Elements of a part that are summed in one round: 1 MiB of `f32`, of which a host of `L` ranks keeps `L-1` until they
-/// are folded. Far longer ones would not stay in the cache until then; each shorter one costs a round.
+/// Elements of a part that are summed in one round: 1 MiB of `f32`, of which a host of `L` ranks keeps `L-1`
+/// until they are folded. Far longer segments would not stay in the cache until then; each shorter one costs
+/// a round.
 pub const SEGMENT_LEN: usize = 256 << 10;
 
-/// All-reduce inside hosts, between hosts, and inside hosts again.
+/// All-reduce inside hosts, between hosts, and inside hosts again. For groups with several ranks on each
+/// host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchical {
-    /// The host of each rank. Any numbers: ranks with the same one share a host.
+    /// The host of each rank, as any number: ranks with the same number share a host.
     pub hosts: Vec<u32>,
 }
 
 impl Hierarchical {
-    /// Code of the algorithm in frames.
+    /// Number of the algorithm in frames.
     pub const CODE: u8 = 16;
 }
 

@@ -1,4 +1,5 @@
-//! Runs the schedules of all ranks in memory: the proof that they fit together, and the oracle of the tests.
+//! An interpreter that runs the schedules of all ranks in memory. It proves that they fit together, and gives
+//! tests the expected results.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +10,18 @@ use crate::element::Element;
 use crate::kernel;
 use crate::op::ReduceOp;
 
-/// The schedules of a group do not fit together.
+/// A rule of [`Schedule`] that the schedules of a group break.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// A message has only one end, or its ends differ in length.
+    /// A message has a send without a receive or the reverse, or the two differ in length.
     #[error("round {round}: {from} sends {sent:?} elements to {to}, which receives {received:?}")]
     Unmatched {
         /// Index of the round.
         round: usize,
-        /// The sender.
+        /// Sending rank.
         from: Rank,
-        /// The receiver.
+        /// Receiving rank.
         to: Rank,
         /// Elements sent, if there is a send.
         sent: Option<usize>,
@@ -34,7 +35,7 @@ pub enum ScheduleError {
         round: usize,
         /// Rank whose schedule is at fault.
         me: Rank,
-        /// The peer.
+        /// Rank of the peer.
         peer: Rank,
     },
     /// A received span overlaps another span of the round in a way that [`Schedule`] does not allow.
@@ -46,7 +47,7 @@ pub enum ScheduleError {
         me: Rank,
         /// The received span.
         span: Span,
-        /// The other one.
+        /// The span that it overlaps.
         other: Span,
     },
     /// A span ends beyond the buffer, is empty, or a peer does not exist or is the rank itself.
@@ -56,7 +57,7 @@ pub enum ScheduleError {
         round: usize,
         /// Rank whose schedule is at fault.
         me: Rank,
-        /// The step.
+        /// The step that breaks the rule.
         step: Step,
     },
 }
@@ -64,7 +65,7 @@ pub enum ScheduleError {
 /// Runs `schedules[r]` on `buffers[r]` for all ranks `r`, round by round. Checks every rule of [`Schedule`].
 ///
 /// # Errors
-/// If the schedules break a rule. The buffers then hold the rounds before.
+/// If the schedules break a rule. The buffers then hold the results of the rounds before.
 ///
 /// # Panics
 /// If there are not as many buffers as schedules.
@@ -119,7 +120,7 @@ pub fn interpret<E: Element>(
     Ok(())
 }
 
-/// Checks what one rank's round must fulfil by itself.
+/// Checks the rules of [`Schedule`] that concern one round of one rank.
 ///
 /// # Errors
 /// If it breaks a rule of [`Schedule`].

@@ -52,22 +52,22 @@ pub use scatter::{DirectScatter, RingScatter};
 pub use select::{Choice, ChoiceError, select, select_all_gather};
 pub use tree::DoubleTree;
 
-/// Elements of a buffer.
+/// A range of elements in a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// First element.
+    /// Index of the first element.
     pub start: usize,
     /// Number of elements.
     pub len: usize,
 }
 
 impl Span {
-    /// As a range of indices.
+    /// Returns the range of indices.
     pub const fn range(self) -> Range<usize> {
         self.start..self.start + self.len
     }
 
-    /// Whether both have an element in common.
+    /// Returns whether the two spans have an element in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.len > 0
             && other.len > 0
@@ -76,36 +76,37 @@ impl Span {
     }
 }
 
-/// One message, as seen by one end of it.
+/// One send or receive of a message, as seen by one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Send the span.
+    /// Sends the span.
     Send {
         /// Receiving rank.
         to: Rank,
-        /// Elements to move.
+        /// Elements to send.
         span: Span,
     },
-    /// Overwrite the span with what comes.
+    /// Receives a message and overwrites the span with it.
     RecvCopy {
         /// Sending rank.
         from: Rank,
-        /// Elements to move.
+        /// Elements to overwrite.
         span: Span,
     },
-    /// Fold what comes into the span: `span = span op what comes`.
+    /// Receives a message and reduces it into the span: `span = span op message`.
     RecvReduce {
         /// Sending rank.
         from: Rank,
-        /// Elements to move.
+        /// Elements to reduce into.
         span: Span,
     },
-    /// The same with the operands the other way round: `span = what comes op span`. Two ranks that swap their totals
-    /// and combine them in one order end with the same bits, even where the order shows: two zeros, two NaNs.
+    /// Receives a message and reduces it into the span with the operands in the other order: `span = message
+    /// op span`. Two ranks that swap their totals and combine them in one order end with the same bits, even
+    /// where the order shows: two zeros, two NaNs.
     RecvReduceLeft {
         /// Sending rank.
         from: Rank,
-        /// Elements to move.
+        /// Elements to reduce into.
         span: Span,
     },
 }
@@ -120,53 +121,56 @@ impl Step {
         span
     }
 
-    /// Whether it folds what comes.
+    /// Returns whether the step reduces what it receives.
     pub const fn folds(self) -> bool {
         matches!(self, Self::RecvReduce { .. } | Self::RecvReduceLeft { .. })
     }
 }
 
-/// What one rank does, round by round.
+/// The sends and receives of one rank, round by round.
 ///
-/// Within a round all messages progress together, and there is at most one to and one from each peer. A received span
-/// overlaps no other span of the round, with two exceptions. Several messages may be folded into the very same span:
-/// that happens in the order of the steps, whatever the order of arrival. And a span that is folded into may be sent:
-/// what is sent is what was there before the round. Messages of no elements are left out on both sides.
+/// Within a round all messages progress together, and there is at most one to and one from each peer. A
+/// received span overlaps no other span of the round, with two exceptions. Several messages may be reduced
+/// into the very same span: that happens in the order of the steps, whatever the order of arrival. And a span
+/// that is reduced into may be sent: its content from before the round is sent. Messages of no elements are
+/// left out on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schedule {
-    /// The rounds in order. An empty one is kept: its number counts.
+    /// The steps of each round, in order. An empty round is kept, so that the rounds of all ranks have the
+    /// same numbers.
     pub rounds: Vec<Vec<Step>>,
 }
 
 impl Schedule {
-    /// Elements sent in all rounds.
+    /// Returns the number of elements sent in all rounds.
     pub fn sent(&self) -> usize {
         let sent = |step: &Step| if let Step::Send { span, .. } = step { span.len } else { 0 };
         self.rounds.iter().flatten().map(sent).sum()
     }
 
-    /// Messages sent in all rounds.
+    /// Returns the number of messages sent in all rounds.
     pub fn messages(&self) -> usize {
         self.rounds.iter().flatten().filter(|step| matches!(step, Step::Send { .. })).count()
     }
 }
 
-/// Writes schedules. Pure: all ranks compute each other's schedule identically.
+/// A collective algorithm: writes the schedule of each rank. Pure: all ranks compute each other's schedule
+/// identically.
 ///
 /// Implementers: the property tests of this crate show what must hold; [`interpret()`] checks it.
 pub trait Algorithm {
     /// Returns the name used in logs.
     fn name(&self) -> &'static str;
 
-    /// Its number in frames, so that ranks that chose differently notice.
+    /// Returns the algorithm's number in frames, by which ranks that chose differently notice.
     fn code(&self) -> u8;
 
-    /// What rank `me` of `world` does with a buffer of `len` elements.
+    /// Returns the schedule of rank `me` of `world` ranks for a buffer of `len` elements.
     fn schedule(&self, me: Rank, world: u32, len: usize) -> Schedule;
 
-    /// Whether a long buffer is better cut into slices, each reduced by a schedule of its own. All ranks' schedules of one
-    /// length then have as many rounds. Not by default: a rank that passes on segments without waiting for the end of a round
-    /// gains nothing.
+    /// Returns whether a long buffer is better cut into slices, each reduced by a schedule of its own. All
+    /// ranks' schedules of one length must then have the same number of rounds. The default is `false`: a
+    /// rank that passes segments on without waiting for the end of a round gains nothing.
     fn slices(&self) -> bool {
         false
     }
@@ -185,7 +189,7 @@ pub fn split_even(len: usize, parts: usize) -> Vec<Span> {
         .collect()
 }
 
-/// The spans of blocks that lie one after the other.
+/// Returns the spans of blocks with these lengths that lie one after the other.
 pub fn spans_of(blocks: &[usize]) -> Vec<Span> {
     let mut start = 0;
     blocks

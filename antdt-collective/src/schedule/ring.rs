@@ -14,7 +14,7 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, spans_of, split_even};
 
-/// All-reduce round a ring.
+/// All-reduce round a ring: every rank talks to its two neighbours only. The fewest bytes, for long buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ring;
 
@@ -51,7 +51,7 @@ impl Algorithm for Ring {
 /// by [`DirectGather`](super::DirectGather) in one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingGather {
-    /// Length of each rank's block, in elements; they lie one after the other.
+    /// Length of each rank's block, in elements; the blocks lie one after the other.
     pub blocks: Vec<usize>,
 }
 

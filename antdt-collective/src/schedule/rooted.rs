@@ -12,8 +12,8 @@ use antdt_core::Rank;
 use super::direct::peers;
 use super::{Algorithm, Schedule, Span, Step, push, spans_of};
 
-/// The root ends with every rank's block. The buffer of the root has all blocks in order of rank, its own in place; that
-/// of another rank has its block only.
+/// Gather: the root ends with every rank's block. The root's buffer has all blocks in order of rank, its own
+/// in place; that of another rank has its own block only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gather {
     /// Rank that receives the blocks.
@@ -45,11 +45,11 @@ impl Algorithm for Gather {
     }
 }
 
-/// Every rank ends with its block of the root's. The buffer of the root has all blocks in order of rank; that of another
-/// rank has its block only.
+/// Scatter: every rank ends with its block of the root's buffer. That buffer has all blocks in order of rank;
+/// the buffer of another rank has its own block only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scatter {
-    /// Rank that has the blocks.
+    /// Rank whose blocks are scattered.
     pub root: Rank,
     /// Length of each rank's block, in elements.
     pub blocks: Vec<usize>,

@@ -16,10 +16,11 @@ use super::direct::peers;
 use super::ring::pass;
 use super::{Algorithm, Schedule, Step, push, spans_of};
 
-/// Reduce-scatter round a ring.
+/// Reduce-scatter round a ring: rank `r` ends with block `r` of the reduction. The fewest bytes, in `n-1`
+/// rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingScatter {
-    /// Length of each rank's block, in elements; they lie one after the other.
+    /// Length of each rank's block, in elements; the blocks lie one after the other.
     pub blocks: Vec<usize>,
 }
 
@@ -43,10 +44,10 @@ impl Algorithm for RingScatter {
     }
 }
 
-/// Reduce-scatter in one round.
+/// Reduce-scatter in one round: rank `r` ends with block `r` of the reduction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectScatter {
-    /// Length of each rank's block, in elements; they lie one after the other.
+    /// Length of each rank's block, in elements; the blocks lie one after the other.
     pub blocks: Vec<usize>,
 }
 

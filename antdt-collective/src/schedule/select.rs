@@ -8,28 +8,28 @@ use super::{
     RingGather, direct::SEGMENT_LEN, tree::TREE_SEGMENTS,
 };
 
-/// How an all-reduce picks its algorithm. The same on all members; a member that differs makes the call fail as a
+/// How an all-reduce picks its algorithm. All members must choose the same; otherwise the call fails as a
 /// mismatch.
 ///
-/// [`Hierarchical`](super::Hierarchical) is none of the choices: it is made from the hosts of the ranks, which the transport
-/// knows and a caller that names an algorithm does not. [`Auto`](Self::Auto) takes it where it is of use: for long buffers, in
-/// groups whose members share some hosts but not all one.
+/// [`Hierarchical`](super::Hierarchical) is none of the choices: it needs the hosts of the ranks, which the
+/// transport knows and a caller that names an algorithm does not. [`Auto`](Self::Auto) takes it where it is
+/// of use: for long buffers, in groups whose members share some hosts but not all one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Choice {
-    /// By [`select()`], and hosts first where the members of a group share some of them.
+    /// The cheapest one by [`select()`]; hierarchical where some members of a group share a host.
     #[default]
     Auto,
-    /// [`Direct`] for more than two ranks and up to [`CostModel::burst`], [`Ring`] beyond.
+    /// [`Direct`] for more than two ranks and up to [`CostModel::burst`] bytes, [`Ring`] beyond.
     RingOrDirect,
-    /// [`Ring`].
+    /// [`Ring`]: the fewest bytes, for long buffers.
     Ring,
-    /// [`Direct`].
+    /// [`Direct`]: every rank sends to every rank, in two rounds.
     Direct,
-    /// [`HalvingDoubling`].
+    /// [`HalvingDoubling`]: as few bytes as the ring, in fewer rounds.
     HalvingDoubling,
-    /// [`RecursiveDoubling`].
+    /// [`RecursiveDoubling`]: partners exchange whole buffers, for the shortest messages.
     RecursiveDoubling,
-    /// [`DoubleTree`], in its default number of segments.
+    /// [`DoubleTree`] with its default number of segments, for many ranks.
     DoubleTree,
     /// Every rank gathers all buffers and folds them itself, in order of rank: one round, for the shortest. What it
     /// moves is a [`DirectGather`] of as many blocks as there are ranks, so it costs `α + (n-2)o + (n-1)(S/B + Sγ)`: `n/2`
@@ -56,7 +56,7 @@ impl Choice {
         Self::DoubleTree,
     ];
 
-    /// What it comes to for an all-reduce of `len_bytes` in a group of `world`: one of the choices that name one way.
+    /// Returns the choice that names one way, for an all-reduce of `len_bytes` in a group of `world` ranks.
     #[must_use]
     pub fn resolve(self, world: u32, len_bytes: usize, model: &CostModel) -> Self {
         match self {
@@ -67,8 +67,8 @@ impl Choice {
         }
     }
 
-    /// The algorithm that it names; `None` for [`Gather`](Self::Gather), and before it was
-    /// [resolved](Self::resolve).
+    /// Returns the algorithm of the choice; `None` for [`Gather`](Self::Gather), and for a choice that was
+    /// not [resolved](Self::resolve).
     pub fn algorithm(self) -> Option<&'static dyn Algorithm> {
         Some(match self {
             Self::RingOrDirect | Self::Auto | Self::Gather => return None,
@@ -80,7 +80,7 @@ impl Choice {
         })
     }
 
-    /// Its number in frames: that of its algorithm.
+    /// Returns the choice's number in frames: that of its algorithm.
     pub fn code(self) -> u8 {
         self.algorithm().map_or(GATHER_CODE, |algorithm| algorithm.code())
     }
@@ -103,13 +103,13 @@ impl fmt::Display for Choice {
     }
 }
 
-/// There is no algorithm of that name.
+/// No algorithm has the requested name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "algorithm {name:?}: must be ring-or-direct, auto, ring, direct, halving-doubling, recursive-doubling, double-tree or gather"
 )]
 pub struct ChoiceError {
-    /// The requested name.
+    /// Requested name.
     pub name: String,
 }
 
@@ -122,11 +122,12 @@ impl FromStr for Choice {
     }
 }
 
-/// The cheapest all-reduce of `len_bytes` in a group of `world`, by the formulas of [`cost_all_reduce`]; among equals
-/// the one that comes first in [`Choice::ALL`]. All ranks choose alike, since they agree on the length and the model.
+/// Returns the cheapest all-reduce of `len_bytes` in a group of `world` ranks, by the formulas of
+/// [`cost_all_reduce`]; among equals the one that comes first in [`Choice::ALL`]. All ranks choose alike,
+/// since they agree on the length and the model.
 ///
-/// By the formulas [`Direct`] beats [`Ring`] at every length, since both move the same bytes; in truth `n-1` long
-/// messages into one receiver may stand in each other's way, which [`CostModel::burst`] is for.
+/// By the formulas [`Direct`] beats [`Ring`] at every length, since both move the same bytes; in truth `n-1`
+/// long messages into one receiver may stand in each other's way, which [`CostModel::burst`] is for.
 pub fn select(world: u32, len_bytes: usize, model: &CostModel) -> Choice {
     let candidates = Choice::ALL.into_iter().filter(|choice| match choice {
         // With two ranks ring and direct are the same exchange of halves.
@@ -142,10 +143,11 @@ pub fn select(world: u32, len_bytes: usize, model: &CostModel) -> Choice {
 /// Beyond it, the blocks of all ranks would be a buffer that counts.
 const GATHER_MAX_BYTES: usize = 16 << 10;
 
-/// Seconds of an all-reduce of `len_bytes` in a group of `world`, in closed form; `None` for choices among several.
+/// Returns the seconds of an all-reduce of `len_bytes` in a group of `world` ranks, in closed form; `None`
+/// for choices among several algorithms.
 ///
-/// As [`CostModel::price`] of the algorithm's schedules, if the bytes could be divided evenly; for the double tree an
-/// estimate, between four fifths and two and a half times the price.
+/// It equals [`CostModel::price`] of the algorithm's schedules if the bytes can be divided evenly; for the
+/// double tree it is an estimate, between four fifths and two and a half times the price.
 pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &CostModel) -> Option<f64> {
     if world < 2 {
         return (!matches!(choice, Choice::RingOrDirect | Choice::Auto)).then_some(0.0);
@@ -194,7 +196,7 @@ pub fn cost_all_reduce(choice: Choice, world: u32, len_bytes: usize, model: &Cos
 /// In elements of 4 bytes.
 const DIRECT_SEGMENT_BYTES: f64 = 4.0 * SEGMENT_LEN as f64;
 
-/// The algorithm for an all-gather of `blocks` bytes.
+/// Returns the cheapest algorithm for an all-gather; `blocks` are the lengths of the ranks' blocks in bytes.
 pub fn select_all_gather(blocks: &[usize], model: &CostModel) -> Box<dyn Algorithm> {
     if blocks.iter().sum::<usize>() > model.burst.saturating_mul(blocks.len()) {
         Box::new(RingGather { blocks: blocks.to_vec() })

@@ -18,15 +18,16 @@ use antdt_core::Rank;
 
 use super::{Algorithm, Schedule, Span, Step, push, split_even};
 
-/// All-reduce over two binary trees.
+/// All-reduce over two binary trees, each for half of the buffer. For many ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoubleTree {
-    /// Segments that each tree's half is cut into; 0 counts as 1. More of them fill the trees better and cost a round
-    /// each.
+    /// Number of segments that each tree's half is cut into; 0 counts as 1. More segments use the links
+    /// better, and each costs a round.
     pub segments: usize,
 }
 
-/// 8: the bandwidth term is then within a factor `1 + 2 log2 n / 8` of its limit, for 7 rounds more.
+/// Default number of segments, 8: the bandwidth term is then within a factor `1 + 2 log2 n / 8` of its limit,
+/// for 7 more rounds.
 pub const TREE_SEGMENTS: usize = 8;
 
 impl Default for DoubleTree {

@@ -1,4 +1,4 @@
-//! Buffers that a communicator reduces without copying them.
+//! Buffers in a communicator's own memory, which it reduces without copying them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,8 +8,8 @@ use crate::element::Element;
 use crate::runtime::region::Region;
 use crate::runtime::transport::Transport;
 
-/// Memory of a communicator, twice: what is reduced, and where the result is made. When the result counts, the two
-/// change places.
+/// Two memory regions of equal length from a communicator: the live one holds the operand, the spare one
+/// takes the result. When the result counts, the two swap roles.
 #[derive(Debug)]
 pub struct Halves {
     live: Region,
@@ -17,7 +17,7 @@ pub struct Halves {
 }
 
 impl Halves {
-    /// Two regions of the same length.
+    /// Pairs two regions of the same length.
     ///
     /// # Panics
     /// If their lengths differ.
@@ -26,17 +26,17 @@ impl Halves {
         Self { live, spare }
     }
 
-    /// Returns what is reduced.
+    /// Returns the bytes of the operand.
     pub fn live(&self) -> &[u8] {
         &self.live
     }
 
-    /// Returns what is reduced, to be written.
+    /// Returns the bytes of the operand, to be written.
     pub fn live_mut(&mut self) -> &mut [u8] {
         &mut self.live
     }
 
-    /// Returns what is reduced, and where the result is made.
+    /// Returns the bytes of the operand, and the memory for the result.
     pub fn parts(&mut self) -> (&[u8], &mut [u8]) {
         (&self.live, &mut self.spare)
     }
@@ -51,7 +51,7 @@ impl Halves {
         self.spare = Region::heap(0);
     }
 
-    /// Makes the result what is reduced next. Where there is no result, nothing changes.
+    /// Makes the result the operand of the next call. Without a result nothing changes.
     pub fn adopt(&mut self) {
         if self.spare.len() == self.live.len() {
             std::mem::swap(&mut self.live, &mut self.spare);
@@ -59,8 +59,9 @@ impl Halves {
     }
 }
 
-/// Elements in memory of a communicator, zeroed at first: taken from [`Communicator::buffer`](super::Communicator::buffer).
-/// A communicator of a later group moves it to its own memory.
+/// Elements in a communicator's own memory, zeroed at first, from
+/// [`Communicator::buffer`](super::Communicator::buffer). A communicator of a later group moves them to its
+/// own memory.
 pub struct CommunicatorBuffer<E> {
     halves: Halves,
     element: PhantomData<E>,
@@ -75,8 +76,8 @@ impl<E: Element> CommunicatorBuffer<E> {
         &mut self.halves
     }
 
-    /// Takes over the result of a call that failed here and counts all the same: after
-    /// [`Resolution::Committed`](crate::outcome::Resolution::Committed), once. Where there is no result, nothing changes.
+    /// Adopts the result of a call that failed on this rank and counts all the same: call it once, after
+    /// [`Resolution::Committed`](crate::outcome::Resolution::Committed). Without a result nothing changes.
     pub fn adopt(&mut self) {
         self.halves.adopt();
     }

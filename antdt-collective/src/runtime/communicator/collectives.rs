@@ -1,4 +1,4 @@
-//! What a training loop calls.
+//! The collectives that a training loop calls.
 
 use antdt_core::Rank;
 
@@ -13,21 +13,21 @@ use crate::weighted::WeightedMean;
 
 /// Collectives of one group. Every member makes the same calls in the same order.
 ///
-/// On an error the caller's buffers are as they were, and every later call fails: form a new group. A call may fail on
-/// some members after it succeeded on others, unless all-reduces are
-/// [unanimous](super::CommunicatorConfig::unanimous); callers that must know agree on the outcome by other means (the next call, or
-/// the master). A group of one does nothing and sends nothing.
+/// On an error the caller's buffers are as they were, and every later call fails: form a new group. A call
+/// may fail on some members after it succeeded on others, unless all-reduces are
+/// [unanimous](super::CommunicatorConfig::unanimous). A caller that must know agrees on the outcome by other
+/// means (the next call, or the master). A group of one does nothing and sends nothing.
 ///
-/// The trait is object-safe: a `Box<dyn Communicator>` is a communicator. Calls that are generic over the element take
-/// slices of known type and hand them on to the call of the same name over [`Elements`], which an implementation
-/// provides; one that is generic itself may override them.
+/// The trait is object-safe: a `Box<dyn Communicator>` is a communicator. Calls that are generic over the
+/// element take slices of known type and pass them to the call of the same name over [`Elements`], which an
+/// implementation provides; an implementation that is generic itself may override them.
 pub trait Communicator: Send {
-    /// The members.
+    /// Returns the members of the group.
     fn group(&self) -> &Group;
 
-    /// Replaces `data` by the element-wise reduction over all members; all end with the same bits. The same members,
-    /// length and operands give the same bits in every run. It is made where `data` are, beside a copy of them that is
-    /// the way back.
+    /// Replaces `data` by the element-wise reduction over all members' `data`; all members end with the same
+    /// bits. The same members, length and operands give the same bits in every run. The reduction is in
+    /// place; the communicator keeps a copy of `data` to undo a call that fails.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also for the mean of integers. `data` is then as it was.
@@ -38,13 +38,13 @@ pub trait Communicator: Send {
         self.all_reduce_elements(ElementsMut::of(data), op)
     }
 
-    /// [`all_reduce`](Self::all_reduce) of elements of any type.
+    /// All-reduces elements of any type in place, as [`all_reduce`](Self::all_reduce) does.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     fn all_reduce_elements(&mut self, data: ElementsMut<'_>, op: ReduceOp) -> Result<(), CollectiveError>;
 
-    /// The reduction of every member's `data`, in `into`, without a copy.
+    /// Writes the reduction over all members' `data` to `into`, without a copy of `data`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and if the two differ in length; `into` then holds anything.
@@ -60,7 +60,8 @@ pub trait Communicator: Send {
         self.all_reduce_elements_into(Elements::of(data), ElementsMut::of(into), op)
     }
 
-    /// [`all_reduce_into`](Self::all_reduce_into) of elements of any type, the same in both.
+    /// All-reduces elements of any type out of place, as [`all_reduce_into`](Self::all_reduce_into) does.
+    /// Both slices have the same element type.
     ///
     /// # Errors
     /// As [`all_reduce_into`](Self::all_reduce_into).
@@ -71,10 +72,10 @@ pub trait Communicator: Send {
         op: ReduceOp,
     ) -> Result<(), CollectiveError>;
 
-    /// Memory for `len` elements that this communicator reduces fastest; zeroed.
+    /// Returns zeroed memory for `len` elements that this communicator reduces fastest.
     ///
     /// # Errors
-    /// If the system has none left.
+    /// If the system has no memory left.
     fn buffer<E: Element>(&mut self, len: usize) -> Result<CommunicatorBuffer<E>, CollectiveError>
     where
         Self: Sized,
@@ -82,13 +83,13 @@ pub trait Communicator: Send {
         self.halves(len * size_of::<E>()).map(CommunicatorBuffer::of)
     }
 
-    /// The memory of a [`buffer`](Self::buffer) of so many bytes; zeroed.
+    /// Returns the zeroed memory, `len_bytes` bytes, of a [`buffer`](Self::buffer).
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
     fn halves(&mut self, len_bytes: usize) -> Result<Halves, CollectiveError>;
 
-    /// As [`all_reduce`](Self::all_reduce), without a copy.
+    /// All-reduces a [`buffer`](Self::buffer) as [`all_reduce`](Self::all_reduce) does, without a copy.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -103,7 +104,8 @@ pub trait Communicator: Send {
         self.all_reduce_halves(buffer.as_halves(), E::TYPE, op)
     }
 
-    /// [`all_reduce_buffer`](Self::all_reduce_buffer) of elements of any type.
+    /// All-reduces the memory of a buffer of any element type, as
+    /// [`all_reduce_buffer`](Self::all_reduce_buffer) does.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -114,8 +116,8 @@ pub trait Communicator: Send {
         op: ReduceOp,
     ) -> Result<(), CollectiveError>;
 
-    /// This member's part of the reduction of every member's `data`: part `rank` of
-    /// [`split_even`] over all members.
+    /// Returns this member's part of the reduction over all members' `data`: part `rank` of [`split_even`]
+    /// over all members.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -130,8 +132,9 @@ pub trait Communicator: Send {
         Ok(mine)
     }
 
-    /// [`reduce_scatter`](Self::reduce_scatter) of elements of any type into `mine`, which is of that type and exactly as
-    /// long as this member's part.
+    /// Writes this member's part of the reduction to `mine`, for elements of any type, as
+    /// [`reduce_scatter`](Self::reduce_scatter) does. `mine` has that type and exactly the length of the
+    /// part.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -142,29 +145,32 @@ pub trait Communicator: Send {
         op: ReduceOp,
     ) -> Result<(), CollectiveError>;
 
-    /// Every member's bytes, by rank. Lengths may differ.
+    /// Returns every member's `mine`, by rank, on every member. Lengths may differ.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
     fn all_gather_v(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
 
-    /// Every member's bytes, by rank, at `root`; nothing elsewhere. Lengths may differ.
+    /// Returns every member's `mine`, by rank, on `root`, and an empty list on the others. Lengths may
+    /// differ.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also if the lengths add up to more than is accepted.
     fn gather_v(&mut self, root: Rank, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError>;
 
-    /// This member's block of those that `root` has, one for each rank; what others give is not looked at.
+    /// Returns this member's block of the `blocks` that `root` passes, one for each rank. The `blocks` of
+    /// other members are ignored.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if `root` has not one block for each, or too many bytes.
+    /// See [`CollectiveError`]; also if `root` does not pass one block for each rank, or too many bytes.
     fn scatter_v(&mut self, root: Rank, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CollectiveError>;
 
-    /// What every member has for this one, by rank, when each has one block for each. Lengths may differ.
+    /// Returns the blocks that the members have for this one, by rank of the sender. `blocks` holds one block
+    /// for each rank. Lengths may differ.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more than is
-    /// accepted.
+    /// See [`CollectiveError`]; also if there is not one block for each, or if the lengths add up to more
+    /// than is accepted.
     fn all_to_all_v(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, CollectiveError>;
 
     /// Replaces `bytes` by those of `root`, whatever their length was before.
@@ -173,22 +179,23 @@ pub trait Communicator: Send {
     /// See [`CollectiveError`]; `bytes` are then as they were.
     fn broadcast(&mut self, root: Rank, bytes: &mut Vec<u8>) -> Result<(), CollectiveError>;
 
-    /// Returns once all members have called it.
+    /// Waits until all members have called it.
     ///
     /// # Errors
     /// See [`CollectiveError`].
     fn barrier(&mut self) -> Result<(), CollectiveError>;
 
-    /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's `data` is the
-    /// mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data hold, and gets the
-    /// mean like the others. Without any weight, `data` stay and the result says so.
+    /// Replaces `data` by `Σ wᵢ xᵢ / Σ wᵢ` over all members: the mean over all samples if each member's
+    /// `data` is the mean over its own `weight` samples. A member of weight 0 adds nothing, whatever its data
+    /// hold, and gets the mean like the others. If all weights are 0, `data` stay as they were and the result
+    /// says so.
     ///
     /// # Errors
     /// See [`CollectiveError`]; also if the weight is negative or not finite. `data` are then as they were.
     fn weighted_mean(&mut self, data: &mut [f32], weight: f64) -> Result<WeightedMean, CollectiveError>;
 }
 
-/// The calls of a [`Communicator`] that hands them all on to another one.
+/// Implements the calls of a [`Communicator`] by passing them on to another one.
 macro_rules! forward {
     ($self:ident => $inner:expr) => {
         fn group(&$self) -> &Group {

@@ -1,4 +1,5 @@
-//! One schedule over a transport: out of place, so that a call that breaks off has changed nothing.
+//! Execution of one schedule over a transport: out of place, so that a call that breaks off has changed
+//! nothing.
 
 use antdt_core::Rank;
 

@@ -1,4 +1,4 @@
-//! The cost model, measured: once, when a group is formed.
+//! Measurement of the cost model: once, when a group is formed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,8 +19,9 @@ const REPEATS: usize = 9;
 const LONG: usize = 1 << 20;
 
 impl<T: Transport> ScheduledCommunicator<T> {
-    /// Measures the network, and chooses by it from now on. All members call it at the same time, best once after the
-    /// group was formed: it takes some tens of messages. All end with the same model, that of the slowest member.
+    /// Measures the network and uses the result to choose algorithms from now on. All members call it at the
+    /// same time, best once after the group was formed; it takes some tens of messages. All end with the same
+    /// model, that of the slowest member.
     ///
     /// # Errors
     /// As any collective.

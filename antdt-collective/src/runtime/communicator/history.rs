@@ -1,4 +1,4 @@
-//! What a member takes along from one group to the next.
+//! State that a member carries from one group to the next.
 
 use antdt_core::Rank;
 
@@ -11,8 +11,8 @@ use crate::patience::Patience;
 use crate::runtime::region::Region;
 use crate::runtime::transport::Transport;
 
-/// What a member remembers of its groups: which unanimous calls counted, the result of one that may count, how long
-/// calls take. A member without a past has the default.
+/// State that a member carries from one group to the next: which unanimous calls counted, the result of one
+/// that may count, and how long calls take. A new member has the default.
 #[derive(Debug, Default)]
 pub struct History {
     committed: Option<u64>,
@@ -21,13 +21,14 @@ pub struct History {
     patience: Option<Patience>,
 }
 
-/// A new group broke before its members knew each other's past. The past is kept for the next attempt.
+/// A new group failed before its members had exchanged their histories. The history is kept for the next
+/// attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct JoinError {
-    /// Error that broke the call.
+    /// Error that ended the attempt.
     pub error: CollectiveError,
-    /// For [`ScheduledCommunicator::join`] with the next group.
+    /// History to pass to [`ScheduledCommunicator::join`] with the next group.
     pub history: History,
 }
 
@@ -38,7 +39,7 @@ impl History {
 }
 
 impl<T: Transport> ScheduledCommunicator<T> {
-    /// Ends this group for this member; the transport may serve for the next one.
+    /// Leaves the group; returns the transport and the history, both for use in the next group.
     pub fn leave(self) -> (T, History) {
         let history = History {
             committed: Some(self.committed),
@@ -50,12 +51,12 @@ impl<T: Transport> ScheduledCommunicator<T> {
         (self.transport, history)
     }
 
-    /// The communicator of a new group, with what this member brings along; says what became of its last unanimous call.
-    /// Every member of the new group calls this first, newcomers with a default history.
+    /// Returns the communicator of a new group, and the fate of this member's last unanimous call. Every
+    /// member of the new group calls this first, new members with a default history.
     ///
-    /// After [`Resolution::Committed`] the result is taken over with [`adopt`](Self::adopt) if the call was in place,
-    /// with [`CommunicatorBuffer::adopt`](super::CommunicatorBuffer::adopt) if it was a buffer; it is where it was to go if the call had
-    /// another place for it.
+    /// After [`Resolution::Committed`] the caller adopts the result: with [`adopt`](Self::adopt) if the call
+    /// was in place, with [`CommunicatorBuffer::adopt`](super::CommunicatorBuffer::adopt) if it was on a
+    /// buffer. A call with a separate place for the result has written it there.
     ///
     /// # Errors
     /// If the new group breaks; try again with the next one.
@@ -79,8 +80,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
         Ok((communicator, resolution))
     }
 
-    /// Takes over the result of an all-reduce in place that failed here and counts all the same; once, after
-    /// [`Resolution::Committed`].
+    /// Replaces `data` by the result of an in-place all-reduce that failed on this rank and counts all the
+    /// same. Call it once, after [`Resolution::Committed`].
     ///
     /// # Errors
     /// If there is no such result, or `data` is longer than it.

@@ -85,7 +85,7 @@ pub(super) fn run<E: Element>(
 pub(super) enum Operand<'a, E> {
     /// Operand in memory of the transport.
     Owned(&'a [E]),
-    /// Anywhere.
+    /// Operand in other memory.
     Elsewhere(&'a [E]),
 }
 

@@ -1,4 +1,4 @@
-//! Schedules, executed over a transport: the communicator of this crate.
+//! The communicator of this crate: it executes schedules over a transport.
 
 mod buffer;
 mod collectives;
@@ -54,7 +54,7 @@ const BARRIER_DIRECT_MAX: u32 = 8;
 /// The round of the votes of a unanimous call: after all others.
 const VOTE_ROUND: u32 = u32::MAX;
 
-/// Executes schedules over a transport.
+/// A [`Communicator`] that executes schedules over a transport.
 #[derive(Debug)]
 pub struct ScheduledCommunicator<T> {
     transport: T,
@@ -92,7 +92,7 @@ enum Way<'a> {
 }
 
 impl<T: Transport> ScheduledCommunicator<T> {
-    /// A communicator that owns its transport.
+    /// Returns a communicator that owns its transport.
     pub fn new(transport: T, config: CommunicatorConfig) -> Self {
         let cost = transport.cost();
         let hosts = transport.hosts().filter(|hosts| {
@@ -120,12 +120,12 @@ impl<T: Transport> ScheduledCommunicator<T> {
         }
     }
 
-    /// The network as choices see it: the transport's own idea of it, until it was [fitted](Self::fit).
+    /// Returns the cost model that choices use: the transport's default until it was [measured](Self::fit).
     pub const fn cost(&self) -> &CostModel {
         &self.cost
     }
 
-    /// All-reduce by another choice than the configured one; the same on all members.
+    /// All-reduces `data` by another choice than the configured one; all members must pass the same.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -138,7 +138,8 @@ impl<T: Transport> ScheduledCommunicator<T> {
         self.reduce_in_place(self.way_of(choice, size_of_val(data)), data, op)
     }
 
-    /// All-reduce by an algorithm of the caller's; the same on all members, with a code that no other has.
+    /// All-reduces `data` by an algorithm of the caller's. All members must pass the same one, with a code
+    /// that no other algorithm has.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

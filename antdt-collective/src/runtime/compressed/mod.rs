@@ -1,4 +1,4 @@
-//! All-reduce of a gradient in fewer bytes.
+//! All-reduce of compressed gradients.
 
 use antdt_core::Rank;
 
@@ -11,10 +11,10 @@ use crate::weighted::{self, WeightedMean};
 /// Bytes before each message: the form and the gradient's length, so that members that disagree find out.
 const HEADER: usize = 16;
 
-/// Reduces one gradient, step by step, in a shorter form. Holds what was lost on the way; use one for each gradient, or
-/// each bucket of it, on each member, with the same compression.
+/// All-reduces one gradient, step by step, in a compressed form, and keeps what the compression lost. Use one
+/// for each gradient, or each bucket of it, on each member, with the same compression.
 ///
-/// It outlives its group: hand it the communicator of the next one.
+/// It outlives its group: pass it the communicator of the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compressor {
     compression: Compression,
@@ -22,25 +22,27 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// A compressor that has lost nothing yet.
+    /// Returns a compressor whose residual is empty.
     pub fn new(compression: Compression) -> Self {
         Self { compression, feedback: ErrorFeedback::default() }
     }
 
-    /// What this member has not sent yet.
+    /// Returns the residual: what this member has not sent yet.
     pub const fn feedback(&self) -> &ErrorFeedback {
         &self.feedback
     }
 
-    /// Replaces `gradient` by about the sum over all members; what is missing from it follows in later steps. All members
-    /// end with the same bits. A group of one gets its own gradient and everything that was kept.
+    /// Replaces `gradient` by approximately the sum over all members; what is missing from it follows in
+    /// later steps. All members end with the same bits. A group of one gets its own gradient plus the
+    /// residual.
     ///
-    /// [`Compression::Bf16`] makes two calls, every rank sending `(n-1)/n` of half the gradient's bytes in each. One more
-    /// gradient and one and a half times its bytes in messages are held meanwhile.
+    /// [`Compression::Bf16`] makes two calls; each rank sends `(n-1)/n` of half the gradient's bytes in each.
+    /// Meanwhile it holds one more copy of the gradient, and messages of one and a half times its bytes.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; also if the gradient has another length than before, or more than 2³² values. The
-    /// gradient and what is kept are then as they were. As with every all-reduce, another member may have succeeded.
+    /// See [`CollectiveError`]; also if the gradient has another length than before, or more than 2³² values.
+    /// The gradient and the residual are then as they were. As with every all-reduce, another member may have
+    /// succeeded.
     pub fn all_reduce<C: Communicator>(
         &mut self,
         communicator: &mut C,
@@ -65,8 +67,9 @@ impl Compressor {
         Ok(())
     }
 
-    /// Replaces `gradient` by about `Σ wᵢ gᵢ / Σ wᵢ`, as [`Communicator::weighted_mean`]. Kept is what is missing from the
-    /// weighted sum. Without any weight nothing is sent, and everything stays.
+    /// Replaces `gradient` by approximately `Σ wᵢ gᵢ / Σ wᵢ`, as [`Communicator::weighted_mean`] does. The
+    /// residual holds what is missing from the weighted sum. If all weights are 0 nothing is sent, and
+    /// gradient and residual stay as they were.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); also if the weight is negative or not finite.

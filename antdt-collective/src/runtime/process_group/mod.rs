@@ -1,4 +1,4 @@
-//! The group that a process is in, whatever carries its collectives.
+//! The group that a process is in, over any implementation of its collectives.
 //!
 //! A process is in one group after the other as others come and go. A [`Backend`] forms them; a [`ProcessGroup`] is one
 //! of them: its collectives, how its choices are fitted to the network, and how this process leaves it. Both are
@@ -23,12 +23,13 @@ use crate::op::ReduceOp;
 use crate::outcome::Resolution;
 use crate::weighted::WeightedMean;
 
-/// Forms the groups of a process, and keeps for the next one what the last one left.
+/// Forms the groups that a process joins one after the other, and carries state from one to the next.
 pub trait Backend: Send {
-    /// Meets the other members of a group; every member calls this with the same list. The limits of `config` hold for
-    /// the meeting as well. Says what became of this member's last unanimous call.
+    /// Joins a group: meets its other members, which all call this with the same list. The limits of `config`
+    /// hold for the meeting as well. Returns the group, and the fate of this member's last unanimous call.
     ///
-    /// The group before must have been [left](ProcessGroup::leave), or dropped: then nothing of it is kept.
+    /// The previous group must have been [left](ProcessGroup::leave), or dropped: then none of its state is
+    /// kept.
     ///
     /// # Errors
     /// If the members cannot meet; try again with the next group unless the error
@@ -42,28 +43,28 @@ pub trait Backend: Send {
     ) -> Result<(Box<dyn ProcessGroup>, Resolution), CollectiveError>;
 }
 
-/// A group that this process is in.
+/// A group that this process is a member of.
 pub trait ProcessGroup: Communicator {
-    /// Measures the network, and chooses algorithms by it from now on. All members call it at the same time, best once
-    /// after they have met.
+    /// Measures the network and uses the result to choose algorithms from now on. All members call it at the
+    /// same time, best once after they have met.
     ///
     /// # Errors
     /// As any collective.
     fn fit(&mut self) -> Result<(), CollectiveError>;
 
-    /// Takes over the result of an all-reduce in place of the group before that failed here and counts all the same;
-    /// once, after [`Resolution::Committed`].
+    /// Replaces `data` by the result of an in-place all-reduce of the previous group that failed on this rank
+    /// and counts all the same. Call it once, after [`Resolution::Committed`].
     ///
     /// # Errors
     /// If there is no such result, or `data` is longer than it.
     fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError>;
 
-    /// Ends this group for this process; its backend keeps connections and what was learned for the next one. A group
-    /// that failed is left like any other.
+    /// Leaves the group; its backend keeps connections and measurements for the next one. Leave a group that
+    /// failed, too.
     fn leave(self: Box<Self>);
 }
 
-/// Makes groups of transports.
+/// A [`Backend`] that forms groups over the transports of a [`Fabric`].
 pub struct TransportBackend {
     fabric: Box<dyn Fabric>,
     kept: Arc<Mutex<Kept>>,
@@ -77,7 +78,7 @@ struct Kept {
 }
 
 impl TransportBackend {
-    /// A backend whose members reach each other over `fabric`.
+    /// Returns a backend whose members reach each other over `fabric`.
     pub fn new(fabric: Box<dyn Fabric>) -> Self {
         Self { fabric, kept: Arc::default() }
     }

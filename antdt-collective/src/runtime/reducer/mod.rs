@@ -17,30 +17,30 @@ use crate::bucket::{BucketError, Buckets, Filling};
 use crate::error::CollectiveError;
 use crate::op::ReduceOp;
 
-/// A step's reduction failed, or did not fit the plan.
+/// Reason why a gradient could not be submitted, or a step's reduction failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReducerError {
-    /// A gradient does not fit the plan, or is missing.
+    /// A gradient does not fit the bucket plan, or is missing.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// A bucket could not be reduced. Every later one fails alike: form a new group.
+    /// A bucket could not be reduced. Every later one fails with the same error: form a new group.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The caller's deadline passed first. The reduction goes on, towards its own deadline.
+    /// The caller's deadline passed. The reduction continues until its own deadline.
     #[error("{what} was not reduced within {waited:.1?}; wait longer, or abort")]
     Timeout {
-        /// Description of the awaited event.
+        /// Description of what the caller waited for.
         what: String,
-        /// Time waited.
+        /// Time that the caller waited.
         waited: Duration,
     },
-    /// The reducer's thread has ended, as it panicked or the reducer was dropped.
+    /// The reducer's thread has ended, because it panicked or the reducer was dropped.
     #[error("the reducer has ended; make a new one with a new group")]
     Ended,
 }
 
-/// A layer's gradient, once it is reduced. Dropping it does not stop the reduction.
+/// A handle to the reduction of one layer's gradient. Dropping it does not stop the reduction.
 #[derive(Debug)]
 pub struct Handle {
     layer: usize,
@@ -53,7 +53,7 @@ impl Handle {
         self.layer
     }
 
-    /// The sum over all members, in the memory that was handed over.
+    /// Waits for the reduction and returns the sum over all members, in the memory that was submitted.
     ///
     /// # Errors
     /// If the bucket, or one before it, could not be reduced, or was not in time: a bucket waits for all its layers.
@@ -62,11 +62,13 @@ impl Handle {
     }
 }
 
-/// Reduces the gradients of one model, step by step. Every member submits every layer in every step, in any order.
+/// All-reduces the gradients of one model bucket by bucket, on a thread of its own. Every member submits
+/// every layer in every step, in any order.
 ///
-/// A sum over all members; for a mean over uneven batches submit sums over samples, and the number of samples as one
-/// more layer. Dropping it ends the thread and drops the communicator. If gradients are then still on their way, the
-/// abort handle is used, so that neither this process nor the others wait for them.
+/// The result is a sum over all members; for a mean over uneven batches submit sums over samples, and the
+/// number of samples as one more layer. Dropping it ends the thread and drops the communicator. If gradients
+/// are then still being reduced, the abort handle is used, so that neither this process nor the others wait
+/// for them.
 pub struct Reducer<C> {
     buckets: Arc<Buckets>,
     filling: Filling,
@@ -102,7 +104,7 @@ struct Gradient {
 }
 
 impl<C: Communicator + 'static> Reducer<C> {
-    /// Starts the thread. `abort` is the handle that the communicator's transport was made with.
+    /// Starts the thread of a reducer. `abort` is the handle that the communicator's transport was made with.
     ///
     /// # Errors
     /// If the system has no thread left.
@@ -110,8 +112,8 @@ impl<C: Communicator + 'static> Reducer<C> {
         Self::start(communicator, buckets, Vec::new(), abort)
     }
 
-    /// The same with gradients in fewer bytes: one compressor for each bucket, in order of the plan, new or from
-    /// [`into_parts`](Self::into_parts) of the group before.
+    /// Starts a reducer whose gradients are compressed. It needs one compressor for each bucket, in order of
+    /// the plan, new or from [`into_parts`](Self::into_parts) of the previous group's reducer.
     ///
     /// # Errors
     /// If there is not one compressor for each bucket, or the system has no thread left.
@@ -159,12 +161,12 @@ impl<C: Communicator + 'static> Reducer<C> {
         Ok(Self { buckets, filling, abort, open, jobs: Some(jobs), thread: Some(thread), finishing: None })
     }
 
-    /// The plan.
+    /// Returns the bucket plan.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// Hands over a layer's gradient and returns at once.
+    /// Submits a layer's gradient for reduction and returns at once.
     ///
     /// # Errors
     /// If the gradient does not fit the plan: the step goes on without it. Or if the thread has ended.
@@ -182,8 +184,9 @@ impl<C: Communicator + 'static> Reducer<C> {
     /// Waits until all buckets of the step are reduced, and begins the next step.
     ///
     /// # Errors
-    /// If layers are missing: names them, and aborts the group, since the other members wait for them; every handle
-    /// of the step then fails. If a bucket could not be reduced. If the deadline passed: the step is not over, call again.
+    /// If layers are missing: names them, and aborts the group, since the other members wait for them; every
+    /// handle of the step then fails. If a bucket could not be reduced. If the deadline passed: the step is
+    /// not over, and the caller may call again.
     pub fn finish(&mut self, deadline: Instant) -> Result<(), ReducerError> {
         if let Err(missing) = self.filling.finish() {
             self.abort.abort(missing.to_string());
@@ -207,8 +210,8 @@ impl<C: Communicator + 'static> Reducer<C> {
         result
     }
 
-    /// Ends the thread, after all full buckets were reduced, and gives back the communicator and what the buckets'
-    /// compressors keep; none without compression.
+    /// Ends the thread once all full buckets are reduced. Returns the communicator, and the compressors of
+    /// the buckets, which hold the residuals; none without compression.
     ///
     /// # Errors
     /// If the thread panicked.

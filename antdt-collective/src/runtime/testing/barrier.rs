@@ -2,32 +2,33 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// As [`std::sync::Barrier`], once, and passed by panicking as well: what a member found wrong is then reported at once,
-/// and not only after a timeout.
+/// A barrier for one use, like [`std::sync::Barrier`], that a panicking participant passes as well. A failure
+/// in one member is then reported at once, and not only after a timeout.
 #[derive(Debug)]
 pub struct Barrier {
     missing: Mutex<usize>,
     all_came: Condvar,
 }
 
-/// A place at a [`Barrier`], of a participant that is expected; dropping it counts as having come.
+/// The claim of one expected participant at a [`Barrier`]; dropping it counts as arriving.
 #[derive(Debug)]
 pub struct Place<'a>(&'a Barrier);
 
 impl Barrier {
-    /// A meeting of as many; each takes a [`place`](Self::place) before anything can go wrong with it.
+    /// Returns a barrier for this many participants. Each takes a [`place`](Self::place) before anything can
+    /// fail.
     pub const fn of(members: usize) -> Self {
         Self { missing: Mutex::new(members), all_came: Condvar::new() }
     }
 
-    /// The place of one of them.
+    /// Returns the place of one participant.
     pub const fn place(&self) -> Place<'_> {
         Place(self)
     }
 }
 
 impl Place<'_> {
-    /// Comes, and waits until all have.
+    /// Arrives, and waits until all participants have.
     pub fn wait(self) {
         let barrier = self.0;
         drop(self);

@@ -1,4 +1,4 @@
-//! A collective as stories of faults call it: what a member brings, and what it has afterwards.
+//! A collective call in a fault test: the operand of each member, and its result.
 
 use antdt_core::{Rank, Seed};
 

@@ -1,4 +1,4 @@
-//! All-reduces to be tried: drawn at random from a fixed seed, with what they must come to.
+//! Random all-reduces from a fixed seed, with their expected results.
 
 use antdt_core::{Rank, Seed};
 use half::{bf16, f16};

@@ -1,4 +1,4 @@
-//! A transport that counts what goes through another one.
+//! A transport that counts the messages that go through another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::runtime::region::Region;
 use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
-/// Messages and bytes that a member sent.
+/// Counts of the messages and bytes that a member sent.
 #[derive(Debug, Default)]
 pub struct Traffic {
     // By receiver.
@@ -21,12 +21,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Payload, in bytes.
+    /// Returns the number of payload bytes sent.
     pub fn bytes(&self) -> u64 {
         self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Payload for one peer, in bytes.
+    /// Returns the number of payload bytes sent to one peer.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -34,18 +34,18 @@ impl Traffic {
         self.bytes[rank.0 as usize].load(Ordering::Relaxed)
     }
 
-    /// Messages.
+    /// Returns the number of messages sent.
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Rounds in which it sent or received anything.
+    /// Returns the number of rounds in which the member sent or received anything.
     pub fn exchanges(&self) -> u64 {
         self.exchanges.load(Ordering::Relaxed)
     }
 }
 
-/// Counts what is sent over `T`.
+/// A transport that counts what a member sends over the transport `T`.
 #[derive(Debug)]
 pub struct CountTransport<T> {
     inner: T,
@@ -53,7 +53,7 @@ pub struct CountTransport<T> {
 }
 
 impl<T: Transport> CountTransport<T> {
-    /// A transport that counts from 0, and what it counts.
+    /// Returns a transport that counts from 0, and its counters.
     pub fn new(inner: T) -> (Self, Arc<Traffic>) {
         let world = inner.group().world();
         let bytes = (0..world).map(|_| AtomicU64::new(0)).collect();

@@ -6,28 +6,28 @@ use crate::runtime::region::Region;
 use crate::runtime::transport::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::schedule::CostModel;
 
-/// What happens to a member.
+/// A fault to inject into one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It dies: its transport is dropped.
+    /// The member dies: its transport is dropped.
     Dies,
-    /// It dies when only the first half of its messages of a round are out.
+    /// The member dies after it has sent the first half of its messages of a round.
     DiesWithin,
-    /// It stays, and does nothing any more.
+    /// The member stays connected and sends nothing any more.
     FallsSilent,
-    /// It gives up, and says why.
+    /// The member aborts with [`REASON`].
     GivesUp,
 }
 
 impl Fault {
-    /// Every fault.
+    /// All faults.
     pub const ALL: [Self; 4] = [Self::Dies, Self::DiesWithin, Self::FallsSilent, Self::GivesUp];
 }
 
-/// What a member says that gives up.
+/// Reason that a member gives when it aborts by [`Fault::GivesUp`].
 pub const REASON: &str = "no disk is left";
 
-/// A transport that works until its turn comes.
+/// A transport that works for some rounds and then injects a fault.
 #[derive(Debug)]
 pub struct FaultTransport<T> {
     inner: Option<T>,
@@ -42,7 +42,7 @@ pub struct FaultTransport<T> {
 }
 
 impl<T: Transport> FaultTransport<T> {
-    /// A transport that works for `exchanges` rounds; then `fault` happens to it.
+    /// Returns a transport that works for `exchanges` rounds; then `fault` happens to it.
     pub fn new(inner: T, fault: Fault, exchanges: u64) -> Self {
         let (group, cost) = (inner.group().clone(), inner.cost());
         let (hosts, lends) = (inner.hosts().map(<[u32]>::to_vec), inner.lends());

@@ -5,11 +5,11 @@ use super::members::{Make, PATIENT, on_all};
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Every algorithm leaves the same bytes on all members, also for infinities, zeros of both signs and numbers that are
-/// none.
+/// Checks invariant I1: every algorithm leaves the same bytes on all members, also for infinities, zeros of
+/// both signs and NaNs.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i01_identity<T: Transport>(make: &impl Make<T>) {
     for_each(64, &cases(), |case| {
         with_element!(case.element, E => {

@@ -6,11 +6,12 @@ use crate::op::ReduceOp;
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Sums and products are within the rounding errors of as many steps as there are members of what `f64` gives,
-/// integers, minima, maxima and means of equal numbers are exact, and one number that is none or infinite reaches all members.
+/// Checks invariant I2: sums and products differ from the `f64` result by at most the rounding errors of one
+/// operation per member; integers, minima, maxima and means of equal numbers are exact; and one NaN or
+/// infinity reaches all members.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i02_value<T: Transport>(make: &impl Make<T>) {
     for_each(64, &cases(), |case| with_element!(case.element, E => within_bounds::<T, E>(make, &case)));
     for world in 1..=8 {

@@ -7,11 +7,11 @@ use crate::op::ReduceOp;
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Every algorithm gives the very bits that its schedules give in memory, twice in a row. Since those depend on no
-/// transport, all transports agree.
+/// Checks invariant I3: every algorithm gives the very bits that its schedules give in memory, twice in a
+/// row. Since those depend on no transport, all transports agree.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i03_determinism<T: Transport>(make: &impl Make<T>) {
     for_each(64, &cases(), |case| with_element!(case.element, E => determined::<T, E>(make, &case)));
     // Messages of many pieces, the last of which is shorter.

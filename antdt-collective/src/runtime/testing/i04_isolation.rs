@@ -10,11 +10,12 @@ use crate::schedule::Choice;
 /// Elements on both sides of the slice, at any alignment.
 const GUARD: usize = 37;
 
-/// What lies before and behind a reduced slice stays as it was, with every algorithm; and so do the operands of a
-/// reduction whose result goes elsewhere, which is the same as in place and in a buffer of the communicator's.
+/// Checks invariant I4: with every algorithm, the memory before and behind a reduced slice stays as it was.
+/// So do the operands of a reduction whose result goes elsewhere, and that result equals those in place and
+/// in a communicator's buffer.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i04_isolation<T: Transport>(make: &impl Make<T>) {
     for_each(64, &cases(), |case| {
         let algorithm = Choice::ALL[case.seed as usize % Choice::ALL.len()];

@@ -1,4 +1,4 @@
-//! I5: every algorithm sends the bytes that its documentation says, and no more messages.
+//! I5: every algorithm sends the bytes that its documentation states, and no more messages.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::schedule::{Choice, Hierarchical, direct::SEGMENT_LEN, split_even};
 /// Bytes of an element.
 const SIZE: u64 = size_of::<f32>() as u64;
 
-/// What each member sends of its operand is what the closed form of the algorithm says, for every algorithm, in as many
-/// messages and rounds; hosts first, it is so for what crosses between hosts as well; compressed, it is the shorter form
-/// and a few lengths. A group of one sends nothing.
+/// Checks invariant I5: every algorithm sends, per member, the bytes, messages and rounds of its closed
+/// formula. The hierarchical algorithm also does so for the bytes between hosts, and compression for the
+/// compressed form and a few lengths. A group of one sends nothing.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i05_traffic<T: Transport>(make: &impl Make<T>) {
     for world in 1..=8_u32 {
         let n = world as usize;
@@ -206,9 +206,9 @@ fn reduce_scatter<T: Transport>(make: &impl Make<T>, world: u32) {
 
 /// What a rank has to do with those beyond the largest power of two.
 enum Fold {
-    /// It gives its buffer to a partner and gets the result.
+    /// The rank gives its buffer to a partner and gets the result.
     Outside,
-    /// It takes part for two.
+    /// The rank takes part for itself and its partner.
     ForTwo,
     Alone,
 }

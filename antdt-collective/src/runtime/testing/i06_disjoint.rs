@@ -5,10 +5,11 @@ use super::members::{Make, PATIENT, at_once, on_all};
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Two groups that reduce at the same time, call after call, come to what each comes to alone.
+/// Checks invariant I6: two groups that reduce at the same time, call after call, get the results that each
+/// gets alone.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i06_disjoint<T: Transport>(make: &impl Make<T>) {
     for_each(24, &(cases(), cases()), |(one, other)| {
         let groups = [one, other].map(|case| (case, make(case.world).0));

@@ -1,4 +1,4 @@
-//! I7: whatever happens to a member, every call of the others ends, and they know on whose account.
+//! I7: whatever happens to a member, every call of the others ends, and they know which member caused it.
 
 use super::fault::{Fault, REASON};
 use super::i08_atomicity::{CallResult, Story, stories, tell, tell_all};
@@ -8,12 +8,12 @@ use crate::error::CollectiveError;
 use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
 
-/// A member that dies, falls silent or gives up before any of its rounds, in any collective, under any algorithm: all
-/// others fail, soon after the deadline at the latest, and name it. An abort handle ends the calls of all members, with
-/// its reason.
+/// Checks invariant I7: when a member dies, falls silent or aborts before any of its rounds, in any
+/// collective, under any algorithm, all others fail, soon after the deadline at the latest, and name it. An
+/// abort handle ends the calls of all members, with its reason.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i07_termination<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I7");
     tell_all(&stories(make), |story| ends(story, make));

@@ -158,12 +158,13 @@ pub(super) fn tell<T: Transport>(
     })
 }
 
-/// A call that fails leaves the data of its member as they were; one that succeeds leaves what all members
-/// make of theirs, never a mixture. The survivors, among themselves, then get exactly what the survivors make. In unanimous
-/// all-reduces the survivors moreover agree, once they have met again, that the call counts everywhere or nowhere.
+/// Checks invariant I8: a call that fails leaves the data of its member as they were, and one that succeeds
+/// leaves the result over all members, never a mixture. The survivors, among themselves, then get exactly the
+/// result of the survivors. In unanimous all-reduces the survivors moreover agree, once they have met again,
+/// that the call counts everywhere or nowhere.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i08_atomicity<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I8");
     tell_all(&stories(make), |story| {

@@ -9,11 +9,12 @@ use crate::runtime::transport::Transport;
 use crate::runtime::{CommunicatorConfig, ScheduledCommunicator};
 use crate::schedule::Choice;
 
-/// A member that sends, with every round, its last messages once more, of this call or the one before, changes no
-/// result. (What a dead membership sent cannot be said through a [`Transport`]; that is a matter of its frames.)
+/// Checks invariant I9: a member that repeats, in every round, its last messages, of this call or the one
+/// before, changes no result. (Messages of an earlier membership cannot be sent through a [`Transport`]; its
+/// frames are tested for them.)
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i09_fencing<T: Transport>(make: &impl Make<T>) {
     for_each(32, &cases(), |case| {
         let case = Case { world: case.world.max(2), ..case };

@@ -1,4 +1,4 @@
-//! I10: members that do not mean the same call all find out, and none waits.
+//! I10: members that make different calls all find out, and none waits.
 
 use antdt_core::Rank;
 
@@ -52,11 +52,11 @@ fn pairs<T: Transport>() -> [(&'static str, Call<T>, Call<T>); 10] {
     ]
 }
 
-/// Whatever one member means differently, by whatever algorithm: a mismatch is reported by all members, and no buffer
-/// is changed.
+/// Checks invariant I10: whatever one member's call differs in, by whatever algorithm, all members report a
+/// mismatch, and no buffer is changed.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i10_mismatch<T: Transport>(make: &impl Make<T>) {
     let _watchdog = Watchdog::over("I10");
     for choice in Choice::ALL {

@@ -23,12 +23,13 @@ fn mean_of(samples: &[Vec<f64>], len: usize) -> Vec<f32> {
     (0..len).map(|i| (samples.iter().map(|s| s[i]).sum::<f64>() / samples.len() as f64) as f32).collect()
 }
 
-/// The mean of means equals the mean over the concatenated batch; a power of two times all weights changes no bit; a
-/// member without samples receives the mean and adds nothing, whatever it holds; without any weight all keep what they
-/// have and are told so. All members end with the same bits.
+/// Checks invariant I11: the weighted mean of means equals the mean over the concatenated batch; multiplying
+/// all weights by a power of two changes no bit; a member without samples receives the mean and adds nothing,
+/// whatever its data hold. If all weights are 0, all members keep their data and are told so. All members end
+/// with the same bits.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i11_weighted<T: Transport>(make: &impl Make<T>) {
     let some = prop::collection::vec(prop_oneof![1 => Just(0), 3 => 1..20_u32], 1..=8);
     let none = prop::collection::vec(Just(0_u32), 1..=8);

@@ -1,4 +1,4 @@
-//! I12: collectives that are made of others come to the same.
+//! I12: collectives that are composed of others give the same results.
 
 use antdt_core::Rank;
 
@@ -8,12 +8,13 @@ use crate::runtime::transport::Transport;
 use crate::runtime::{Communicator, ScheduledCommunicator};
 use crate::schedule::Choice;
 
-/// An all-reduce equals a reduce-scatter and an all-gather of the parts, and gathering all operands and folding them in
-/// order, exactly for integers. A gather, an exchange of all with all and a scatter move every block to where it belongs,
-/// and a broadcast leaves the root's bytes everywhere, from and to every root.
+/// Checks invariant I12: an all-reduce equals a reduce-scatter followed by an all-gather of the parts, and
+/// gathering all operands and folding them in order, exactly for integers. A gather, an all-to-all and a
+/// scatter move every block to where it belongs, and a broadcast leaves the root's bytes everywhere, from and
+/// to every root.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i12_composition<T: Transport>(make: &impl Make<T>) {
     for_each(40, &cases(), |case| {
         let case = case.of_integers();

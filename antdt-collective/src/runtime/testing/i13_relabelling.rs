@@ -7,10 +7,10 @@ use super::members::{Make, PATIENT, on_all};
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Integers that change places among the members reduce to the same.
+/// Checks invariant I13: integer operands that are permuted among the members reduce to the same result.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i13_relabelling<T: Transport>(make: &impl Make<T>) {
     let shuffled = cases().prop_flat_map(|case| {
         let ranks: Vec<u32> = (0..case.world).collect();

@@ -6,11 +6,12 @@ use crate::runtime::Communicator;
 use crate::runtime::transport::Transport;
 use crate::schedule::Choice;
 
-/// Alone, every call returns what it was given; that it sends nothing, I5 counts. Between two, every algorithm gives
-/// the bits of the ring: two operands have only one sum.
+/// Checks invariant I14: in a group of one every call returns what it was given (I5 checks that it sends
+/// nothing). In a group of two every algorithm gives the bits of the ring, because two operands have only one
+/// sum.
 ///
 /// # Panics
-/// If not.
+/// If the invariant is broken.
 pub fn i14_few<T: Transport>(make: &impl Make<T>) {
     for_each(32, &cases(), |case| {
         with_element!(case.element, E => {

@@ -1,4 +1,4 @@
-//! Groups to try things on, and how all members of one are let loose at once.
+//! Groups for tests, and ways to run all their members at once.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,32 +15,32 @@ use crate::runtime::{
     ScheduledCommunicator, TcpTransport,
 };
 
-/// The transports of one group in order of rank, with each one's abort handle.
+/// The transports of one group in order of rank, and the abort handle of each.
 pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
 
-/// Makes a group of as many members as it is told, as [`mem_members`] does.
+/// Makes a group of the given number of members, as [`mem_members`] does.
 pub trait Make<T>: Fn(u32) -> Members<T> + Sync {}
 
 impl<T, F: Fn(u32) -> Members<T> + Sync> Make<T> for F {}
 
-/// Longest that a call of a check may take where no deadline is meant to pass.
+/// Timeout of a call in a check where no deadline is meant to pass.
 pub const PATIENT: Duration = Duration::from_secs(60);
 
-/// Longest that a check waits for a deadline that is meant to pass.
+/// Timeout of a call in a check where the deadline is meant to pass.
 pub const SHORT: Duration = Duration::from_millis(300);
 
-/// Deadlines to try one after the other where a member must be detected by being late: on a machine that keeps a member
-/// from its processor for longer than one of them, that member really is late. A member that is named wrongly by mistake is so
-/// under all of them.
+/// Timeouts to try one after the other where a member must be detected by being late. On a busy machine a
+/// member may not run for longer than one of them, and then really is late. A member that is named by a
+/// defect is named under all of them.
 pub const LONGER: [Duration; 4] =
     [SHORT, Duration::from_millis(1200), Duration::from_secs(5), Duration::from_secs(20)];
 
-/// The holder that has `rank` in the groups of these checks.
+/// Returns the node and incarnation of `rank` in the groups of these checks.
 pub fn holder(rank: u32) -> Holder {
     Holder::new(NodeId::worker(rank), Incarnation(0))
 }
 
-/// A group of members in memory.
+/// Returns a group whose members are threads that share memory.
 ///
 /// # Panics
 /// If the group cannot be made.
@@ -51,7 +51,7 @@ pub fn mem_members(world: u32) -> Members<MemTransport> {
     (MemTransport::group(MembershipVersion(1), &members, &aborts).expect("a good group"), aborts)
 }
 
-/// A group of members connected over loopback.
+/// Returns a group whose members are connected over loopback TCP.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -59,7 +59,7 @@ pub fn tcp_members(world: u32) -> Members<TcpTransport> {
     met_members(world, TcpTransport::connect)
 }
 
-/// A group of members that share memory.
+/// Returns a group whose members share memory.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -67,8 +67,8 @@ pub fn shm_members(world: u32) -> Members<MixedTransport> {
     met_members(world, MixedTransport::connect)
 }
 
-/// A group of members on two hosts: memory is shared by the first half of the ranks and by the second, the rest goes
-/// over loopback.
+/// Returns a group on two simulated hosts: memory is shared by the first half of the ranks and by the second,
+/// and the halves are connected over loopback TCP.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -80,7 +80,7 @@ pub fn mixed_members(world: u32) -> Members<MixedTransport> {
     })
 }
 
-/// A group of members connected by the transport of that name.
+/// Returns a group whose members are connected by the transport of this name.
 ///
 /// # Panics
 /// If there is no such transport, or they cannot be connected.
@@ -107,23 +107,23 @@ fn met_members<T: Transport>(
     (at_once(0..world, connect), aborts)
 }
 
-/// A listener on loopback, on a free port.
+/// Returns a listener on loopback, on a free port.
 ///
 /// # Panics
-/// If loopback is not there.
+/// If there is no loopback interface.
 pub fn loopback_listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().expect("a constant"), JobToken::new("test")).expect("loopback")
 }
 
-/// An abort handle for each rank.
+/// Returns an abort handle for each rank.
 ///
 /// # Panics
-/// If no descriptor is left.
+/// If no file descriptor is left.
 pub fn abort_handles(world: u32) -> Vec<AbortHandle> {
     (0..world).map(|_| AbortHandle::new().expect("a descriptor is left")).collect()
 }
 
-/// Does `work` with each of `items` at the same time, each on its own thread; results in order.
+/// Calls `work` with all of `items` at the same time, each on its own thread; returns the results in order.
 ///
 /// # Panics
 /// If `work` panics.
@@ -135,8 +135,9 @@ pub fn at_once<I: Send, R: Send>(items: impl IntoIterator<Item = I>, work: impl 
     })
 }
 
-/// Does `work` with each of `items`, so many at the same time; results in order. The first ones begin one after the other,
-/// `apart`, so that deadlines of the same length do not all pass at the same moment.
+/// Calls `work` with each of `items`, at most `at_once_most` at the same time; returns the results in order.
+/// The first calls begin one after the other, `apart`, so that deadlines of the same length do not all pass
+/// at the same moment.
 ///
 /// # Panics
 /// If `work` panics.
@@ -161,7 +162,7 @@ pub fn some_at_once<I: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Runs `work` on all members at once, each on its own thread; results by rank.
+/// Runs `work` on all members at once, each on its own thread; returns the results by rank.
 ///
 /// # Panics
 /// If `work` panics.
@@ -174,7 +175,7 @@ pub fn on_all<T: Transport, R: Send>(
     on_all_with(transports, config, work)
 }
 
-/// As [`on_all`], with limits other than the default ones.
+/// Runs `work` as [`on_all`] does, with other settings than the default ones.
 ///
 /// # Panics
 /// If `work` panics.

@@ -1,8 +1,8 @@
-//! Conformance of a transport: what every implementation must do, whatever it runs on. Feature `testing`.
+//! Conformance tests for implementations of a transport. Feature `testing`.
 //!
-//! [`transport_conforms!`](crate::transport_conforms) makes one test of each invariant, I1 to I14, over every algorithm;
-//! each can also be called by itself. [`FaultTransport`], [`CountTransport`] and [`StaleTransport`] are what they are
-//! made of.
+//! [`transport_conforms!`](crate::transport_conforms) makes one test of each invariant, I1 to I14, over every
+//! algorithm; each can also be called by itself. [`FaultTransport`], [`CountTransport`] and
+//! [`StaleTransport`] are the wrappers that they use.
 
 mod barrier;
 mod call;
@@ -60,8 +60,8 @@ pub use stale::StaleTransport;
 pub use watchdog::Watchdog;
 pub use wire::{Damage, Strike, Wires};
 
-/// One test for each invariant of a transport, I1 to I14; `$make` makes a group of as many members as it is told:
-/// `Fn(u32) -> Members<T>`.
+/// Defines one test for each invariant of a transport, I1 to I14. `$make` makes a group of a given number of
+/// members: `Fn(u32) -> Members<T>`.
 #[macro_export]
 macro_rules! transport_conforms {
     ($make:expr) => {

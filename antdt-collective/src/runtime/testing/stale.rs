@@ -1,4 +1,4 @@
-//! A transport whose member repeats itself.
+//! A transport that repeats earlier messages.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,8 @@ use crate::schedule::CostModel;
 /// Messages that are sent again; so many fit into what waits between two members in memory.
 const REPEATED: usize = 2;
 
-/// Sends, before every round's messages, the last ones that went to the same peer once more, with other bytes.
+/// A transport that, before every round's messages, sends the last ones to the same peer once more, with
+/// other bytes.
 #[derive(Debug)]
 pub struct StaleTransport<T> {
     inner: T,
@@ -23,7 +24,7 @@ pub struct StaleTransport<T> {
 }
 
 impl<T: Transport> StaleTransport<T> {
-    /// A transport like `inner`, with a stutter.
+    /// Returns a transport over `inner` that repeats its messages.
     pub const fn new(inner: T) -> Self {
         Self { inner, sent: VecDeque::new() }
     }

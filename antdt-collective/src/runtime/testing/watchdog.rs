@@ -1,4 +1,4 @@
-//! What never returns fails as well.
+//! A time limit for tests that might never return.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Longest that a check may take: many times what it takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Ends the process if it lives too long: a call that never returns cannot be ended from outside.
+/// Ends the process if it is not dropped in time: a call that never returns cannot be ended from outside.
 #[derive(Debug)]
 pub struct Watchdog {
     // Hung up when this is dropped.
@@ -15,7 +15,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches over what is called `what` until it is dropped.
+    /// Starts the time limit of the test called `what`; dropping the watchdog ends it.
     pub fn over(what: &str) -> Self {
         let (alive, watched) = channel();
         let what = what.to_owned();

@@ -1,4 +1,4 @@
-//! Connections that are damaged at a chosen byte.
+//! Connections that are damaged at a chosen byte, by proxies between the members.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,37 +11,37 @@ use super::members::holder;
 use crate::group::Member;
 use crate::runtime::Listener;
 
-/// What happens to a connection.
+/// Damage to a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
-    /// It ends, in both directions.
+    /// The connection ends, in both directions.
     Cut,
-    /// This direction ends, as if the sender had shut it; the other one goes on.
+    /// This direction ends, as if the sender had shut it; the other one continues.
     HalfClose,
-    /// Drops all further bytes in this direction, silently.
+    /// This direction silently drops all further bytes.
     Pause,
-    /// One bit arrives changed.
+    /// One bit is changed.
     Flip,
-    /// These bytes come in between.
+    /// These bytes are inserted.
     Insert(Vec<u8>),
     /// All connections of this rank end.
     Kill(u32),
 }
 
-/// Which byte of which direction of which connection is struck, and how.
+/// A damage to inject: in which connection and direction, at which byte, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strike {
-    /// The sender.
+    /// Sending rank.
     pub from: u32,
-    /// The receiver.
+    /// Receiving rank.
     pub to: u32,
-    /// Bytes that get through before.
+    /// Bytes that pass undamaged before.
     pub at: usize,
     /// Damage that the wire does.
     pub damage: Damage,
 }
 
-/// The connections between all members of a group, each of which goes through a proxy.
+/// The connections between all members of a group, each through a proxy that may damage it.
 #[derive(Debug)]
 pub struct Wires {
     proxies: Vec<Proxy>,
@@ -94,19 +94,19 @@ impl Shared {
 }
 
 impl Wires {
-    /// Proxies before the listeners of a group, by rank.
+    /// Starts proxies before the listeners of a group, which are in order of rank.
     ///
     /// # Panics
-    /// If loopback is not there.
+    /// If there is no loopback interface.
     pub fn before(listeners: &[Listener], strike: Option<Strike>) -> Self {
         let own: Vec<SocketAddr> = listeners.iter().map(Listener::local_address).collect();
         Self::before_addresses(&own, strike)
     }
 
-    /// As [`before`](Self::before), for listeners of other processes.
+    /// Starts proxies as [`before`](Self::before) does, for listeners of other processes.
     ///
     /// # Panics
-    /// If loopback is not there.
+    /// If there is no loopback interface.
     pub fn before_addresses(own: &[SocketAddr], strike: Option<Strike>) -> Self {
         let shared = Arc::new(Shared { strike, ..Shared::default() });
         let ranks = || (0_u32..).zip(own);
@@ -115,7 +115,8 @@ impl Wires {
         Self { proxies, own: own.to_vec(), shared }
     }
 
-    /// The members as rank `me` reaches them. The lower rank of two calls the higher one.
+    /// Returns the members with the addresses at which rank `me` reaches them. Of two ranks the lower one
+    /// connects to the higher one.
     pub fn members(&self, me: u32) -> Vec<Member> {
         let address = |peer: u32| {
             let proxy = self.proxies.iter().find(|proxy| proxy.pair == (me.min(peer), me.max(peer)));
@@ -126,12 +127,12 @@ impl Wires {
             .collect()
     }
 
-    /// Whether the byte to be struck has come.
+    /// Returns whether the byte to be damaged has passed.
     pub fn struck(&self) -> bool {
         self.shared.struck.load(Ordering::SeqCst)
     }
 
-    /// What has come from `from` for `to`.
+    /// Returns the bytes that have passed from rank `from` to rank `to`.
     pub fn passed(&self, from: u32, to: u32) -> Vec<u8> {
         self.shared.passed().get(&(from, to)).cloned().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A transport behind a pointer is one.
+//! Implementation of a transport for boxed transports.
 
 use super::{Exchange, Incoming, Loan, Merge, Outgoing, Transport};
 use crate::error::CollectiveError;

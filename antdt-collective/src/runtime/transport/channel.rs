@@ -4,69 +4,71 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Instant;
 
-/// Carries bytes between two processes, in order, each once. Either end may send at any time.
+/// A connection that carries bytes between two processes, in order, each once. Either end may send at any
+/// time.
 ///
-/// Every wait has a deadline and ends when the abort handle is used that the channel was made with. After an error the
-/// channel is of no more use.
+/// Every wait has a deadline, and ends when the abort handle is used that the channel was made with. After an
+/// error the channel must not be used.
 pub trait Channel: Debug + Send {
-    /// Sends all bytes; returns once they are on their way.
+    /// Sends all bytes; returns once they are handed to the operating system or the shared memory.
     ///
     /// # Errors
     /// See [`ChannelError`].
     fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), ChannelError>;
 
-    /// Fills `into` with the next bytes.
+    /// Fills `into` with the next bytes that the other end sent.
     ///
     /// # Errors
     /// See [`ChannelError`]. What the other end sent before it closed is received first.
     fn receive(&mut self, into: &mut [u8], deadline: Instant) -> Result<(), ChannelError>;
 
-    /// Waits until a byte is there to be received.
+    /// Waits until a byte can be received.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
     fn wait(&mut self, deadline: Instant) -> Result<(), ChannelError>;
 }
 
-/// Bytes did not go or come.
+/// Reason why bytes could not be sent or received over a channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The other end is gone, or nothing listens there.
+    /// The other process has closed the channel or died, or nothing listens at the address.
     #[error("the other end closed; connect again once it is back")]
     Closed,
     /// The deadline passed.
     #[error("the other end did not send or take what was due before the deadline; look at that process")]
     Late,
-    /// The abort handle was used.
+    /// The abort handle ended the call.
     #[error("aborted: {reason}")]
     Aborted {
-        /// Reason, in words.
+        /// Reason of the abort, in words.
         reason: String,
     },
-    /// The other end is where this transport does not reach.
+    /// The other process is on a host that this transport does not reach.
     #[error(
         "the other end is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
     )]
     OtherHost,
-    /// The other end says what it cannot.
+    /// The other process sent an impossible value: its memory or the connection is damaged.
     #[error("damaged: {what}; both ends must use the same transport")]
     Corrupt {
-        /// Description of the fault.
+        /// Description of the damage.
         what: String,
     },
-    /// The operating system refused something on this host.
+    /// The operating system refused an operation on this host.
     #[error("{what}: {source}")]
     Io {
-        /// The operation that failed.
+        /// Name of the operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl ChannelError {
-    /// The system's refusal of `what`; a connection that ended is no refusal.
+    /// Returns the error for an operation, `what`, that failed with `source`. A connection that ended becomes
+    /// [`Closed`](Self::Closed).
     pub fn io(what: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::ConnectionReset

@@ -1,4 +1,4 @@
-//! How the processes of a job reach each other.
+//! Fabrics: the ways in which the processes of a job reach each other.
 
 use std::fmt::Debug;
 use std::net::{SocketAddr, TcpStream};
@@ -9,14 +9,14 @@ use crate::error::CollectiveError;
 use crate::group::{Group, JobToken};
 use crate::runtime::abort::AbortHandle;
 
-/// A way for processes to reach each other, known by name in the [registry](super::registry). One object serves a
-/// process for all its groups.
+/// A way in which processes reach each other, known by name in the [registry](super::registry). It makes the
+/// transports of groups, and channels between two processes. One object serves a process for all its groups.
 pub trait Fabric: Debug + Send + Sync {
-    /// Connects with all other members of a group; every member calls this with the same list.
+    /// Connects this process with all other members of a group; every member calls this with the same list.
     ///
     /// # Errors
-    /// If a member cannot be reached this way, is gone, means another list of members, or has not called within
-    /// `timeout`; if the abort handle was used; if a newer membership has begun.
+    /// If a member cannot be reached over this fabric, has died, passes another list of members, or has not
+    /// called within `timeout`; if the abort handle was used; if a newer membership has begun.
     fn connect(
         &self,
         listener: &Listener,
@@ -25,10 +25,11 @@ pub trait Fabric: Debug + Send + Sync {
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
 
-    /// Connects with a process outside of groups, which listens for TCP connections at `address` and
-    /// [accepts](Self::accept) them over the same fabric. Over TCP, unless the fabric knows better.
+    /// Connects to a process outside of groups, which listens for TCP connections at `address` and
+    /// [accepts](Self::accept) them over the same fabric. The default is a channel over TCP.
     ///
-    /// `job` says whose processes trust each other; the caller checks the identity of its peer by the first messages.
+    /// `job` is the token of the job whose processes trust each other; the caller checks the identity of its
+    /// peer by the first messages.
     ///
     /// # Errors
     /// If that process cannot be reached this way, or does not answer before the deadline.
@@ -43,7 +44,7 @@ pub trait Fabric: Debug + Send + Sync {
         Ok(Box::new(TcpChannel::dial(address, deadline, abort)?))
     }
 
-    /// Goes on with a TCP connection that another process [dialled](Self::dial).
+    /// Makes a channel of a TCP connection that another process [dialled](Self::dial).
     ///
     /// # Errors
     /// As [`dial`](Self::dial).
@@ -59,10 +60,10 @@ pub trait Fabric: Debug + Send + Sync {
     }
 }
 
-/// A transport that can move on to the next group.
+/// A transport that can be moved to the next group.
 pub trait Regroup: Transport {
-    /// Returns the transport of a newer membership. It keeps what it can of its connections with members that stay; a
-    /// call that failed before does not matter.
+    /// Returns the transport of a newer membership. It keeps connections with members that stay, where it
+    /// can; a call that failed before does not matter.
     ///
     /// # Errors
     /// As [`Fabric::connect`]; also if the membership is not newer. All connections are then closed.

@@ -1,4 +1,4 @@
-//! Members that are threads of one process: for tests and single-process jobs.
+//! A transport between threads of one process, for tests and single-process jobs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ impl Wake for Hub {
     }
 }
 
-/// Endpoint of a group whose members are threads that share memory.
+/// A [`Transport`] for members that are threads of one process.
 #[derive(Debug)]
 pub struct MemTransport {
     group: Group,
@@ -72,10 +72,11 @@ pub struct MemTransport {
 }
 
 impl MemTransport {
-    /// One transport for each member of a group, in order of rank. `aborts` holds each member's handle.
+    /// Returns one transport for each member of a group, in order of rank. `aborts` holds each member's abort
+    /// handle.
     ///
     /// # Errors
-    /// If there is no such group, or not one handle per member.
+    /// If the members are not a valid group, or there is not one handle per member.
     pub fn group(
         membership: antdt_core::MembershipVersion,
         members: &[Member],

@@ -1,4 +1,4 @@
-//! The seam that schedules run over.
+//! Transports: the interface that schedules run over, and its implementations.
 
 pub mod fabric;
 pub mod registry;
@@ -30,79 +30,79 @@ use crate::group::Group;
 use crate::runtime::region::Region;
 use crate::schedule::CostModel;
 
-/// One round of one collective.
+/// Identity and time limits of one round of one collective.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
-    /// Tag of the call.
+    /// Tag of the round.
     pub tag: Tag,
-    /// When the collective began; for error messages.
+    /// Time at which the collective began, for error messages.
     pub started: Instant,
-    /// When it must be over.
+    /// Deadline of the round.
     pub deadline: Instant,
-    /// Longest silence of a peer within a message: once its first byte is there, or the first byte for it was taken,
-    /// it has arrived and has nothing to wait for. Shorter than what is left until the deadline, or without meaning.
+    /// Longest gap between two bytes of a message once its first byte has moved. It has no effect when it is
+    /// longer than the time left until `deadline`.
     pub stall: Duration,
 }
 
-/// A message to send.
+/// A message to send in a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
     /// Receiving rank.
     pub to: Rank,
-    /// What; at least one byte.
+    /// Bytes of the message; at least one.
     pub bytes: &'a [u8],
 }
 
-/// A message to receive.
+/// A message to receive in a round.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     /// Sending rank.
     pub from: Rank,
-    /// Where it goes; it must be exactly as long.
+    /// Destination of the message, which must have exactly its length.
     pub sink: Sink<'a>,
 }
 
-/// A message that another member reads where it lies, and whose answer it leaves there.
+/// A message that another member reads in this member's memory, and into which it may write an answer.
 #[derive(Debug)]
 pub struct Loan<'a> {
     /// Receiving rank.
     pub to: Rank,
-    /// The message, if it is not in `into`; as long.
+    /// The message, with the length of `into`; `None` if `into` holds it.
     pub from: Option<&'a [u8]>,
-    /// Where the answer goes; at least one byte.
+    /// Memory for the answer; at least one byte.
     pub into: &'a mut [u8],
 }
 
 impl Loan<'_> {
-    /// The message.
+    /// Returns the bytes of the message.
     pub fn bytes(&self) -> &[u8] {
         self.from.unwrap_or(self.into)
     }
 
-    /// The message as one that wants no answer.
+    /// Returns the message as an ordinary one, without an answer.
     pub fn outgoing(&self) -> Outgoing<'_> {
         Outgoing { to: self.to, bytes: self.bytes() }
     }
 }
 
-/// A part of a message that was lent by another member.
+/// A part of a message that another member lent, with the place for its answer.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// Its sender wants no answer.
+    /// A part whose sender wants no answer.
     Read(&'a [u8]),
-    /// The answer goes where the message is.
+    /// A part whose answer replaces the message.
     Within(&'a mut [u8]),
-    /// The answer goes somewhere else.
+    /// A part whose answer goes to other memory.
     Apart {
-        /// The message.
+        /// Bytes of the message.
         from: &'a [u8],
-        /// As long as the message.
+        /// Memory for the answer, as long as the message.
         into: &'a mut [u8],
     },
 }
 
 impl Piece<'_> {
-    /// The message, or what was put in its place.
+    /// Returns the bytes of the message, or of the answer that replaced it.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Read(bytes) => bytes,
@@ -111,7 +111,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Where the answer goes, if one is wanted.
+    /// Returns the memory for the answer, if one is wanted.
     pub fn answer(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Read(_) => None,
@@ -121,16 +121,16 @@ impl Piece<'_> {
     }
 }
 
-/// Where a received message goes.
+/// Destination of a received message.
 pub enum Sink<'a> {
-    /// Into place.
+    /// The bytes are stored here.
     Place(&'a mut [u8]),
-    /// Handed to a [`Fold`] piece by piece, while more arrives.
+    /// The bytes are passed to a [`Fold`] piece by piece, while more arrive.
     Fold(&'a mut dyn Fold),
 }
 
 impl Sink<'_> {
-    /// Length of the expected message, in bytes.
+    /// Returns the length of the expected message, in bytes.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Place(bytes) => bytes.len(),
@@ -149,24 +149,24 @@ impl fmt::Debug for Sink<'_> {
     }
 }
 
-/// Takes a message in pieces.
+/// A consumer of a message that arrives in pieces, such as one that adds it to a buffer.
 pub trait Fold {
-    /// Length of the whole message, in bytes.
+    /// Returns the length of the whole message, in bytes.
     fn len_bytes(&self) -> usize;
 
-    /// Takes the bytes that lie `at` bytes into the message. Pieces come in order, each once, and begin and end at
-    /// multiples of 64 bytes or at the message's end.
+    /// Consumes the piece that begins `at` bytes into the message. Pieces come in order, each once, and begin
+    /// and end at multiples of 64 bytes or at the message's end.
     fn fold(&mut self, at: usize, bytes: &[u8]);
 }
 
-/// Takes the messages of all other members together, and answers them.
+/// A consumer of the messages of all other members together, piece by piece, that answers them.
 pub trait Merge {
-    /// Length of each message, in bytes.
+    /// Returns the length of each message, in bytes.
     fn len_bytes(&self) -> usize;
 
-    /// Takes the bytes that lie `at` bytes into each message, and puts the answer to these bytes where it is wanted; the
-    /// messages are in order of rank. Pieces come in order, each once, and begin and end at multiples of 64 bytes or at
-    /// the end.
+    /// Consumes the piece that begins `at` bytes into each message, and writes the answers where they are
+    /// wanted. `pieces` are in order of rank. Pieces come in order, each once, and begin and end at multiples
+    /// of 64 bytes or at the end.
     fn merge(&mut self, at: usize, pieces: &mut [Piece<'_>]);
 }
 
@@ -174,15 +174,16 @@ pub trait Merge {
 ///
 /// Implementers: run `transport_conforms!` (feature `testing`) on your transport.
 pub trait Transport: Send {
-    /// The members.
+    /// Returns the members of the group.
     fn group(&self) -> &Group;
 
-    /// Carries one round's messages: all of them progress together, so that the order of sends cannot matter.
-    /// At most one message goes to, and one comes from, each peer. Returns once all were handed over and received.
+    /// Carries the messages of one round. All of them progress together, so the order of sends does not
+    /// matter. At most one message goes to each peer, and one comes from it. Returns once all were handed
+    /// over and received.
     ///
     /// # Errors
-    /// If a peer is late, gone, or at another call; if the abort handle was used; if data were damaged. The other
-    /// members are told, and every later call fails with the same error.
+    /// If a peer is late, has died, or is at another call; if the abort handle was used; if data were
+    /// damaged. The other members are told, and every later call fails with the same error.
     fn exchange(
         &mut self,
         call: &Exchange,
@@ -190,14 +191,15 @@ pub trait Transport: Send {
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError>;
 
-    /// Lends a message to every other member, and answers those of all others, which are equally long and are taken
-    /// together once all are there. Returns once all answers are here. Takes this round and the next one.
+    /// Lends a message to every other member, and answers the messages of all others, which have equal length
+    /// and are merged once all are there. Returns once all answers have arrived. It takes two rounds: this
+    /// one and the next.
     ///
     /// Where the transport [lends](Self::lends), all of a loan must lie in memory that it [owns](Self::owns).
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange). Answers may still arrive afterwards: memory that was lent in a trade that failed
-    /// must not be used again.
+    /// As [`exchange`](Self::exchange). Answers may still arrive afterwards: memory that was lent in a trade
+    /// that failed must not be used again.
     fn trade(
         &mut self,
         call: &Exchange,
@@ -207,9 +209,9 @@ pub trait Transport: Send {
         trade_by_exchange(self, call, loans, merge)
     }
 
-    /// Every member's block, by rank: `blocks` falls into as many blocks of equal length as there are members, and the
-    /// one of this rank is filled on entry. For short blocks, where the delay counts and not the bytes; a transport
-    /// that has a shorter way than a round of messages takes it.
+    /// Gathers every member's block, in order of rank. `blocks` consists of one block of equal length per
+    /// member; that of this rank is filled on entry. It is for short blocks, where latency counts more than
+    /// bytes; a transport may have a shorter way than a round of messages.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange).
@@ -217,40 +219,39 @@ pub trait Transport: Send {
         gather_by_exchange(self, call, blocks)
     }
 
-    /// The host of each rank, where the transport knows and it matters: ranks with the same number share one. The same
-    /// on all members.
+    /// Returns the host of each rank: ranks with the same number share a host. `None` if the transport does
+    /// not know, or makes no difference. The result is the same on all members.
     fn hosts(&self) -> Option<&[u32]> {
         None
     }
 
-    /// Returns the cost of messages that is assumed before a measurement. The same on all members.
+    /// Returns the cost of messages that is assumed before a measurement. It is the same on all members.
     fn cost(&self) -> CostModel {
         CostModel::LOOPBACK
     }
 
-    /// Memory for a buffer of `len_bytes` that will be reduced many times; on the heap, unless the transport knows
-    /// better.
+    /// Returns memory for a buffer of `len_bytes` that will be reduced many times; from the heap by default.
     ///
     /// # Errors
-    /// If the system has no memory left that can be handed out.
+    /// If the system has no memory left.
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
         Ok(Region::heap(len_bytes))
     }
 
-    /// Whether every other member reads what is sent out of a [region](Self::region) where it lies, leaves there what it
-    /// answers, and nothing carries it there. The same on all members.
+    /// Returns whether the other members read and answer messages in a [region](Self::region) in place,
+    /// without a copy. It is the same on all members.
     fn lends(&self) -> bool {
         false
     }
 
-    /// Whether a [region](Self::region) is one of this transport's, and so as fast as it can be.
+    /// Returns whether this transport made the [region](Self::region), and so moves its bytes fastest.
     fn owns(&self, region: &Region) -> bool {
         let _ = region;
         true
     }
 
-    /// Gives up: tells the other members and makes every later call fail. Returns the error that stays, which is the
-    /// first one.
+    /// Aborts the group: tells the other members, and makes every later call fail. Returns the error of all
+    /// later calls, which is the first one reported.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
 }
 

@@ -1,19 +1,20 @@
 //! The transports that a program knows by name.
 //!
-//! A transport that ships is a folder beside this file and a line in `SHIPPED`. A program adds transports of its own to the
-//! registry, before it reads its command line; they are then as good as those that ship.
+//! A transport that ships with this crate is a folder beside this file and a line in `SHIPPED`. A program
+//! adds transports of its own to the registry, before it reads its command line; they are then treated like
+//! those that ship.
 
 use antdt_core::registry::{self, Registry};
 
 use super::{Fabric, mixed, tcp};
 
-/// A transport that is known by name.
+/// A transport in the registry.
 pub type Entry = registry::Entry<Box<dyn Fabric>>;
 
-/// The transport of a job that names none.
+/// Name of the transport of a job that names none.
 pub const DEFAULT: &str = mixed::AUTO.name;
 
-/// Every transport that is known.
+/// The registry of all known transports.
 ///
 /// ```
 /// use antdt_collective::runtime::transport::REGISTRY;

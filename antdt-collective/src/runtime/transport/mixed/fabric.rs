@@ -1,4 +1,4 @@
-//! Shared memory inside a host: with TCP between hosts, or without.
+//! The fabrics with shared memory inside a host: with TCP between hosts, or without.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Members that are processes: over memory that they share with those on the same host, over TCP with all others.
+//! A transport between processes: over shared memory inside a host, over TCP between hosts.
 //!
 //! All members are connected over TCP. A member that shares a host with others hands them its memory, and from then
 //! on messages between them go there ([`region`](Transport::region) hands out memory from which they need not be copied);
@@ -36,14 +36,16 @@ const TICK: Duration = Duration::from_millis(5);
 /// Settings that decide which members share memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MixedConfig {
-    /// A part of this host that shares no memory with its other parts: a NUMA node, or a host of its own, as far as a
-    /// test is concerned. Default: none, the host is one.
+    /// Name of a part of this host that shares no memory with its other parts: a NUMA node, or a simulated
+    /// host in a test. Default: none, the whole host shares memory.
     pub part: String,
-    /// Whether a group on more than one host is refused. Default: no, its members talk over TCP.
+    /// Whether a group on more than one host is refused. Default: no, members on different hosts communicate
+    /// over TCP.
     pub one_host: bool,
 }
 
-/// A member of a group on one or several hosts.
+/// A [`Transport`] for members that are processes on one or several hosts: shared memory inside a host, TCP
+/// between hosts.
 #[derive(Debug)]
 pub struct MixedTransport {
     // In this order: those who still wait for this member find its connections closed when they are woken.
@@ -58,7 +60,7 @@ pub struct MixedTransport {
 }
 
 impl MixedTransport {
-    /// Connects with all other members; every member calls this with the same list.
+    /// Connects with all other members of the group; every member calls this with the same list.
     ///
     /// # Errors
     /// As [`TcpTransport::connect`]; also if memory cannot be shared.
@@ -71,10 +73,10 @@ impl MixedTransport {
         Self::connect_with(listener, group, timeout, abort, MixedConfig::default())
     }
 
-    /// As [`connect`](Self::connect), with other settings than the default ones.
+    /// Connects as [`connect`](Self::connect) does, with other settings than the default ones.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); also if the group is on several hosts and must not be.
+    /// As [`connect`](Self::connect); also if the group is on several hosts and `config` refuses that.
     pub fn connect_with(
         listener: &Listener,
         group: &Group,
@@ -87,7 +89,8 @@ impl MixedTransport {
         Self::share(tcp, deadline, abort, config)
     }
 
-    /// The transport of a newer membership; members that stay keep their connections, and make new memory.
+    /// Returns the transport of a newer membership; members that stay keep their connections, and make new
+    /// memory.
     ///
     /// # Errors
     /// As [`TcpTransport::regroup`].

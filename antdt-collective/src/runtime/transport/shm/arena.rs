@@ -1,4 +1,4 @@
-//! One member's shared memory: what lies where in its file.
+//! One member's shared memory: the layout of its file.
 //!
 //! The file begins with the control part: the bell on which its owner sleeps, two slots, and for each peer the counters of
 //! the way from the owner to that peer. Then come the rings, one for each peer, and the regions that the owner hands out,

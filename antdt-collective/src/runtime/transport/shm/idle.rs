@@ -1,4 +1,4 @@
-//! What to do while nothing moves: look again for a little while, let others have the core, sleep.
+//! How a waiting thread spends its time: it polls for a little while, yields the core, then sleeps.
 
 use std::hint;
 use std::num::NonZero;
@@ -63,9 +63,9 @@ pub(in crate::runtime::transport) struct Idle {
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::runtime::transport) enum Next {
-    /// Look again.
+    /// Look for new messages again.
     Look,
-    /// Look about for trouble, then sleep unless the bell has rung since this number.
+    /// Check the connections, then sleep unless the bell has rung since this number.
     Sleep(u32),
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Sending<'a> {
 #[derive(Debug, Clone, Copy)]
 enum What<'a> {
     Bytes(&'a [u8]),
-    /// It is offered where it lies, and its answer has a place.
+    /// The message is offered in place, and memory is reserved for its answer.
     Loan {
         len: usize,
         place: Place,
@@ -124,7 +124,8 @@ pub(super) struct Receiving<'a, 'b> {
 #[derive(Debug)]
 enum End<'a, 'b> {
     Sink(&'a mut Sink<'b>),
-    /// It waits until those of all others are there: where it lies, if it was offered, and here otherwise.
+    /// The message is merged when those of all others are there: from where it lies, if it was offered, and
+    /// from here otherwise.
     Together(Vec<u8>),
 }
 

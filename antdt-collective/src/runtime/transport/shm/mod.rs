@@ -1,4 +1,4 @@
-//! What goes between members of one host: over memory that they share.
+//! The transport between members of one host, over memory that they share.
 //!
 //! Every member has one file in memory, without a name, which all others have mapped. A message that lies in a
 //! [region](super::Transport::region) of the sender is not sent at all: the receiver folds it in from where it lies, in

@@ -1,4 +1,4 @@
-//! What stands before every message in a ring.
+//! The header of every message in a ring.
 
 use super::arena::Place;
 use super::memory::GRAIN;
@@ -20,10 +20,10 @@ pub(super) fn tag_of(bytes: &TagBytes) -> Result<Tag, FrameError> {
 /// Where a message's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// Behind the record, in the ring.
+    /// The bytes follow the record in the ring.
     Ring,
-    /// Where the sender keeps them, as offer `number`. The answer goes to `answer`, if one is wanted: to a region of its
-    /// own, or to where the bytes are.
+    /// The bytes are in the sender's memory, as offer `number`. The answer, if one is wanted, goes to
+    /// `answer`: to a region of its own, or to the place of the bytes.
     Offer { number: u64, place: Place, answer: Option<Place> },
 }
 

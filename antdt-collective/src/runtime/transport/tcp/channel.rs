@@ -15,10 +15,10 @@ pub struct TcpChannel {
 }
 
 impl TcpChannel {
-    /// Connects with the process that listens at `address`.
+    /// Connects to the process that listens at `address`.
     ///
     /// # Errors
-    /// If nothing listens there, the host is away, or the system refuses.
+    /// If nothing listens there, the host cannot be reached, or the system refuses.
     pub fn dial(address: SocketAddr, deadline: Instant, abort: &AbortHandle) -> Result<Self, ChannelError> {
         // A process that listens is connected with by its system, at once.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -27,10 +27,10 @@ impl TcpChannel {
         Self::new(stream, abort)
     }
 
-    /// A channel over a connection that stands.
+    /// Returns a channel over an established connection.
     ///
     /// # Errors
-    /// If the system refuses its settings.
+    /// If the system refuses the connection's settings.
     pub fn new(stream: TcpStream, abort: &AbortHandle) -> Result<Self, ChannelError> {
         let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         set.map_err(|e| ChannelError::io("preparing a connection", e))?;

@@ -1,13 +1,14 @@
-//! Settings of a transport.
+//! Settings of the TCP transport.
 
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Whether payloads carry checksums. Headers always do.
+/// Which connections carry checksums of payloads. Headers always have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// Where bytes leave this host: between two addresses of one host the kernel copies memory, and nothing else touches
-    /// the bytes. Take [`Always`](Self::Always) if something at a local address passes them on to another host.
+    /// Checksums on connections between hosts: between two addresses of one host the kernel copies memory,
+    /// and nothing else touches the bytes. Take [`Always`](Self::Always) if a proxy at a local address passes
+    /// them on to another host.
     #[default]
     Auto,
     /// Checksums on every connection.
@@ -17,11 +18,11 @@ pub enum Checksum {
 /// Settings of a [`TcpTransport`](super::TcpTransport). They may differ between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Whether what this rank sends carries checksums. Default: where it leaves the host.
+    /// Whether the payloads that this rank sends carry checksums. Default: those that leave the host.
     pub checksum: Checksum,
-    /// How long a rank that waits looks again and again before it sleeps. Others get the processor between two looks. A
-    /// sleep costs the next message some 20 µs; a longer spin costs processor time whenever a peer is late. Default
-    /// 50 µs: twice what a message and its answer take over loopback.
+    /// How long a waiting rank polls before it sleeps. Other threads may use the processor between two polls.
+    /// A sleep costs the next message some 20 µs; longer polling costs processor time whenever a peer is
+    /// late. Default 50 µs: twice what a message and its answer take over loopback.
     pub spin: Duration,
 }
 

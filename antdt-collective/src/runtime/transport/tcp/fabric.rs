@@ -1,4 +1,4 @@
-//! TCP between all processes.
+//! The fabric of TCP connections between all processes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What two members say first, so that neither takes a stranger or a member of another group for the other.
+//! The handshake of two members, so that neither takes a stranger or a member of another group for the other.
 
 use antdt_core::{MembershipVersion, Rank};
 

@@ -1,4 +1,4 @@
-//! One connection to one peer: what is half sent, what is half received.
+//! One connection to one peer, with the messages that are half sent and half received.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
@@ -40,11 +40,11 @@ pub(super) struct Gone;
 /// Why a link stops.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The peer is gone.
+    /// The peer has closed the connection.
     Gone,
-    /// It has given up; [`Link::told`] is what it said.
+    /// The peer has aborted; [`Link::told`] is its reason.
     Told,
-    /// What came makes going on impossible.
+    /// The call cannot continue, because of what was received.
     Failed(CollectiveError),
 }
 
@@ -81,16 +81,16 @@ pub(super) struct Link {
 /// Where the bytes after the last header go.
 #[derive(Debug)]
 enum Body {
-    /// A header comes next.
+    /// A header is expected next.
     None,
-    /// Into this round's message. `crc` is that of what has come.
+    /// The payload goes into this round's message. `crc` is that of the bytes received so far.
     Wanted { header: Header, got: usize, crc: u32, carry: Carry },
-    /// Nowhere: the message belongs to the past.
+    /// The payload is dropped: the message belongs to an earlier call.
     Dropped { left: usize },
-    /// Why the peer gave up.
+    /// The payload is the reason for which the peer aborted.
     Notice { header: Header, bytes: Vec<u8> },
-    /// To a later round's message, or to another membership: the header stays where it is, and nothing is read until
-    /// then.
+    /// The payload belongs to a later round or to another membership: the header is kept, and nothing is read
+    /// until then.
     Later,
 }
 

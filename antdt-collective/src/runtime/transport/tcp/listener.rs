@@ -24,7 +24,7 @@ use crate::runtime::wait::wait;
 /// Each costs a descriptor; the oldest goes when another comes.
 const WAITING_MAX: usize = Group::WORLD_MAX;
 
-/// Where a process's peers reach it. One per process, for all its groups.
+/// The listening socket at which other members reach this process. One per process, for all its groups.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -84,10 +84,10 @@ enum Call {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 takes any free one.
+    /// Listens at `address`; port 0 takes any free port.
     ///
     /// # Errors
-    /// If the address is in use or not this host's.
+    /// If the address is in use or does not belong to this host.
     pub fn bind(address: SocketAddr, job: JobToken) -> Result<Self, CollectiveError> {
         let failed = |e: io::Error| CollectiveError::io(&format!("listening at {address}"), &e);
         let socket = TcpListener::bind(address).map_err(failed)?;
@@ -96,7 +96,7 @@ impl Listener {
         Ok(Self { socket, address, job, waiting: Mutex::default() })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address that the process listens on.
     pub const fn local_address(&self) -> SocketAddr {
         self.address
     }

@@ -55,7 +55,7 @@ use close::Linger;
 use link::{Link, Receiving, SCRATCH_BYTES, Sending, Stop};
 pub(in crate::runtime::transport) use verdict::Ended;
 
-/// A member of a group over TCP.
+/// A [`Transport`] for members that are processes, connected over TCP.
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
@@ -104,12 +104,12 @@ impl Flow<'_, '_> {
 }
 
 impl TcpTransport {
-    /// Connects with all other members; every member calls this with the same list. Connections of older memberships
-    /// are turned away, those of newer ones are kept for their time.
+    /// Connects with all other members of the group; every member calls this with the same list. Connections
+    /// of older memberships are refused, and those of newer ones are kept for later.
     ///
     /// # Errors
-    /// If a member cannot be reached, is gone, means another list of members, or has not called within `timeout`; if
-    /// the abort handle was used; if a newer membership has begun.
+    /// If a member cannot be reached, has died, passes another list of members, or has not called within
+    /// `timeout`; if the abort handle was used; if a newer membership has begun.
     pub fn connect(
         listener: &Listener,
         group: &Group,
@@ -119,7 +119,7 @@ impl TcpTransport {
         Self::connect_with(listener, group, timeout, abort, TcpConfig::default())
     }
 
-    /// As [`connect`](Self::connect), with other settings than the default ones.
+    /// Connects as [`connect`](Self::connect) does, with other settings than the default ones.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -145,12 +145,13 @@ impl TcpTransport {
         })
     }
 
-    /// The transport of a newer membership. Members that stay keep their connections, and with them what the system has
-    /// learnt about the way; new members connect, and the connections of members that left are closed. Every member of the
-    /// new group calls this, or [`connect`](Self::connect) if it was not in the old one.
+    /// Returns the transport of a newer membership. Members that stay keep their connections, and with them
+    /// what the system has learnt about the way; new members connect, and the connections of members that
+    /// left are closed. Every member of the new group calls this, or [`connect`](Self::connect) if it was not
+    /// in the old one.
     ///
-    /// It may be called after a call that failed: what is left of that is dropped. A connection that ended, or that a
-    /// failing member could not bring to the end of a frame, is made anew.
+    /// It may be called after a call that failed, the rest of which is dropped. A connection that ended, or
+    /// that a failing member left within a frame, is made anew.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); also if the membership is not newer. All connections are then closed.

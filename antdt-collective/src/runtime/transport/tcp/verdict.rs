@@ -1,4 +1,4 @@
-//! How a call ends that cannot go on: telling the others, and finding out on whose account.
+//! How a call ends that cannot go on: a rank tells the others, and all find out which member caused it.
 //!
 //! Some failures are certain: a connection that ended without a word, a disagreement, an abort. They are told, and that
 //! is all. Silence is not: a rank waits for one that waits for another, and all deadlines pass at about the same time.
@@ -34,11 +34,11 @@ const HEARING: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(
 /// Why a round cannot go on.
 #[derive(Debug)]
 pub(in crate::runtime::transport) enum Ended {
-    /// This rank found out something that is certain.
+    /// This rank found a failure that is certain.
     Failed(CollectiveError),
-    /// A peer that is needed is gone.
+    /// The connection to a peer that is needed has ended.
     Gone(Rank),
-    /// A peer has given up. `waited`: this rank had been waiting in this round before.
+    /// A peer has aborted. `waited`: this rank had been waiting in this round before.
     Told {
         /// The rank.
         from: Rank,
