@@ -43,7 +43,7 @@ pub(crate) struct Change<'a> {
     pub(crate) weight: f32,
 }
 
-/// See the [module](self).
+/// A flat vector of parameters, or one server's piece of it, with the optimizer's state for each of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DenseParams {
     values: Vec<f32>,
@@ -52,10 +52,11 @@ pub struct DenseParams {
 }
 
 impl DenseParams {
-    /// Parameters that no gradient has touched yet: the values of `range` of the layout's flat vector.
+    /// Returns parameters that no gradient has touched yet: `values` for the positions `range` of the
+    /// layout's flat vector.
     ///
     /// # Panics
-    /// If there are more or fewer than the range has.
+    /// If `values` and `range` differ in length.
     pub fn new(
         optimizer: &dyn Optimizer,
         layout: &ParamLayout,
@@ -73,18 +74,19 @@ impl DenseParams {
         trainable.map(move |piece| &sums[piece.range.clone()])
     }
 
-    /// The parameters.
+    /// Returns the values of the parameters.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The numbers that the optimizer keeps: each as long as the parameters, or empty.
+    /// Returns the optimizer's state: arrays as long as the parameters, or empty where the optimizer keeps
+    /// fewer.
     pub fn state(&self) -> [&[f32]; STATE_MAX] {
         let [first, second] = &self.state;
         [first, second]
     }
 
-    /// The parameters, to be set to other values; what the optimizer keeps stays.
+    /// Returns the values of the parameters, to be overwritten; the optimizer's state stays.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.values
     }

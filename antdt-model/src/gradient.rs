@@ -1,8 +1,8 @@
-//! Gradients: means, norms, and those of a table as rows and their sums.
+//! Gradients: means, norms, and sparse gradients of tables.
 
 use antdt_core::{GroupKind, ParamLayout, TableRows};
 
-/// One over the number of samples: what turns a sum of gradients into a mean. 0 for no samples, which changes nothing.
+/// Returns one over the number of samples, which turns a sum of gradients into a mean; 0 for no samples.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -12,7 +12,8 @@ pub fn mean_scale(samples: u64) -> f32 {
     if samples == 0 { 0.0 } else { (1.0 / samples as f64) as f32 }
 }
 
-/// The Euclidean norm of a gradient in parts. The same parts in the same order give the same bits.
+/// Returns the Euclidean norm of a gradient that is given in parts. The same parts in the same order give the
+/// same bits.
 pub fn norm<'a>(parts: impl IntoIterator<Item = &'a [f32]>) -> f64 {
     // In lanes, so that the additions of one need not wait for those of another.
     const LANES: usize = 8;
@@ -29,14 +30,14 @@ pub fn norm<'a>(parts: impl IntoIterator<Item = &'a [f32]>) -> f64 {
     parts.into_iter().map(of_part).sum::<f64>().sqrt()
 }
 
-/// What a gradient of this norm is multiplied with so that it is no longer than `limit`; 1 if it is not longer.
+/// Returns the factor that shortens a gradient of norm `norm` to `limit`; 1 if it is not longer.
 #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
 pub fn clip_factor(limit: f32, norm: f64) -> f32 {
     if norm > f64::from(limit) { (f64::from(limit) / norm) as f32 } else { 1.0 }
 }
 
-/// Shortens sums of gradients over `samples`, dense and of rows, so that their mean is no longer than `limit`. State groups have
-/// no gradient and stay.
+/// Clips sums of gradients over `samples`, of dense parameters and of rows, so that the norm of their mean is
+/// at most `limit`. State groups have no gradient and stay unchanged.
 pub fn clip(limit: f32, samples: u64, layout: &ParamLayout, sums: [&mut [f32]; 2]) {
     let [dense, rows] = sums;
     let trainable = || layout.ranges().filter(|(_, group)| group.kind == GroupKind::Trainable);
@@ -50,17 +51,18 @@ pub fn clip(limit: f32, samples: u64, layout: &ParamLayout, sums: [&mut [f32]; 2
     }
 }
 
-/// Gradient sums of the rows that a batch touched, of one table or of all.
+/// Sums of the gradients of the table rows that a batch touched, of one table or of all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SparseGradient {
-    /// The rows, ascending, each once: joint rows of the layout where they are of all tables.
+    /// Indices of the rows, ascending, each once. Where the gradient is of all tables these are the layout's
+    /// joint rows.
     pub rows: Vec<u64>,
-    /// Values of all rows, one after another.
+    /// Gradients of the rows, `[rows, dim]`.
     pub values: Vec<f32>,
 }
 
 impl SparseGradient {
-    /// The gradient of each table by its own rows, from that of all tables by joint rows.
+    /// Splits a gradient of all tables, by joint rows, into one gradient per table, by the table's own rows.
     pub fn into_tables(self, layout: &ParamLayout) -> Vec<Self> {
         let parts = layout.by_table(&self.rows);
         if parts.len() == 1 {
@@ -73,7 +75,7 @@ impl SparseGradient {
         parts.into_iter().map(own).collect()
     }
 
-    /// The gradient of all tables by joint rows, from that of each by its own.
+    /// Joins one gradient per table, by the table's own rows, to a gradient of all tables, by joint rows.
     ///
     /// # Panics
     /// If there are more gradients than tables.
@@ -90,10 +92,11 @@ impl SparseGradient {
         total
     }
 
-    /// Adds the gradients of several batches, row by row, in the order given: `((p₀ + p₁) + p₂) + …`. The same parts in
-    /// the same order give the same bits, so hand them over in order of holder.
+    /// Adds the gradients of several batches, row by row, in the order given: `((p₀ + p₁) + p₂) + …`. The
+    /// same parts in the same order give the same bits, so pass them in order of worker.
     ///
-    /// Each part is (rows ascending, `[rows, dim]`). Linear in the rows; at no point is a dense gradient formed.
+    /// Each part is (rows ascending, `[rows, dim]`). The cost is linear in the rows; no dense gradient is
+    /// formed.
     ///
     /// # Panics
     /// If a part has fewer values than its rows need.

@@ -22,7 +22,7 @@ use crate::portion::Portion;
 use crate::replica::Replica;
 use crate::table::TableError;
 
-/// See the [module](self).
+/// A model that one worker trains by itself between two averages with other workers (local SGD).
 #[derive(Debug, Clone)]
 pub struct LocalReplica {
     model: Replica,
@@ -33,22 +33,24 @@ pub struct LocalReplica {
 }
 
 impl LocalReplica {
-    /// A model that all workers have, as at the beginning of a job or after an average.
+    /// Returns a replica of a model that is equal on all workers, as at the beginning of a job or after an
+    /// average.
     pub fn new(model: Replica) -> Self {
         Self { base: model.dense().to_vec(), base_rows: BTreeMap::new(), samples: 0, model }
     }
 
-    /// The worker's own model.
+    /// Returns the worker's own model.
     pub const fn model(&self) -> &Replica {
         &self.model
     }
 
-    /// Samples trained since the last average.
+    /// Returns the number of samples trained since the last average.
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// One step of this worker: its optimizer with the mean over `samples` of the summed gradients.
+    /// Takes one step of this worker's optimizer with the mean of the gradients, which are sums over
+    /// `samples`.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -85,7 +87,7 @@ impl LocalReplica {
         }
     }
 
-    /// The model that all agree on, as numbers: without the steps since the last average.
+    /// Returns the model of the last average, which all workers agree on.
     pub fn portion(&self) -> Portion {
         if self.base_rows.is_empty() && self.samples == 0 {
             return self.model.portion();
@@ -95,8 +97,8 @@ impl LocalReplica {
         base.model.portion()
     }
 
-    /// What the worker gives to the average: the difference of its model to the base times its samples, `[dense_len]` and by
-    /// row.
+    /// Returns this worker's contribution to the average: the difference of its model to the base, times its
+    /// samples, as `[dense_len]` and by row.
     pub fn drift(&self) -> (Vec<f32>, SparseGradient) {
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
         let weight = self.samples as f32;
@@ -110,8 +112,8 @@ impl LocalReplica {
         (dense, SparseGradient { rows, values })
     }
 
-    /// Takes the average over: the sums of all workers' [drifts](Self::drift) and of their samples. This worker's own must be
-    /// among them. No samples: nothing changes.
+    /// Replaces the model by the average. The arguments are the sums of all workers' [drifts](Self::drift)
+    /// and of their samples, this worker's included. With 0 samples nothing changes.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -143,7 +145,8 @@ impl LocalReplica {
         Ok(())
     }
 
-    /// The model as at the last average, in the form that [`Replica::import`] reads; the optimizer's state is this worker's.
+    /// Returns the model of the last average in the form that [`Replica::import`] reads, with this worker's
+    /// optimizer state.
     pub fn export(&self) -> Vec<u8> {
         let mut base = self.model.clone();
         base.set(&self.base, &self.base_rows()).expect("the base has the shape of the model");

@@ -1,10 +1,11 @@
-//! Which server holds what.
+//! Assignment of parameters to parameter servers.
 
 use std::ops::Range;
 
 use antdt_core::InvalidValue;
 
-/// Spreads the parameters over servers: the flat vector in contiguous pieces of equal length, rows by their number.
+/// The assignment of parameters to servers: the flat vector in contiguous pieces of equal length, rows by
+/// their number.
 ///
 /// Rejected: placing whole tensors by hash; one big layer or one hot range of rows would then sit on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +15,10 @@ pub struct PartitionMap {
 }
 
 impl PartitionMap {
-    /// A map for `servers` servers and a flat vector of `dense_len`.
+    /// Returns the map of `servers` servers and a flat vector of `dense_len` values.
     ///
     /// # Errors
-    /// If there is no server.
+    /// If `servers` is 0.
     pub fn new(servers: u32, dense_len: usize) -> Result<Self, InvalidValue> {
         if servers == 0 {
             return Err(InvalidValue::new("servers", 0, "at least 1"));
@@ -25,17 +26,17 @@ impl PartitionMap {
         Ok(Self { servers, dense_len })
     }
 
-    /// Number of servers.
+    /// Returns the number of servers.
     pub const fn servers(&self) -> u32 {
         self.servers
     }
 
-    /// Length of the whole flat vector.
+    /// Returns the length of the whole flat vector.
     pub const fn dense_len(&self) -> usize {
         self.dense_len
     }
 
-    /// The piece of the flat vector that this server holds; empty if there are more servers than values.
+    /// Returns the piece of the flat vector that a server holds; empty if there are more servers than values.
     ///
     /// # Panics
     /// If there is no such server.
@@ -48,13 +49,13 @@ impl PartitionMap {
         start..start + len + usize::from(server < longer)
     }
 
-    /// The server that holds a row.
+    /// Returns the index of the server that holds a row.
     #[allow(clippy::cast_possible_truncation, reason = "below the number of servers")]
     pub const fn owner(&self, row: u64) -> u32 {
         (row % self.servers as u64) as u32
     }
 
-    /// The rows of each server, in the order given.
+    /// Returns the rows that each server holds, by server, in the order given.
     pub fn split_rows(&self, rows: &[u64]) -> Vec<Vec<u64>> {
         let mut split =
             vec![Vec::with_capacity(rows.len() / self.servers as usize + 1); self.servers as usize];

@@ -11,32 +11,36 @@ use crate::dense::DenseParams;
 use crate::optimizer::Optimizer;
 use crate::tables::Tables;
 
-/// A part of a model as plain numbers: parameters, and what the optimizer keeps of them.
+/// A part of a model as plain numbers, for checkpoints: parameters with their optimizer state, and where they
+/// belong.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Portion {
-    /// Where `dense` begins in the layout's flat vector.
+    /// Index of the first value of `dense` in the layout's flat vector.
     pub dense_from: usize,
-    /// A piece of the flat vector.
+    /// A contiguous piece of the flat vector.
     pub dense: Vec<f32>,
-    /// One array as long as `dense` for each number that the optimizer keeps of a value.
+    /// Optimizer state of `dense`: arrays of the same length, one for each number that the optimizer keeps of
+    /// a value.
     pub dense_state: Vec<Vec<f32>>,
-    /// One for each table of the layout, in order.
+    /// The rows of each table of the layout, in order.
     pub tables: Vec<TablePortion>,
 }
 
-/// Rows of one table, those that a gradient has touched. All others have the value that the job's seed gives them.
+/// Rows of one table that a gradient has touched. All other rows have the values that follow from the job's
+/// seed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TablePortion {
-    /// Numbers of the rows in their table, ascending.
+    /// Indices of the rows in their table, ascending.
     pub rows: Vec<u64>,
-    /// Their values, `[rows, dim]`.
+    /// Values of the rows, `[rows, dim]`.
     pub values: Vec<f32>,
-    /// One array `[rows, dim]` for each number that the optimizer keeps of a value.
+    /// Optimizer state of the rows: arrays `[rows, dim]`, one for each number that the optimizer keeps of a
+    /// value.
     pub state: Vec<Vec<f32>>,
 }
 
 impl Portion {
-    /// Bytes of all its numbers.
+    /// Returns the size of all numbers in bytes.
     pub fn bytes(&self) -> usize {
         let dense = size_of_val(&self.dense[..]) * (1 + self.dense_state.len());
         let table = |table: &TablePortion| {

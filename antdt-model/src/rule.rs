@@ -1,4 +1,4 @@
-//! [`UpdateRule`]: everything that says how gradients change a model.
+//! [`UpdateRule`]: the settings of how gradients change a model.
 //!
 //! A step goes in this order: sums of gradients become a mean; the mean is clipped by its norm; the optimizer adds weight
 //! decay and takes a step at the scheduled rate.
@@ -12,33 +12,34 @@ use crate::gradient::{clip_factor, norm};
 use crate::optimizer::{Optimizer, REGISTRY, STATE_MAX, UpdateStep};
 use crate::schedule::RateSchedule;
 
-/// How far a model is trained. The learning rate and bias correction go by it, so it stays with the parameters: a process that takes
-/// them over takes it over.
+/// How far a model is trained. The learning rate and bias correction depend on it, so it moves with the
+/// parameters from process to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Trained {
-    /// Steps of the optimizer.
+    /// Number of optimizer steps.
     pub steps: u64,
-    /// Samples behind the parameters.
+    /// Number of samples that the parameters were trained on.
     pub samples: u64,
 }
 
-/// See the [module](self).
+/// How gradients change a model: optimizer, learning rate and its schedule, clipping, and weight decay.
 #[derive(Debug, Clone)]
 pub struct UpdateRule {
-    /// The optimizer.
+    /// Optimizer that takes the steps.
     pub optimizer: Arc<dyn Optimizer>,
-    /// The learning rate, of which the schedule takes a share.
+    /// Base learning rate; the schedule multiplies it by a share.
     pub rate: f32,
-    /// The learning rate over the samples behind the model.
+    /// Share of the learning rate by the number of samples trained.
     pub schedule: RateSchedule,
-    /// Longest mean gradient, dense parameters and rows together; a longer one is shortened to it.
+    /// Largest norm of the mean gradient, dense parameters and rows together; a longer gradient is shortened
+    /// to it.
     pub clip_norm: Option<f32>,
     /// Weight decay. It reaches the rows of a table only when a batch touches them.
     pub decay: f32,
 }
 
 impl UpdateRule {
-    /// An optimizer with the rate and the decay that are its defaults, a constant rate and no clipping.
+    /// Returns a rule with the optimizer's default rate and decay, a constant rate and no clipping.
     pub fn new(optimizer: Box<dyn Optimizer>) -> Self {
         let defaults = optimizer.defaults();
         Self {
@@ -50,7 +51,7 @@ impl UpdateRule {
         }
     }
 
-    /// The optimizer of that name with its default settings and this rate.
+    /// Returns a rule with the optimizer of that name in its default settings, and this rate.
     ///
     /// # Errors
     /// If no optimizer has this name.
@@ -58,7 +59,7 @@ impl UpdateRule {
         Ok(Self { rate, ..Self::new(REGISTRY.by_name(optimizer)?) })
     }
 
-    /// Checks that the numbers make sense.
+    /// Checks that the settings are valid.
     ///
     /// # Errors
     /// If the rate or the norm is not finite and above 0, the decay is negative or not finite, or the optimizer keeps more
@@ -87,7 +88,7 @@ impl UpdateRule {
         Ok(())
     }
 
-    /// The learning rate when this many samples are behind the model.
+    /// Returns the learning rate of a step of a model that was trained on this many samples.
     pub fn rate_at(&self, samples: u64) -> f32 {
         #[allow(clippy::cast_possible_truncation, reason = "rounded once a step, the same everywhere")]
         let rate = (f64::from(self.rate) * self.schedule.share(samples)) as f32;
@@ -114,7 +115,8 @@ impl UpdateRule {
         }
     }
 
-    /// The optimizer and its settings in one line: those of two rules are equal if one goes on with what the other kept.
+    /// Returns the optimizer and its settings in one line. Rules with equal lines can continue from each
+    /// other's optimizer state.
     pub fn identity(&self) -> String {
         let settings = self.optimizer.settings();
         let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -1,4 +1,4 @@
-//! [`RateSchedule`]: the learning rate as a function of the samples behind the model.
+//! [`RateSchedule`]: the learning rate as a function of the number of samples trained.
 //!
 //! Samples, not steps: the batch sizes of a job change while it runs, and a job that is resumed, or has other workers, goes on
 //! at the same rate. The count is that of the parameters when the step begins, so the first step of a warm-up has the rate 0,
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use antdt_core::InvalidValue;
 use antdt_core::text::nearest;
 
-/// The share of the learning rate that a step takes.
+/// The share of the base learning rate that a step takes, by the number of samples trained.
 ///
 /// Text form: a name, then settings of it:
 ///
@@ -63,7 +63,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl RateSchedule {
-    /// The text forms, as a help text has them.
+    /// The text forms, for a help text.
     pub const USAGES: [&'static str; 4] = [
         "constant[:warmup=N]",
         "linear:total=N[,warmup=N][,end=SHARE]",
@@ -71,7 +71,7 @@ impl RateSchedule {
         "step:every=N,factor=F[,warmup=N]",
     ];
 
-    /// The share of the learning rate when this many samples are behind the model.
+    /// Returns the share of the learning rate after this many samples.
     pub fn share(&self, samples: u64) -> f64 {
         let warmup = self.warmup;
         if samples < warmup {

@@ -1,4 +1,5 @@
-//! What workers and servers say to each other: a header of 24 bytes, then the payload. Pure; sockets are in `runtime`.
+//! The messages between workers and parameter servers: a header of 24 bytes, then the payload. Pure; sockets
+//! are in `runtime`.
 //!
 //! Decoders check every length against what has come before they reserve memory, so that a damaged or foreign message
 //! costs an error and nothing else.
@@ -10,30 +11,30 @@ use crate::gradient::SparseGradient;
 use crate::rule::Trained;
 use crate::server::{CommitToken, InitOutcome, Push, PushOutcome};
 
-/// Bytes that are not a message of ours.
+/// Reason why bytes are not a message of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Not our protocol, or another version of it.
+    /// The bytes are of another protocol, or of another version of this one.
     #[error("not a message of this protocol; start all processes from one build")]
     Foreign,
-    /// Damaged on the way.
+    /// The checksum does not match: the message was damaged on the way.
     #[error("a checksum is wrong")]
     Checksum,
-    /// Longer than is accepted.
+    /// The message is longer than is accepted.
     #[error("a message of {len} bytes, at most {most} are accepted")]
     TooLong {
-        /// Announced length.
+        /// Length in the header, in bytes.
         len: u64,
-        /// Accepted length.
+        /// Longest accepted length, in bytes.
         most: u64,
     },
-    /// A field has a value that no sender of ours writes.
+    /// A field, named here, has a value that no sender of this protocol writes.
     #[error("{0} makes no sense")]
     Field(&'static str),
 }
 
-/// A message's header.
+/// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
     /// Kind of the message.
@@ -62,10 +63,10 @@ impl MessageHeader {
         header[20..].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads a header.
+    /// Parses and checks a header.
     ///
     /// # Errors
-    /// If it is not one of ours, damaged, or announces more than `most` bytes.
+    /// If the header is not of this protocol, is damaged, or announces more than `most` bytes.
     pub fn decode(bytes: &[u8; Self::LEN], most: u64) -> Result<Self, WireError> {
         let mut reader = Reader(bytes);
         if reader.take(4)? != Self::MAGIC || reader.u8()? != Self::VERSION {
@@ -83,10 +84,10 @@ impl MessageHeader {
         Ok(Self { kind, len, crc })
     }
 
-    /// Checks the payload that came with this header.
+    /// Checks the payload that came with this header against its checksum.
     ///
     /// # Errors
-    /// If it was damaged.
+    /// If the payload was damaged.
     pub fn verify(&self, payload: &[u8]) -> Result<(), WireError> {
         if crc32c::crc32c(payload) == self.crc { Ok(()) } else { Err(WireError::Checksum) }
     }
@@ -104,25 +105,26 @@ const PUSHED: u8 = 132;
 const COPIED: u8 = 133;
 const REFUSED: u8 = 255;
 
-/// First message of a worker: its identity, and the servers that it expects.
+/// First message of a worker on a connection: its identity, and the server and model that it expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsHello {
-    /// Token of its job.
+    /// Token of the worker's job.
     pub job: JobToken,
-    /// Which life of which worker.
+    /// Worker and incarnation that connects.
     pub holder: Holder,
-    /// Which server it means to talk to.
+    /// Index of the server that the worker expects at this address.
     pub server: u32,
     /// Number of servers.
     pub servers: u32,
-    /// Length of the whole flat vector.
+    /// Length of the model's whole flat vector.
     pub dense_len: u64,
-    /// Rows of each table, and values per row.
+    /// Number of rows, and of values per row, of each table.
     pub tables: Vec<(u64, u64)>,
 }
 
 impl PsHello {
-    /// The hello of `holder` to `server` of `servers` that hold a model of this shape.
+    /// Returns the hello of worker `holder` to server `server` of `servers`, which hold a model of this
+    /// shape.
     pub fn new(job: JobToken, holder: Holder, server: u32, servers: u32, layout: &ParamLayout) -> Self {
         let tables = layout.tables().iter().map(|table| (table.rows, table.dim as u64)).collect();
         Self { job, holder, server, servers, dense_len: layout.dense_len() as u64, tables }
@@ -132,51 +134,51 @@ impl PsHello {
 /// Request of a worker to a server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PsRequest {
-    /// Let me in.
+    /// First request of a connection: the worker introduces itself.
     Hello(PsHello),
-    /// Initial values of the server's piece of the flat vector.
+    /// Sets the initial values of the server's piece of the flat vector.
     Init(Vec<f32>),
-    /// Values, after the commit was carried out.
+    /// Reads values, after the commit was carried out.
     Pull {
-        /// The step to commit first.
+        /// Step to commit first.
         commit: Option<CommitToken>,
-        /// Rows wanted.
+        /// Rows to read.
         rows: Vec<u64>,
     },
-    /// A gradient.
+    /// Sends a gradient.
     Push {
         /// Number of the step.
         step: Iteration,
-        /// The gradient.
+        /// The gradient with its number of samples.
         push: Push,
     },
-    /// Take a copy of the parameters, after the commit was carried out.
+    /// Copies the parameters for a checkpoint, after the commit was carried out.
     Copy {
-        /// The step to commit first.
+        /// Step to commit first.
         commit: Option<CommitToken>,
-        /// The checkpoint that the copy is for.
+        /// Checkpoint that the copy is for.
         checkpoint: CheckpointId,
     },
 }
 
-/// Why a server refused a request.
+/// Reason why a server refused a request, as a number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum PsRefusal {
-    /// The request makes no sense to this server.
+    /// The request is invalid for this server.
     Invalid = 1,
-    /// A process of another job, or one that takes this server for another.
+    /// The worker is of another job, or expects another server or model.
     Stranger = 2,
-    /// There are no values yet.
+    /// No worker has sent initial values yet.
     NotInitialised = 3,
-    /// This life was given up: exit.
+    /// This incarnation of the worker was declared lost or replaced: it must exit.
     Fenced = 4,
-    /// The step is over.
+    /// The step was committed already.
     Stale = 5,
-    /// The commit does not fit the pushes.
+    /// The commit does not fit the pushes that the server has.
     Commit = 6,
-    /// The server has as many connections as it takes.
+    /// The server has as many connections as it accepts.
     Full = 7,
 }
 
@@ -198,24 +200,24 @@ impl PsRefusal {
 /// Reply of a server to a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PsReply<'a> {
-    /// Come in.
+    /// Answer to a hello: the worker is accepted.
     Welcome,
-    /// The initial values.
+    /// Answer to initial values.
     Init(InitOutcome),
-    /// The values asked for, as bytes of `f32`.
+    /// Answer to a pull: the requested values, as bytes of `f32`.
     Pulled {
         /// The server's piece of the flat vector.
         dense: &'a [u8],
-        /// Those of the rows asked for, one after another.
+        /// Values of the requested rows, one after another.
         rows: &'a [u8],
     },
-    /// The gradient.
+    /// Answer to a push.
     Pushed(PushOutcome),
-    /// A copy was taken.
+    /// Answer to a copy: how far the copied parameters are trained.
     Copied(Trained),
-    /// No.
+    /// The server refused the request.
     Refused {
-        /// Reason, for the caller to act on.
+        /// Kind of refusal, for the caller to act on.
         refusal: PsRefusal,
         /// Reason, in words.
         why: &'a str,
@@ -231,7 +233,7 @@ fn message(into: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
 }
 
 impl PsRequest {
-    /// Writes a hello into `into`.
+    /// Encodes a hello into `into`.
     pub fn hello(into: &mut Vec<u8>, hello: &PsHello) {
         message(into, HELLO, |out| {
             put_u64(out, hello.job.0);
@@ -244,12 +246,12 @@ impl PsRequest {
         });
     }
 
-    /// Writes initial values into `into`.
+    /// Encodes initial values into `into`.
     pub fn init(into: &mut Vec<u8>, values: &[f32]) {
         message(into, INIT, |out| put_slice(out, values));
     }
 
-    /// Writes a pull into `into`.
+    /// Encodes a pull into `into`.
     pub fn pull(into: &mut Vec<u8>, commit: Option<&CommitToken>, rows: &[u64]) {
         message(into, PULL, |out| {
             put_commit(out, commit);
@@ -257,7 +259,7 @@ impl PsRequest {
         });
     }
 
-    /// Writes the question for a copy into `into`.
+    /// Encodes the request for a copy into `into`.
     pub fn copy(into: &mut Vec<u8>, commit: Option<&CommitToken>, checkpoint: CheckpointId) {
         message(into, COPY, |out| {
             put_commit(out, commit);
@@ -265,7 +267,7 @@ impl PsRequest {
         });
     }
 
-    /// Writes a push into `into`; `values` are those of all rows, one after another.
+    /// Encodes a push into `into`; `values` are those of all rows, one after another.
     pub fn push(
         into: &mut Vec<u8>,
         step: Iteration,
@@ -290,10 +292,10 @@ impl PsRequest {
         }
     }
 
-    /// Reads a request.
+    /// Decodes the payload of a request.
     ///
     /// # Errors
-    /// If the payload is not one of this kind.
+    /// If the payload is not a request of this kind.
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader(payload);
         let request = match kind {
@@ -327,7 +329,7 @@ impl PsRequest {
 }
 
 impl<'a> PsReply<'a> {
-    /// Writes the reply into `into`.
+    /// Encodes the reply into `into`.
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self {
             Self::Welcome => message(into, WELCOME, |_| {}),
@@ -359,10 +361,10 @@ impl<'a> PsReply<'a> {
         }
     }
 
-    /// Reads a reply.
+    /// Decodes the payload of a reply.
     ///
     /// # Errors
-    /// If the payload is not one of this kind.
+    /// If the payload is not a reply of this kind.
     pub fn decode(kind: u8, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader(payload);
         let reply = match kind {

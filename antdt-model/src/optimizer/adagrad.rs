@@ -7,11 +7,12 @@ use antdt_core::registry::{Setting, Settings};
 
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// `g += decay * w; a += g²; w -= rate * g / (√a + epsilon)`, with `a` from 0.
+/// The Adagrad optimizer: `g += decay * w; a += g²; w -= rate * g / (√a + epsilon)`, with `a` from 0.
 ///
-/// Keeps `a`. A row that is touched rarely takes long steps when it is, which suits embeddings of click models. Source: the
-/// form of PyTorch's `Adagrad` (recalled), and its rate of 0.01. Epsilon is ours, 1e-6: a first gradient of 1e-6 moves its
-/// parameter by half the rate, where PyTorch's 1e-10 lets noise of any size move it by the whole.
+/// It keeps `a` for each parameter. A row that is rarely touched takes long steps when it is, which suits
+/// embeddings of click models. Source: the form of PyTorch's `Adagrad` (recalled), and its rate of 0.01.
+/// Epsilon is ours, 1e-6: a first gradient of 1e-6 moves its parameter by half the rate, where PyTorch's
+/// 1e-10 lets noise of any size move it by the whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adagrad {
     epsilon: f32,
@@ -24,7 +25,7 @@ impl Default for Adagrad {
 }
 
 impl Adagrad {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "adagrad";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

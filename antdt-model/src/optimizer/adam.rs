@@ -7,6 +7,8 @@ use antdt_core::registry::{Setting, Settings};
 
 use super::{Defaults, Optimizer, Update, UpdateStep, bias};
 
+/// The Adam optimizer.
+///
 /// With `m` and `v` from 0, in step `t`:
 ///
 /// ```text
@@ -33,7 +35,7 @@ impl Default for Adam {
 }
 
 impl Adam {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "adam";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

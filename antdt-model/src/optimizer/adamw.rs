@@ -8,16 +8,16 @@ use antdt_core::registry::{Setting, Settings};
 use super::adam::Adam;
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// `w *= 1 - rate * decay`, then a step of [`Adam`] with the gradient alone.
+/// The AdamW optimizer: `w *= 1 - rate * decay`, then a step of [`Adam`] without decay.
 ///
-/// Keeps what Adam keeps. Weights shrink alike, however large their gradients were. Source: Loshchilov and Hutter,
-/// "Decoupled Weight Decay Regularization" (2019), in the form of PyTorch's `AdamW` (recalled), where the decay is multiplied
-/// with the rate and is 0.01 by default.
+/// It keeps what Adam keeps. Weights shrink alike, however large their gradients were. Source: Loshchilov and
+/// Hutter, "Decoupled Weight Decay Regularization" (2019), in the form of PyTorch's `AdamW` (recalled), where
+/// the decay is multiplied with the rate and is 0.01 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AdamW(Adam);
 
 impl AdamW {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "adamw";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

@@ -1,4 +1,4 @@
-//! How a gradient changes parameters: a trait, one file for each optimizer, and the registry of their names.
+//! Optimizers: a trait, one file for each optimizer, and the registry of their names.
 //!
 //! An optimizer is pure and works element by element, in single precision, so that servers and replicas get the same bits
 //! from the same gradients. It keeps up to two numbers for each parameter; they lie where the parameters lie.
@@ -27,37 +27,38 @@ pub use momentum::Momentum;
 pub use registry::{Entry, REGISTRY};
 pub use sgd::Sgd;
 
-/// One step of a model, as an optimizer sees it.
+/// Number, rate and scaling of one step of a model, as an optimizer gets them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UpdateStep {
     /// Number of the step, counted from 1.
     pub number: u64,
-    /// The learning rate.
+    /// Learning rate of the step.
     pub rate: f32,
-    /// Gradients are multiplied with this: one over the samples, where they are sums.
+    /// Factor for the gradients: one over the number of samples, where gradients are sums.
     pub scale: f32,
-    /// The weight decay of the parameters that are changed.
+    /// Weight decay of the parameters that are changed.
     pub decay: f32,
 }
 
-/// A step that is ready to change parameters: values, the two numbers kept for each of them, and their gradients.
+/// A prepared step of an optimizer. Its arguments are the values, the two arrays of optimizer state, and the
+/// gradients.
 ///
-/// The slices are of equal length, but for those of numbers that the optimizer does not keep, which are empty.
+/// The slices are of equal length, except that state which the optimizer does not keep is empty.
 pub type Update<'a> = Box<dyn Fn(&mut [f32], [&mut [f32]; 2], &[f32]) + 'a>;
 
-/// What an optimizer takes where a job does not say it.
+/// Learning rate and weight decay of an optimizer where a job sets none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
-    /// The learning rate.
+    /// Default learning rate.
     pub rate: f32,
-    /// The weight decay.
+    /// Default weight decay.
     pub decay: f32,
 }
 
-/// Numbers that an optimizer may keep for each parameter.
+/// Most numbers that an optimizer may keep for each parameter.
 pub const STATE_MAX: usize = 2;
 
-/// How a mean gradient changes parameters.
+/// An optimizer: the rule by which a mean gradient changes parameters.
 ///
 /// To write one: implement this, and add an entry for it to the [`REGISTRY`] before the program reads its command line.
 ///
@@ -102,20 +103,21 @@ pub const STATE_MAX: usize = 2;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Optimizer: fmt::Debug + Send + Sync {
-    /// Its name in the registry.
+    /// Returns the optimizer's name in the registry.
     fn name(&self) -> &'static str;
 
-    /// Its settings by name, as a job file has them. Two optimizers of one name and equal settings change parameters
-    /// alike.
+    /// Returns the optimizer's settings by name, as a job file has them. Two optimizers of one name and equal
+    /// settings change parameters alike.
     fn settings(&self) -> BTreeMap<String, String>;
 
-    /// What it takes where a job does not say it.
+    /// Returns the learning rate and weight decay where a job sets none.
     fn defaults(&self) -> Defaults;
 
-    /// Numbers that it keeps for each parameter, at most [`STATE_MAX`]; they start at 0.
+    /// Returns how many numbers the optimizer keeps for each parameter, at most [`STATE_MAX`]; they start at
+    /// 0.
     fn state_per_value(&self) -> usize;
 
-    /// Makes a step ready: what depends on the step alone is computed here, once.
+    /// Prepares a step: computes once what depends on the step alone.
     fn begin(&self, step: UpdateStep) -> Update<'_>;
 }
 

@@ -7,11 +7,12 @@ use antdt_core::registry::{Setting, Settings};
 
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// `g += decay * w; v = momentum * v + g; w -= rate * v`, with `v` from 0; with `nesterov`,
-/// `w -= rate * (g + momentum * v)`.
+/// SGD with momentum: `g += decay * w; v = momentum * v + g; w -= rate * v`, with `v` from 0; with
+/// `nesterov`, `w -= rate * (g + momentum * v)`.
 ///
-/// Keeps `v`. Source: the form of PyTorch's `SGD` with dampening 0 (recalled), in which the rate is outside the sum, so
-/// that a new rate counts at once. Momentum 0.9 is what is used most; the rate is that of [`Sgd`](super::Sgd).
+/// It keeps `v` for each parameter. Source: the form of PyTorch's `SGD` with dampening 0 (recalled), in which
+/// the rate is outside the sum, so that a new rate counts at once. Momentum 0.9 is what is used most; the
+/// rate is that of [`Sgd`](super::Sgd).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Momentum {
     momentum: f32,
@@ -25,7 +26,7 @@ impl Default for Momentum {
 }
 
 impl Momentum {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "momentum";
 
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {

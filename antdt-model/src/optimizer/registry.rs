@@ -8,10 +8,10 @@ use antdt_core::registry::{self, Registry, Settings};
 
 use super::{Adagrad, Adam, AdamW, Momentum, Optimizer, Sgd};
 
-/// An optimizer that is known by name, which is what [`Optimizer::name`] says.
+/// An optimizer in the registry, under the name that [`Optimizer::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Optimizer>>;
 
-/// Every optimizer that is known.
+/// The registry of all known optimizers.
 ///
 /// ```
 /// use antdt_model::optimizer::REGISTRY;

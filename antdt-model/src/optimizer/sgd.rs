@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use super::{Defaults, Optimizer, Update, UpdateStep};
 
-/// `w -= rate * (g + decay * w)`.
+/// Plain SGD: `w -= rate * (g + decay * w)`.
 ///
-/// Keeps nothing. Its rate of 0.01 is that of Keras.
+/// It keeps no state. Its default rate of 0.01 is that of Keras.
 #[doc(alias = "stochastic gradient descent")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sgd;
 
 impl Sgd {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "sgd";
 }
 

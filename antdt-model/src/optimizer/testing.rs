@@ -1,4 +1,4 @@
-//! Optimizers beside plain models of them in double precision.
+//! Comparison of optimizers with plain implementations in double precision.
 
 use antdt_core::Seed;
 

@@ -1,4 +1,4 @@
-//! A whole model in one process: what each worker holds under all-reduce, and hands to those that join.
+//! A whole model in one process. Under all-reduce each worker holds one, and sends it to workers that join.
 
 use antdt_core::{InvalidValue, ParamLayout, Seed};
 
@@ -10,44 +10,44 @@ use crate::rule::{Trained, UpdateRule};
 use crate::table::TableError;
 use crate::tables::Tables;
 
-/// Bytes that are not a model for this job.
+/// Reason why bytes cannot be imported as a model of this job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Not an exported model, or one of another version.
+    /// The bytes are not an exported model, or one of another version.
     #[error("not an exported model of version {}", Replica::VERSION)]
     Format,
-    /// Cut off or damaged.
+    /// The bytes are cut off or damaged.
     #[error("the exported model of {len} bytes is damaged: {what}")]
     Damaged {
-        /// Bytes that came.
+        /// Number of bytes received.
         len: usize,
-        /// Description of the fault.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// A model whose optimizer is another one, or has other settings.
+    /// The model was trained with another optimizer, or with other settings of it.
     #[error(
         "the exported model was trained with the optimizer {theirs}, this job has {ours}; choose the same with --optimizer"
     )]
     Optimizer {
-        /// In the bytes.
+        /// Optimizer in the bytes, with its settings.
         theirs: String,
-        /// In this job.
+        /// Optimizer of this job, with its settings.
         ours: String,
     },
-    /// A model of another shape.
+    /// The model has another shape than the one of this job.
     #[error("the exported model has {field} {theirs}, this job {ours}")]
     Shape {
         /// Name of the field that differs.
         field: &'static str,
-        /// In the bytes.
+        /// Value of the field in the bytes.
         theirs: u64,
-        /// In this job.
+        /// Value of the field in this job.
         ours: u64,
     },
 }
 
-/// All parameters of a model with their optimizer's state.
+/// All parameters of a model with their optimizer state, in one process.
 #[derive(Debug, Clone)]
 pub struct Replica {
     rule: UpdateRule,
@@ -57,17 +57,18 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Version of the exported form. A process reads no other.
+    /// Version of the exported form. A process imports only its own version.
     pub const VERSION: u32 = 2;
     const MAGIC: [u8; 4] = *b"ADTM";
     // Magic, version, dense length, rows of all tables, their values, stored rows, steps, samples, length of the optimizer's text, which follows.
     const HEAD_LEN: usize = 4 + 4 + 7 * 8;
     const CRC_LEN: usize = 4;
 
-    /// A model that no gradient has touched. `dense` is `[dense_len]`; rows of the table start as `seed` says.
+    /// Returns a model that no gradient has touched. `dense` is `[dense_len]`; the rows of tables start with
+    /// values from `seed`.
     ///
     /// # Errors
-    /// If the layout or the rule makes no sense, or `dense` has another length than the layout says.
+    /// If the layout or the rule is invalid, or `dense` has another length than the layout says.
     pub fn new(
         layout: &ParamLayout,
         rule: &UpdateRule,
@@ -88,13 +89,13 @@ impl Replica {
         Ok(Self { rule: rule.clone(), trained: Trained::default(), dense, tables })
     }
 
-    /// The flat vector, `[dense_len]`.
+    /// Returns the flat vector, `[dense_len]`.
     pub fn dense(&self) -> &[f32] {
         self.dense.values()
     }
 
-    /// Appends the values of `rows`, `[rows, dim]`, to `into`. Rows ascend, each listed once; there are none if the
-    /// model has no table.
+    /// Appends the values of `rows`, `[rows, dim]`, to `into`. `rows` ascend, each once; a model without
+    /// tables has none.
     ///
     /// # Errors
     /// If a row does not exist or is out of order.
@@ -102,12 +103,13 @@ impl Replica {
         self.tables.gather(rows, into)
     }
 
-    /// How far it is trained.
+    /// Returns how far the model is trained.
     pub const fn trained(&self) -> Trained {
         self.trained
     }
 
-    /// One step with the mean over `samples` of the summed gradients. No samples: nothing changes.
+    /// Takes one step with the mean of the gradients, which are sums over `samples`. With 0 samples nothing
+    /// changes.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -149,7 +151,7 @@ impl Replica {
         self.trained.samples += samples;
     }
 
-    /// Sets the flat vector, and these rows of the table, to other values; the optimizer's state stays.
+    /// Overwrites the flat vector, and some rows of the tables; the optimizer's state stays.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -160,18 +162,18 @@ impl Replica {
         Ok(())
     }
 
-    /// Shape of the model.
+    /// Returns the shape of the model.
     pub const fn layout(&self) -> &ParamLayout {
         self.tables.layout()
     }
 
-    /// All its numbers, to be kept. [`restore`](Self::restore) takes them back.
+    /// Returns all numbers of the model, for a checkpoint. [`restore`](Self::restore) takes them back.
     pub fn portion(&self) -> Portion {
         Portion::of(0, &self.dense, &self.tables, &*self.rule.optimizer)
     }
 
-    /// Sets what `portion` has: parameters, and `with_state` what the optimizer keeps of them. Says how many dense values
-    /// were set; a model is whole when all are.
+    /// Overwrites the parameters that `portion` has and, if `with_state`, their optimizer state. Returns how
+    /// many dense values were set: the model is complete when all are.
     ///
     /// # Errors
     /// If the portion does not fit the model, or its optimizer keeps other numbers. Nothing is changed then.
@@ -179,7 +181,7 @@ impl Replica {
         portion.restore_into(0, &mut self.dense, &mut self.tables, &*self.rule.optimizer, with_state)
     }
 
-    /// Says how far the model is trained whose portions were restored.
+    /// Sets how far the model is trained, after its portions were restored.
     pub const fn set_trained(&mut self, trained: Trained) {
         self.trained = trained;
     }
@@ -189,8 +191,8 @@ impl Replica {
         if values == rows { Ok(()) } else { Err(TableError::Length { values, rows, due: rows }) }
     }
 
-    /// The model as bytes, with how far it is trained and what its optimizer keeps. Rows that no gradient has touched are left
-    /// out: the importer computes them.
+    /// Returns the model as bytes, with its optimizer state and how far it is trained. Rows that no gradient
+    /// has touched are left out: the importer computes them.
     pub fn export(&self) -> Vec<u8> {
         let (values, [first, second]) = (self.dense.values(), self.dense.state());
         let [rows, row_values] = shape(self.layout());
@@ -223,8 +225,8 @@ impl Replica {
         bytes
     }
 
-    /// Reads what [`export`](Self::export) wrote. Layout, optimizer and seed are this job's; the exporter must have
-    /// had the same. Rate, schedule, clipping and decay may be others.
+    /// Reads a model that [`export`](Self::export) wrote. Layout, optimizer and seed are this job's; the
+    /// exporter must have had the same. Rate, schedule, clipping and decay may differ.
     ///
     /// # Errors
     /// If the bytes are damaged, of another version, or a model of another shape or optimizer.

@@ -1,4 +1,4 @@
-//! A worker's side: all servers as one.
+//! A worker's connections to all parameter servers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use super::stream::{MessageStream, StreamError};
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest, WireError};
 use crate::{CommitToken, InitOutcome, PartitionMap, PushOutcome, Trained};
 
-/// A call to the servers failed.
+/// Reason why a call to the parameter servers failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PsError {
-    /// A server said no. The connections are still good.
+    /// A server refused the request. The connections can still be used.
     #[error("server {server} refused: {why}")]
     Refused {
         /// Index of the server.
         server: u32,
-        /// Reason, for the caller to act on.
+        /// Kind of refusal, for the caller to act on.
         refusal: PsRefusal,
         /// Reason, in words.
         why: String,
@@ -30,16 +30,16 @@ pub enum PsError {
     Timeout {
         /// Index of the server.
         server: u32,
-        /// Since the call began.
+        /// Time since the call began.
         waited: Duration,
     },
-    /// A server's connection ended.
+    /// The connection to a server ended, most often because its process has died.
     #[error("server {server} closed its connection; connect again once it is back")]
     Closed {
         /// Index of the server.
         server: u32,
     },
-    /// A server is where the transport does not reach.
+    /// A server is on a host that the transport does not reach.
     #[error(
         "server {server} is on another host, where shared memory does not reach; choose the transport `auto` or `tcp`"
     )]
@@ -47,7 +47,7 @@ pub enum PsError {
         /// Index of the server.
         server: u32,
     },
-    /// A server said something that makes no sense.
+    /// A server sent a malformed reply, or one to another request.
     #[error("server {server} answered nonsense: {what}")]
     Protocol {
         /// Index of the server.
@@ -55,56 +55,56 @@ pub enum PsError {
         /// Description of the fault.
         what: String,
     },
-    /// The abort handle was used.
+    /// The abort handle ended the call.
     #[error("aborted: {reason}")]
     Aborted {
         /// Reason, in words.
         reason: String,
     },
-    /// An earlier call failed halfway; the connections can't be used any more.
+    /// An earlier call failed halfway: the connections cannot be used any more, connect again.
     #[error("an earlier call failed; connect again")]
     Broken,
-    /// The call makes no sense.
+    /// An argument of the call is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// The operating system refused something on this host.
+    /// The operating system refused an operation on this host.
     #[error(transparent)]
     Io(#[from] CollectiveError),
 }
 
 impl PsError {
-    /// Whether this life of the worker was given up: it must exit without touching anything.
+    /// Returns whether this incarnation of the worker was declared lost: it must exit without side effects.
     pub const fn is_fenced(&self) -> bool {
         matches!(self, Self::Refused { refusal: PsRefusal::Fenced, .. })
     }
 }
 
-/// Settings of a [`PsClient`]: the caller's identity and its deadlines.
+/// Settings of a [`PsClient`]: the worker's identity and its limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PsClientConfig {
-    /// Which life of which worker.
+    /// Worker and incarnation that calls.
     pub holder: Holder,
     /// Token of the job.
     pub job: JobToken,
     /// Shape of the whole model.
     pub layout: ParamLayout,
-    /// How long one call may take. Default 60 s.
+    /// Longest duration of one call. Default 60 s.
     pub timeout: Duration,
     /// Longest reply, in bytes. Default 4 GiB.
     pub message_max: u64,
 }
 
 impl PsClientConfig {
-    /// A client with the default limits.
+    /// Returns settings with the default limits.
     pub const fn new(holder: Holder, job: JobToken, layout: ParamLayout) -> Self {
         Self { holder, job, layout, timeout: Duration::from_secs(60), message_max: 4 << 30 }
     }
 }
 
-/// Connections to all servers of a job.
+/// A worker's connections to all parameter servers of a job.
 ///
-/// Every call talks to all of them at once: all requests go out before the first reply is awaited. A call that fails
-/// otherwise than by a refusal leaves the connections unusable: connect again.
+/// Every call talks to all of them at once: all requests are sent before the first reply is awaited. After
+/// any error but a refusal the connections are unusable: connect again.
 #[derive(Debug)]
 pub struct PsClient {
     config: PsClientConfig,
@@ -117,10 +117,12 @@ pub struct PsClient {
 }
 
 impl PsClient {
-    /// Connects to the servers, given in order of their index, which [serve](super::PsServer) over the same fabric.
+    /// Connects to the servers, given in order of their index, which [serve](super::PsServer) over the same
+    /// fabric.
     ///
     /// # Errors
-    /// If there is none, or one cannot be reached or takes this client for a stranger.
+    /// If there is no server, or one cannot be reached, or one refuses this worker because its job or layout
+    /// differs.
     pub fn connect(
         addresses: &[SocketAddr],
         config: PsClientConfig,
@@ -155,7 +157,8 @@ impl PsClient {
         &self.map
     }
 
-    /// Sends the initial values of the flat vector, `[dense_len]`. The first ones that a server gets stay.
+    /// Sends the initial values of the flat vector, `[dense_len]`. A server keeps the first ones that it
+    /// gets.
     ///
     /// # Errors
     /// See [`PsError`].
@@ -176,8 +179,9 @@ impl PsClient {
         Ok(outcome)
     }
 
-    /// Reads the flat vector into `dense`, `[dense_len]`, and `rows`, ascending, each once, into `row_values`,
-    /// `[rows, dim]`, overwritten. Every server carries out `commit` first, if it has not yet.
+    /// Reads the flat vector into `dense`, `[dense_len]`, and the values of `rows` (ascending, each once)
+    /// into `row_values`, `[rows, dim]`, which is overwritten. Every server carries out `commit` first, if it
+    /// has not yet.
     ///
     /// # Errors
     /// See [`PsError`]. The buffers may then hold parts of the answer.
@@ -215,11 +219,13 @@ impl PsClient {
     }
 
     /// Sends gradient sums over `samples`: `dense` is `[dense_len]`; `rows` ascend, each once; `values` is
-    /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one for all.
+    /// `[rows, dim]`. Returns once every server has it. The outcome is `Duplicate` only if it was one on all
+    /// servers.
     ///
     /// # Errors
-    /// See [`PsError`]. If a server refuses, others may have taken it: in step, nothing comes of that; at its own
-    /// pace, those have applied their part.
+    /// See [`PsError`]. If one server refuses, others may have taken the push. In synchronous training that
+    /// has no effect, since the step is not committed; in asynchronous training those servers have applied
+    /// their part.
     pub fn push(
         &mut self,
         step: Iteration,
@@ -254,8 +260,8 @@ impl PsClient {
         Ok(outcome)
     }
 
-    /// Has every server take a copy of its part for a checkpoint, after it has carried out `commit`. Returns how far each is
-    /// trained.
+    /// Makes every server copy its part for a checkpoint, after it has carried out `commit`. Returns, by
+    /// server, how far the copy is trained.
     ///
     /// # Errors
     /// See [`PsError`]. Some servers may then have taken their copies.

@@ -1,4 +1,4 @@
-//! A server process's side: one thread per connection around one [`Partition`].
+//! A parameter server: one thread per connection around one [`Partition`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,23 +26,23 @@ const HELLO_MAX_BYTES: u64 = 64 << 10;
 /// Settings of a parameter server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PsServerConfig {
-    /// Partition of the model that it holds.
+    /// Partition of the model that the server holds.
     pub partition: PartitionConfig,
-    /// Token of the job; others are turned away.
+    /// Token of the job; processes of other jobs are refused.
     pub job: JobToken,
-    /// Connections at a time; each costs a thread. Default 1024.
+    /// Most connections at a time; each costs a thread. Default 1024.
     pub connections_max: usize,
     /// Longest message, in bytes. Default 4 GiB.
     pub message_max: u64,
-    /// How long a connection may say nothing between two requests. Default 10 min: a worker computes in between, and
+    /// Longest pause of a connection between two requests. Default 10 min: a worker computes in between, and
     /// a slow one computes long.
     pub idle_max: Duration,
-    /// How long one message may take from its first byte to its last. Default 60 s.
+    /// Longest duration of one message from its first byte to its last. Default 60 s.
     pub message_timeout: Duration,
 }
 
 impl PsServerConfig {
-    /// A server with the default limits.
+    /// Returns settings with the default limits.
     pub const fn new(partition: PartitionConfig, job: JobToken) -> Self {
         Self {
             partition,
@@ -55,14 +55,14 @@ impl PsServerConfig {
     }
 }
 
-/// What a server has done so far.
+/// Counters of a parameter server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PsServerStats {
-    /// Pulls answered.
+    /// Number of pulls answered.
     pub pulls: u64,
-    /// Pushes taken.
+    /// Number of pushes accepted.
     pub pushes: u64,
-    /// Requests refused.
+    /// Number of requests refused.
     pub refused: u64,
     /// Bytes of requests and replies.
     pub bytes: u64,
@@ -91,12 +91,12 @@ struct Shared {
     copies: Mutex<VecDeque<ServerCopy>>,
 }
 
-/// A copy of a server's part, for a checkpoint.
+/// A copy of a server's part of the model, for a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerCopy {
-    /// Id of the checkpoint.
+    /// Checkpoint that the copy is for.
     pub checkpoint: CheckpointId,
-    /// The numbers.
+    /// Parameters and optimizer state of the server's part.
     pub portion: Portion,
 }
 
@@ -106,19 +106,19 @@ impl Shared {
     }
 }
 
-/// Why a server could not start.
+/// Reason why a parameter server could not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PsServerError {
-    /// The configuration makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] InvalidValue),
-    /// The operating system refused.
+    /// The operating system refused an operation on this host.
     #[error(transparent)]
     Io(#[from] CollectiveError),
 }
 
-/// A running server. Dropping it stops it and waits for its threads.
+/// A running parameter server. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
 pub struct PsServer {
     shared: Arc<Shared>,
@@ -127,10 +127,11 @@ pub struct PsServer {
 }
 
 impl PsServer {
-    /// Listens at `address` (port 0 takes any free one) and serves over `fabric` until it is shut down.
+    /// Listens at `address` (port 0 takes any free port) and serves over `fabric` until it is shut down.
     ///
     /// # Errors
-    /// If the configuration makes no sense, the address is in use or not this host's, or no thread can be started.
+    /// If a setting is invalid, the address is in use or does not belong to this host, or no thread can be
+    /// started.
     pub fn bind(
         address: SocketAddr,
         config: PsServerConfig,
@@ -158,18 +159,20 @@ impl PsServer {
         Ok(Self { shared, address: local, acceptor: Some(acceptor) })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address that the server listens on.
     pub const fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A life was given up: its later pushes, and those of earlier lives, are refused.
+    /// Declares an incarnation of a worker lost: its later pushes, and those of earlier incarnations, are
+    /// refused.
     pub fn lost(&self, holder: Holder) {
         self.shared.lock().lost(holder);
     }
 
-    /// Sets what a checkpoint's portion and this server's part have in common. Says how many dense values that were: the part
-    /// is whole when all are. To be called before workers are told the address.
+    /// Overwrites the values that a checkpoint's portion and this server's part have in common. Returns how
+    /// many dense values that were: the part is complete when all are. Call it before workers are told the
+    /// address.
     ///
     /// # Errors
     /// If the portion does not fit the model, or its optimizer keeps other numbers.
@@ -177,22 +180,22 @@ impl PsServer {
         self.shared.lock().restore(portion, with_state)
     }
 
-    /// Length of its piece of the flat vector.
+    /// Returns the length of the server's piece of the flat vector.
     pub fn dense_len(&self) -> usize {
         self.shared.lock().dense_len()
     }
 
-    /// Says how far the model is trained whose portions were restored.
+    /// Sets how far the model is trained, after its portions were restored.
     pub fn set_trained(&self, trained: Trained) {
         self.shared.lock().set_trained(trained);
     }
 
-    /// Takes out the oldest copy that a worker asked for; `None` if all were taken out before.
+    /// Removes and returns the oldest copy that a worker asked for; `None` if there is none left.
     pub fn take_copy(&self) -> Option<ServerCopy> {
         self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// What it has done so far.
+    /// Returns the server's counters so far.
     pub fn stats(&self) -> PsServerStats {
         let Counters { pulls, pushes, refused, bytes, service_ns } = &self.shared.counters;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -205,7 +208,8 @@ impl PsServer {
         }
     }
 
-    /// Stops: requests being served are answered, everything else is cut off. Returns once all threads have ended.
+    /// Stops the server: requests being served are answered, all other connections are closed. Returns once
+    /// all threads have ended.
     pub fn shutdown(mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! Whole messages over a channel, whatever carries its bytes.
+//! Framing of whole messages over a channel.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use crate::wire::{MessageHeader, WireError};
 /// Why a message did not go or come.
 #[derive(Debug)]
 pub(super) enum StreamError {
-    /// Its bytes did not.
+    /// The bytes could not be sent or received.
     Channel(ChannelError),
-    /// What came is no message.
+    /// The bytes received are not a message.
     Wire(WireError),
 }
 

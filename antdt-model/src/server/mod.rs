@@ -1,4 +1,4 @@
-//! One server's part of the parameters, and the rule by which pushes change it.
+//! One parameter server's part of the model, and the rule by which pushes change it.
 //!
 //! **In step** ([`Staleness::Synchronous`]): a push is buffered under (step, holder) and changes nothing. The step
 //! coordinator decides whose pushes make up the step; the next pull of any worker brings that decision, a
@@ -27,33 +27,33 @@ use crate::rule::{Trained, UpdateRule};
 use crate::table::TableError;
 use crate::tables::Tables;
 
-/// When a push takes effect.
+/// When a worker's push takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Staleness {
-    /// All workers in step: when the step is committed, divided by its samples.
+    /// Synchronous training: when the step is committed, divided by its samples.
     #[doc(alias = "BSP")]
     Synchronous,
-    /// Each worker at its own pace: at once. The rule's longest norm is not looked at: a worker clips its whole gradient before
-    /// it pushes, of which a server has a part.
+    /// Asynchronous training: at once. [`UpdateRule::clip_norm`] is ignored, because a server has only a part
+    /// of the gradient: a worker clips its whole gradient before it pushes.
     #[doc(alias = "ASP")]
     Unbounded {
-        /// What a gradient sum is multiplied with: one over the nominal batch of a worker, so that a step of a small
-        /// batch weighs less than one of a large batch.
+        /// Factor for gradient sums: one over the nominal batch of a worker, so that a step of a small batch
+        /// weighs less than one of a large batch.
         scale: f32,
     },
 }
 
-/// What a server must know to hold its part.
+/// Settings of one server's part of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartitionConfig {
     /// Shape of the whole model.
     pub layout: ParamLayout,
     /// Rule by which gradients change the parameters.
     pub rule: UpdateRule,
-    /// Where the table's initial values come from; the same on all servers.
+    /// Seed of the initial values of tables; the same on all servers.
     pub seed: Seed,
-    /// This server, from 0.
+    /// Index of this server, from 0.
     pub server: u32,
     /// Number of servers.
     pub servers: u32,
@@ -61,85 +61,85 @@ pub struct PartitionConfig {
     pub staleness: Staleness,
 }
 
-/// Which pushes make up a step: the step coordinator's word.
+/// The step coordinator's decision which workers' pushes make up a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitToken {
     /// Number of the step.
     pub step: Iteration,
     /// Workers whose pushes make up the step.
     pub contributors: Vec<Holder>,
-    /// Samples of all of them; 0 changes nothing.
+    /// Samples of all of them together; with 0 the step changes nothing.
     pub samples: u64,
 }
 
 /// A worker's gradient for one server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Push {
-    /// Samples behind it; 0 makes it count as present and change nothing.
+    /// Samples behind the gradient. With 0 the worker counts as present, and the push changes nothing.
     pub samples: u64,
-    /// Sums for the server's piece of the flat vector.
+    /// Gradient sums for the server's piece of the flat vector.
     pub dense: Vec<f32>,
-    /// Sums for rows that the server holds.
+    /// Gradient sums for rows that the server holds.
     pub rows: SparseGradient,
 }
 
-/// What became of initial values.
+/// Result of sending initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitOutcome {
-    /// They were the first.
+    /// The values are stored.
     Stored,
-    /// Others came first; those stay.
+    /// Another worker's values were stored before, and stay.
     AlreadyInitialised,
 }
 
-/// What became of a push.
+/// Result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
-    /// Kept until its step is committed.
+    /// The push is kept until its step is committed.
     Buffered,
-    /// Applied.
+    /// The push was applied.
     Applied,
-    /// It was applied before; nothing changed.
+    /// The push was applied before; nothing changed.
     Duplicate,
 }
 
-/// Outcome of a commit.
+/// Result of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// Its pushes were applied now.
+    /// The step's pushes were applied now.
     Applied,
     /// The step, or a later one, was committed before; nothing changed.
     AlreadyCommitted,
 }
 
-/// Why a pull was refused.
+/// Reason why a pull was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PullError {
     /// No worker has sent initial values yet.
     #[error("the parameters have no values yet; initialise them before the first pull")]
     NotInitialised,
-    /// Rows that cannot be read.
+    /// Some rows cannot be read.
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-/// Why a push was refused. The parameters are as they were.
+/// Reason why a push was refused. The parameters are as they were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
     /// No worker has sent initial values yet.
     #[error("the parameters have no values yet; initialise them before the first push")]
     NotInitialised,
-    /// This life is over.
+    /// This incarnation of the worker was declared lost or replaced: it must exit.
     #[error("{holder} was given up, lives below {live} may not push; exit")]
     Fenced {
         /// Worker that pushed.
         holder: Holder,
-        /// First life of the node that may push.
+        /// Oldest incarnation of the node that may push.
         live: Incarnation,
     },
-    /// The step is over.
+    /// The step was committed without this push; the worker drops it.
     #[error(
         "{holder} pushed for step {step}, step {committed} is committed already; pull and go on from there"
     )]
@@ -151,57 +151,57 @@ pub enum PushError {
         /// Newest step that is committed.
         committed: Iteration,
     },
-    /// Too many uncommitted steps of one holder.
+    /// The worker has too many pushes that wait for their commit.
     #[error("{holder} has {pending} pushes waiting for their commit; commit a step before the next push")]
     TooManyPending {
         /// Worker that pushed.
         holder: Holder,
-        /// Waiting pushes of it.
+        /// Number of its waiting pushes.
         pending: usize,
     },
-    /// Another length than this server's piece of the flat vector.
+    /// The dense gradient does not have the length of this server's piece of the flat vector.
     #[error("{got} dense values came, this server holds {expected}")]
     DenseLength {
-        /// Values that came.
+        /// Values received.
         got: usize,
-        /// Values held.
+        /// Values expected.
         expected: usize,
     },
-    /// Rows that cannot be changed.
+    /// Some rows cannot be changed.
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-/// Why a commit was refused. The parameters are as they were.
+/// Reason why a commit was refused. The parameters are as they were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// Under asynchronous updates there is nothing to commit.
+    /// The server applies pushes at once: in asynchronous training there is nothing to commit.
     #[error("this server applies pushes at once and has no steps to commit; pull without a commit")]
     NotSynchronous,
-    /// A contributor's push never came.
+    /// The push of a contributor has not arrived.
     #[error(
         "step {step} counts {holder} in, whose push is not here; it was counted before its push was answered"
     )]
     Missing {
-        /// The step.
+        /// Number of the step.
         step: Iteration,
         /// Worker whose push is missing.
         holder: Holder,
     },
-    /// Listed contributors and samples do not fit what was pushed.
+    /// The announced number of samples differs from the sum over the contributors' pushes.
     #[error("step {step} counts {announced} samples, its pushes have {pushed}")]
     Samples {
-        /// The step.
+        /// Number of the step.
         step: Iteration,
-        /// In the commit.
+        /// Samples that the commit announces.
         announced: u64,
-        /// In the pushes.
+        /// Samples of the pushes.
         pushed: u64,
     },
 }
 
-/// The machine: one server's part. Errors leave it as it was.
+/// One server's part of the model, as a pure state machine. A call that returns an error changes nothing.
 #[derive(Debug)]
 pub struct Partition {
     map: PartitionMap,
@@ -221,15 +221,15 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Uncommitted steps of one holder. A worker pushes a step only after the pull that commits the one before, so one
-    /// would do; the second allows a repeat under a later number after an abandoned step.
+    /// Most uncommitted steps of one worker. A worker pushes a step only after the pull that commits the one
+    /// before, so one would do; the second allows a repeat under a later number after an abandoned step.
     pub const PENDING_MAX: usize = 2;
 
-    /// A part without values: [`init_dense`](Self::init_dense) gives them.
+    /// Returns a part without values: [`init_dense`](Self::init_dense) sets them.
     ///
     /// # Errors
-    /// If the layout, the rule, the scale or the server's number makes no sense; or if it is to clip in step with other
-    /// servers, of which none has the whole gradient.
+    /// If the layout, the rule, the scale or the server's number is invalid; or if the rule clips gradients
+    /// in synchronous training on several servers, of which none has the whole gradient.
     pub fn new(config: &PartitionConfig) -> Result<Self, InvalidValue> {
         let PartitionConfig { layout, rule, seed, server, servers, staleness } = config;
         rule.validate()?;
@@ -266,28 +266,29 @@ impl Partition {
         })
     }
 
-    /// Length of this server's piece of the flat vector.
+    /// Returns the length of this server's piece of the flat vector.
     pub fn dense_len(&self) -> usize {
         self.map.dense(self.server).len()
     }
 
-    /// Newest step that was committed.
+    /// Returns the newest step that was committed.
     pub const fn committed(&self) -> Option<Iteration> {
         self.committed
     }
 
-    /// How far it is trained: by the steps that were committed, or by the pushes that were applied.
+    /// Returns how far the part is trained: by the steps that were committed, or by the pushes that were
+    /// applied.
     pub const fn trained(&self) -> Trained {
         self.trained
     }
 
-    /// Pushes that wait for their commit.
+    /// Returns the number of pushes that wait for their commit.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Sets the initial values of this server's piece of the flat vector. The first ones stay; all workers may send
-    /// theirs, which are the same.
+    /// Sets the initial values of this server's piece of the flat vector. The first ones stay; all workers
+    /// may send theirs, which are the same.
     ///
     /// # Errors
     /// If there are more or fewer values than this server holds.
@@ -308,15 +309,15 @@ impl Partition {
         Ok(InitOutcome::Stored)
     }
 
-    /// All numbers of this server's part, to be kept; `None` before it has initial values. Pushes that wait for their commit
-    /// are not in it.
+    /// Returns all numbers of this server's part, for a checkpoint; `None` before it has initial values.
+    /// Pushes that wait for their commit are not included.
     pub fn portion(&self) -> Option<Portion> {
         let from = self.map.dense(self.server).start;
         self.dense.as_ref().map(|dense| Portion::of(from, dense, &self.tables, &*self.rule.optimizer))
     }
 
-    /// Sets what `portion` and this server's part have in common: parameters, and `with_state` what the optimizer keeps of
-    /// them. Says how many dense values were set; the part is whole when all are.
+    /// Overwrites the parameters that `portion` and this server's part have in common and, if `with_state`,
+    /// their optimizer state. Returns how many dense values were set; the part is complete when all are.
     ///
     /// # Errors
     /// If the portion does not fit the model, or its optimizer keeps other numbers. Nothing is changed then.
@@ -333,12 +334,12 @@ impl Partition {
         restored
     }
 
-    /// Says how far the model is trained whose portions were restored.
+    /// Sets how far the model is trained, after its portions were restored.
     pub const fn set_trained(&mut self, trained: Trained) {
         self.trained = trained;
     }
 
-    /// Appends this server's piece of the flat vector to `dense` and the values of `rows` to `row_values`.
+    /// Appends this server's piece of the flat vector to `dense`, and the values of `rows` to `row_values`.
     ///
     /// # Errors
     /// If there are no values yet or a row is not this server's or out of order; nothing is then appended.
@@ -354,11 +355,11 @@ impl Partition {
         Ok(())
     }
 
-    /// Takes a worker's gradient. Under [`Staleness::Synchronous`] a second push of the same holder for the same step
-    /// replaces the first: the worker did the step again.
+    /// Takes a worker's gradient. Under [`Staleness::Synchronous`] a second push of the same worker for the
+    /// same step replaces the first, because the worker has repeated the step.
     ///
     /// # Errors
-    /// If the life is fenced, the step is over, or the gradient does not fit this server.
+    /// If the incarnation is fenced, the step was committed, or the gradient does not fit this server.
     pub fn push(&mut self, holder: Holder, step: Iteration, push: Push) -> Result<PushOutcome, PushError> {
         let live = self.live.get(&holder.node).copied().unwrap_or_default();
         if holder.incarnation < live {
@@ -410,11 +411,11 @@ impl Partition {
         Ok(PushOutcome::Applied)
     }
 
-    /// Applies a step: exactly the pushes of its contributors, in order of holder, divided by its samples. Idempotent:
-    /// the first commit of a step wins. Pushes of this and earlier steps are dropped.
+    /// Applies a step: exactly the pushes of its contributors, in order of worker, divided by its samples.
+    /// Idempotent: the first commit of a step wins. Other pushes of this and earlier steps are dropped.
     ///
     /// # Errors
-    /// If a contributor's push is not here or the samples do not add up.
+    /// If a contributor's push has not arrived or the samples do not add up.
     pub fn commit(&mut self, commit: &CommitToken) -> Result<CommitOutcome, CommitError> {
         if self.staleness != Staleness::Synchronous {
             return Err(CommitError::NotSynchronous);
@@ -450,8 +451,9 @@ impl Partition {
         Ok(CommitOutcome::Applied)
     }
 
-    /// A life was given up: its later pushes, and those of earlier lives, are refused. What it pushed before stays
-    /// until its step is decided, since the coordinator may have counted it in.
+    /// Declares an incarnation of a worker lost: its later pushes, and those of earlier incarnations, are
+    /// refused. Earlier pushes stay until their step is decided, since the coordinator may have counted them
+    /// in.
     pub fn lost(&mut self, holder: Holder) {
         let live = self.live.entry(holder.node).or_default();
         *live = (*live).max(holder.incarnation.next());

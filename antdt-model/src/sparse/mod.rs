@@ -24,30 +24,31 @@ use antdt_core::InvalidValue;
 
 use crate::{PartitionMap, SparseGradient};
 
-/// Shape of a table whose gradient is exchanged. The same on all members.
+/// Shape of a table whose gradient is exchanged. All members must pass the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableShape {
     /// Values per row.
     pub dim: usize,
-    /// Rows are below this; `None` where there is no bound, and the whole table is never sent.
+    /// Number of rows of the table; `None` where there is no bound, and the whole table is never sent.
     pub rows: Option<u64>,
 }
 
-/// How a sparse gradient travels.
+/// Way in which the ranks exchange a sparse gradient; see the [module](self) for the cost of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// The rows of each rank to all ranks.
+    /// Each rank sends its rows to all ranks.
     Everyone,
-    /// Rows to their owners, totals to all.
+    /// Each rank sends rows to their owners, and the owners send the totals to all.
     Owners,
-    /// The whole table by all-reduce.
+    /// The ranks all-reduce the whole table.
     Dense,
 }
 
 /// What one more collective call costs, in bytes that a rank could send meanwhile: some 20 µs at 1 GB/s.
 const CALL_BYTES: u128 = 20 << 10;
 
-/// How many rows ranks had in common in the exchange before, which foretells the next one. The same on all members.
+/// How many rows ranks had in common in the previous exchange, as a forecast of the next one. The same on all
+/// members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Overlap {
     // Rows of all ranks, each as often as it was touched.
@@ -57,13 +58,14 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Takes note of an exchange: `touched` counts a row once for each rank, `distinct` once.
+    /// Records an exchange: `touched` counts a row once for each rank that touched it, `distinct` once.
     pub fn saw(&mut self, touched: u64, distinct: u64) {
         *self = Self { touched, distinct };
     }
 
-    /// The cheapest route, from the numbers of distinct rows that each rank touches. The first of several that cost the
-    /// same, in the order of [`Route`]; before the first exchange, ranks count as having no row in common.
+    /// Returns the cheapest route; `counts` holds, by rank, the number of distinct rows touched. Of several
+    /// with equal cost it is the first in the order of [`Route`]. Before the first exchange, ranks count as
+    /// having no row in common.
     pub fn cheapest(&self, counts: &[u64], shape: TableShape) -> Route {
         let (world, dim) = (counts.len() as u128, shape.dim as u128);
         let touched: u128 = counts.iter().map(|count| u128::from(*count)).sum();
@@ -92,7 +94,7 @@ impl Overlap {
     }
 }
 
-/// Sums rows that are listed more than once, in the order in which they are listed, and puts the rows in order.
+/// Sums rows that are listed more than once, in the order in which they are listed, and sorts the rows.
 ///
 /// # Errors
 /// If there are not `dim` values for each row, or a row is beyond the table.
@@ -131,7 +133,7 @@ pub fn sum_duplicates(
     Ok(total)
 }
 
-/// The rows of each owner with their gradients, in the order given.
+/// Splits a gradient by the owner of its rows; the rows keep their order.
 pub fn split(gradient: &SparseGradient, dim: usize, owners: &PartitionMap) -> Vec<SparseGradient> {
     let mut split = vec![SparseGradient::default(); owners.servers() as usize];
     for (index, row) in gradient.rows.iter().enumerate() {
@@ -142,12 +144,12 @@ pub fn split(gradient: &SparseGradient, dim: usize, owners: &PartitionMap) -> Ve
     split
 }
 
-/// On the wire: all rows, 8 bytes each, then all values.
+/// Encodes a gradient for the wire: all rows, 8 bytes each, then all values.
 pub fn encode(gradient: &SparseGradient) -> Vec<u8> {
     [bytemuck::cast_slice::<u64, u8>(&gradient.rows), bytemuck::cast_slice(&gradient.values)].concat()
 }
 
-/// Reads rows back.
+/// Decodes a gradient that [`encode`] wrote.
 ///
 /// # Errors
 /// If the bytes are no whole number of rows, or the rows do not ascend or lie beyond the table.
@@ -169,7 +171,8 @@ pub fn decode(bytes: &[u8], shape: TableShape) -> Result<SparseGradient, Payload
     Ok(SparseGradient { rows, values: bytemuck::pod_collect_to_vec(values) })
 }
 
-/// The whole table, `[rows, dim + 1]`: the last value of a row is the number of ranks that touched it.
+/// Expands a gradient to the whole table, `[rows, dim + 1]`: the last value of a row is the number of ranks
+/// that touched it.
 ///
 /// # Errors
 /// If the table has no bound or does not fit into memory.
@@ -190,7 +193,7 @@ pub fn to_dense(gradient: &SparseGradient, shape: TableShape) -> Result<Vec<f32>
     Ok(dense)
 }
 
-/// The touched rows of a whole table as [`to_dense`] makes it.
+/// Returns the touched rows of a whole table that [`to_dense`] made.
 pub fn from_dense(dense: &[f32], dim: usize) -> SparseGradient {
     let mut gradient = SparseGradient::default();
     for (row, values) in (0..).zip(dense.chunks_exact(dim + 1)) {

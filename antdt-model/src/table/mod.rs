@@ -12,49 +12,49 @@ use antdt_core::{InvalidValue, Seed, TableSpec};
 
 use crate::optimizer::{Optimizer, Update};
 
-/// Rows that cannot be served.
+/// Reason why rows of a table cannot be read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// No such row.
+    /// The table has no such row.
     #[error("row {row} does not exist, the table has {rows}")]
     OutOfRange {
-        /// The row.
+        /// Index of the row.
         row: u64,
-        /// Rows of the table.
+        /// Number of rows of the table.
         rows: u64,
     },
     /// The row belongs to another partition.
     #[error("row {row} belongs to partition {owner}, this is {partition}")]
     Elsewhere {
-        /// The row.
+        /// Index of the row.
         row: u64,
         /// Index of the partition that owns the row.
         owner: u32,
-        /// The partition that was asked.
+        /// Index of the partition that was asked.
         partition: u32,
     },
-    /// Rows are not in ascending order, or one is listed twice.
+    /// The rows are not in ascending order, or one is listed twice.
     #[error("row {row} comes after row {before}; rows must ascend, each listed once")]
     Order {
-        /// The row.
+        /// Index of the row.
         row: u64,
-        /// The one before it.
+        /// Index of the row before it.
         before: u64,
     },
-    /// Values do not fit the rows.
+    /// The number of values does not fit the number of rows.
     #[error("{values} values came for {rows} rows, which have {due}")]
     Length {
-        /// Values that came.
+        /// Values passed.
         values: usize,
-        /// Rows listed.
+        /// Rows passed.
         rows: usize,
-        /// Values that the rows have.
+        /// Values that these rows have.
         due: usize,
     },
 }
 
-/// The rows of one partition, with their optimizer's state.
+/// The rows of one partition of an embedding table, with their optimizer state.
 #[derive(Debug, Clone)]
 pub struct SparseTable {
     spec: TableSpec,
@@ -75,11 +75,12 @@ impl SparseTable {
     // Rows touched before they are used. 64 rows of 16 fill an eighth of the first cache; fewer overlap less.
     const AHEAD: usize = 64;
 
-    /// Partition `partition` of `partitions` of a table whose rows start as `seed` says, with room for what `optimizer` keeps.
+    /// Returns partition `partition` of `partitions` of a table. Its rows start with values from `seed`; it
+    /// has room for the state of `optimizer`.
     ///
     /// # Errors
-    /// If the table cannot exist, `partition` is not below `partitions`, or the address space of this process is
-    /// too small for it.
+    /// If the table's settings are invalid, `partition` is not below `partitions`, or the address space of
+    /// this process is too small for it.
     pub fn new(
         spec: TableSpec,
         optimizer: &dyn Optimizer,
@@ -119,20 +120,20 @@ impl SparseTable {
         })
     }
 
-    /// Shape of the whole table.
+    /// Returns the shape of the whole table.
     pub const fn spec(&self) -> &TableSpec {
         &self.spec
     }
 
-    /// Rows that a gradient has changed.
+    /// Returns the number of rows that a gradient has changed.
     pub const fn stored_rows(&self) -> usize {
         self.stored_rows
     }
 
-    /// Appends the values of `rows`, `[rows, dim]`, to `into`. Rows ascend, each listed once.
+    /// Appends the values of `rows`, `[rows, dim]`, to `into`. `rows` ascend, each once.
     ///
     /// # Errors
-    /// If a row is not this partition's or out of order; `into` is then as it was.
+    /// If a row does not belong to this partition or is out of order; `into` is then as it was.
     pub fn gather(&self, rows: &[u64], into: &mut Vec<f32>) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;
@@ -153,11 +154,12 @@ impl SparseTable {
         Ok(())
     }
 
-    /// One step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`. Other rows stay as they are, and what
-    /// is kept for them.
+    /// Takes one step of the optimizer on `rows` with their sums of gradients, `[rows, dim]`. Other rows, and
+    /// their optimizer state, do not change.
     ///
     /// # Errors
-    /// If a row is not this partition's or out of order, or the lengths do not fit; nothing is then changed.
+    /// If a row does not belong to this partition or is out of order, or the lengths do not fit; nothing is
+    /// then changed.
     pub fn apply(&mut self, rows: &[u64], sums: &[f32], update: &Update<'_>) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;
@@ -182,7 +184,8 @@ impl SparseTable {
     /// Sets `rows` to `values`, `[rows, dim]`; the optimizer's state stays.
     ///
     /// # Errors
-    /// If a row is not this partition's or out of order, or the lengths do not fit; nothing is then changed.
+    /// If a row does not belong to this partition or is out of order, or the lengths do not fit; nothing is
+    /// then changed.
     pub fn set_rows(&mut self, rows: &[u64], values: &[f32]) -> Result<(), TableError> {
         self.check(rows)?;
         let dim = self.spec.dim;

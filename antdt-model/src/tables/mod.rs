@@ -188,8 +188,8 @@ fn table_seed(seed: Seed, number: usize) -> Seed {
     }
 }
 
-/// Appends the values with which rows of a table start, `[rows, dim]`, in a model whose rows start as `seed` says: those of
-/// every row that no gradient has touched.
+/// Appends the initial values of some rows of a table, `[rows, dim]`, to `into`. These are the values,
+/// computed from `seed`, of every row that no gradient has touched.
 ///
 /// # Panics
 /// If there is no such table.

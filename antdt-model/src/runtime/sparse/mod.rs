@@ -1,4 +1,4 @@
-//! All-reduce of a table's gradient by the rows that were touched.
+//! All-reduce of the gradient of a table, by the rows that were touched.
 
 use antdt_collective::compress::PayloadError;
 use antdt_collective::{CollectiveError, Communicator, ReduceOp};
@@ -9,8 +9,8 @@ use crate::sparse::{
 };
 use crate::{PartitionMap, SparseGradient};
 
-/// The sum over all members of the gradients of the rows that each touched: every row that any member touched,
-/// ascending, once. All members get the same bits.
+/// Returns the sum over all members of the gradients of the rows that each touched: every row that any member
+/// touched, ascending, once. All members get the same bits.
 ///
 /// `rows` may be in any order and list a row more than once; `values` is `[rows, dim]`. A member without rows takes
 /// part all the same.
@@ -31,9 +31,9 @@ pub fn all_reduce_sparse<C: Communicator>(
     all_reduce_counted(communicator, &mine, &counts, shape, &mut Overlap::default())
 }
 
-/// As [`all_reduce_sparse`], for members that know already how many rows each of them touches, and come again step after
-/// step: `mine` ascends, each row once; `counts` is by rank; `overlap` is the one of the step before, and a new one on
-/// all members when one of them is new.
+/// All-reduces as [`all_reduce_sparse`] does, for members that already know how many rows each of them
+/// touches, and that call step after step. The rows of `mine` ascend, each once; `counts` is by rank;
+/// `overlap` is the one of the step before. When a member is new, all members pass a new one.
 ///
 /// # Errors
 /// See [`CollectiveError`]; also if the rows of a member do not fit the table.
