@@ -1,7 +1,8 @@
-//! [`Header`]: what stands before the data in a safetensors file: eight bytes with its length, then JSON.
+//! [`Header`]: the header of a safetensors file: eight bytes with its length, then JSON.
 //!
-//! Written here and not by the crate `safetensors`, which writes a whole tensor at a time without telling its checksum, and
-//! cannot write one that is computed on the way. The tests read what this writes with that crate, and the other way round.
+//! Written here and not by the crate `safetensors`, which writes a whole tensor at a time without telling its
+//! checksum, and cannot write a tensor that is computed piece by piece. The tests read these files with that
+//! crate, and the reverse.
 
 use std::collections::BTreeMap;
 

@@ -5,56 +5,57 @@
 use antdt_core::ParamLayout;
 use serde::{Deserialize, Serialize};
 
-/// See the [module](self).
+/// Properties that a job must have in common with the job that took a checkpoint, to continue from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobIdentity {
     /// Name of the workload.
     pub workload: String,
     /// Shape of the model.
     pub layout: ParamLayout,
-    /// The job's seed: order of the data, split, initial values.
+    /// The job's seed, from which the order of the data, the split and the initial values follow.
     pub seed: u64,
-    /// The seed that rows of tables start from: the job's, as derived for the model.
+    /// Seed of the initial values of table rows, derived from the job's seed.
     pub rows_seed: u64,
-    /// The data set.
+    /// Data set that the job trains on.
     pub data: DataIdentity,
 }
 
-/// Which data a job trains.
+/// Identity of the data that a job trains on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataIdentity {
-    /// Where it is, as the user gave it. Compared only where there is no fingerprint: data may move.
+    /// Location of the data as the user gave it. Compared only where there is no fingerprint, because data
+    /// may move.
     pub name: String,
-    /// Training samples of one epoch.
+    /// Number of training samples of one epoch.
     pub rows: u64,
-    /// Which samples are held out for the evaluation, such as `0.1`.
+    /// Samples that are held out for the evaluation, such as `0.1`.
     pub evaluation: String,
-    /// A digest of the content, where one is known.
+    /// Digest of the content, where one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
 
-/// A checkpoint of another job.
+/// A property in which a checkpoint and this job differ, so that the job cannot continue from it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {theirs} in the checkpoint and {ours} in this job; {remedy}")]
 pub struct Mismatch {
-    /// Name of the field that differs.
+    /// Name of the property.
     pub field: String,
-    /// In the checkpoint.
+    /// Value in the checkpoint.
     pub theirs: String,
-    /// In this job.
+    /// Value in this job.
     pub ours: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub remedy: &'static str,
 }
 
 const START_ANEW: &str = "name a checkpoint of this model, or train anew in another --checkpoint-dir";
 
 impl JobIdentity {
-    /// Whether `job` can go on from a checkpoint of this job.
+    /// Checks whether `job` can continue from a checkpoint of this job.
     ///
     /// # Errors
-    /// With the first difference. A fingerprint counts where both sides have one, else the name of the data.
+    /// The first difference. Fingerprints are compared where both sides have one, else the names of the data.
     pub fn check(&self, job: &Self) -> Result<(), Mismatch> {
         let same = |field: &str, theirs: &dyn ToString, ours: &dyn ToString, remedy| {
             let (theirs, ours) = (theirs.to_string(), ours.to_string());
@@ -82,10 +83,10 @@ impl JobIdentity {
         same("the number of training samples", &theirs.rows, &ours.rows, SAME_DATA)
     }
 
-    /// Whether a model of this shape can take the checkpoint's parameters.
+    /// Checks whether a model of this shape can take the checkpoint's parameters.
     ///
     /// # Errors
-    /// With the first group or table that differs.
+    /// The first group or table that differs.
     pub fn check_layout(&self, layout: &ParamLayout) -> Result<(), Mismatch> {
         let differs = |field: String, theirs: Option<String>, ours: Option<String>| Mismatch {
             field,

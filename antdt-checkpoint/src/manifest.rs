@@ -1,6 +1,7 @@
-//! [`Manifest`]: what a checkpoint is, of which job, and of which files it consists.
+//! [`Manifest`]: the description of a checkpoint: its job, its progress, and its files.
 //!
-//! It is the file `manifest.json` of a checkpoint's folder, written last: a folder without a whole one is no checkpoint.
+//! It is the file `manifest.json` of a checkpoint's folder, written last: a folder without a complete
+//! manifest is no checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,120 +13,122 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::JobIdentity;
 
-/// See the [module](self).
+/// The description of a checkpoint (`manifest.json`): its job, how far the model is trained, and all of its
+/// files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format: [`FORMAT`](Self::FORMAT) in what this crate writes.
+    /// Version of the format; this crate writes [`FORMAT`](Self::FORMAT).
     pub format: u32,
-    /// Version of the program that took it.
+    /// Version of the program that took the checkpoint.
     pub antdt: String,
     /// Number of the checkpoint; a later one has a higher number.
     pub checkpoint: CheckpointId,
-    /// When it was taken: seconds since 1970, UTC.
+    /// Time at which it was taken, in seconds since 1970, UTC.
     pub created_unix_s: u64,
-    /// What a job must have in common with the one that took it.
+    /// Properties that a job must share to continue from it.
     pub job: JobIdentity,
     /// How far the model is trained.
     #[serde(with = "TrainedText")]
     pub trained: Trained,
-    /// The optimizer with its settings: [`UpdateRule::identity`](antdt_model::UpdateRule::identity). A job with another one
-    /// takes the parameters over, not what the optimizer keeps.
+    /// The optimizer with its settings: [`UpdateRule::identity`](antdt_model::UpdateRule::identity). A job
+    /// with another optimizer takes over the parameters without the optimizer's state.
     pub optimizer: String,
-    /// The ledger's half: the cut in the file `ledger.cut` must have this binding.
+    /// Binding that the ledger's cut in the file `ledger.cut` must have.
     #[serde(with = "as_text")]
     pub ledger: CutBinding,
-    /// Sync mode, as `--sync` takes it. As information, like all that follows up to the files.
+    /// Sync mode, as `--sync` takes it. This field and the following, up to `files`, are for information
+    /// only.
     pub mode: String,
-    /// Workers that took part.
+    /// Number of workers that took part.
     pub workers: u32,
-    /// Parameter servers.
+    /// Number of parameter servers.
     pub servers: u32,
-    /// Passes over the data that were asked for.
+    /// Passes over the data that the job was asked for.
     pub epochs: u32,
-    /// Samples of a shard.
+    /// Length of a shard in samples.
     pub shard_len: u64,
-    /// The plan in force: batch size of each worker, by the worker's name.
+    /// The plan in force: batch size of each worker in samples, by the worker's name.
     pub plan: BTreeMap<String, u32>,
-    /// Where it comes from: settings of the job, and what else the writer wants to be known.
+    /// Further information: settings of the job, and what else the writer records.
     #[serde(default)]
     pub extra: BTreeMap<String, String>,
-    /// Every file but this one.
+    /// All files of the checkpoint but this one.
     pub files: Vec<FileEntry>,
 }
 
-/// A file of a checkpoint.
+/// Name, length and checksum of a file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
     /// Name within the checkpoint's folder.
     pub name: String,
     /// Length, in bytes.
     pub bytes: u64,
-    /// CRC-32C of all bytes; eight hexadecimal digits in the file.
+    /// CRC-32C of all bytes; written as eight hexadecimal digits.
     #[serde(with = "as_hex")]
     pub crc32c: u32,
 }
 
-/// Bytes that are not the manifest of a checkpoint that this program can read.
+/// Reason why bytes are not a manifest that this program can read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
-    /// Not JSON, or a field is missing or malformed.
+    /// The bytes are not JSON, or a field is missing or malformed.
     #[error("not a manifest of a checkpoint: {why}; remove the checkpoint, or restore the file from a copy")]
     Malformed {
         /// What is wrong, and where.
         why: String,
     },
-    /// Not the bytes that were written.
+    /// The checksum does not match: the file has changed since it was written.
     #[error("its checksum is wrong: it is damaged; restore the file from a copy, or take another checkpoint")]
     Damaged,
-    /// Written by a later version.
+    /// A later version of the program wrote the manifest: use that version.
     #[error(
         "format = {format}, written by antdt {antdt}: this program reads formats up to {}; use that version",
         Manifest::FORMAT
     )]
     Newer {
-        /// The format in the file.
+        /// Format version of the file.
         format: u32,
-        /// The version that wrote it, as far as it says so.
+        /// Version of the program that wrote it, if the file names it.
         antdt: String,
     },
 }
 
 impl Manifest {
-    /// The format that is written, and the newest that is read.
+    /// Format version that is written, and the newest that is read.
     pub const FORMAT: u32 = 1;
-    /// Name of the file.
+    /// Name of the manifest's file.
     pub const NAME: &'static str = "manifest.json";
-    /// Name of the file with the ledger's half.
+    /// Name of the file with the ledger's cut.
     pub const LEDGER: &'static str = "ledger.cut";
     /// Suffix of files with a part of the model.
     pub const PART: &'static str = ".safetensors";
 
-    /// The files with parts of the model.
+    /// Returns the files with parts of the model.
     pub fn parts(&self) -> impl Iterator<Item = &FileEntry> {
         self.files.iter().filter(|file| file.name.ends_with(Self::PART))
     }
 
-    /// The file with this name.
+    /// Returns the file with this name.
     pub fn file(&self, name: &str) -> Option<&FileEntry> {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// Bytes of all files.
+    /// Returns the total length of all files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// The content of the file. Its last field is the checksum of what stands before that.
+    /// Returns the manifest as JSON. Its last field is the checksum of everything before it.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts, numbers, and maps whose keys are texts");
         seal(text.strip_suffix("\n}").expect("an object with fields"))
     }
 
-    /// Reads the content of the file.
+    /// Parses and checks a manifest.
     ///
     /// # Errors
-    /// If it is not a manifest, or one of a newer format.
+    /// If the bytes are not a manifest, are damaged, or have a newer format.
     pub fn from_json(bytes: &[u8]) -> Result<Self, ManifestError> {
         #[derive(Deserialize)]
         struct Head {
@@ -191,12 +194,12 @@ pub(crate) fn is_plain(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.chars().all(plain)
 }
 
-/// The name of a checkpoint's folder: 20 digits, so that names sort as numbers.
+/// Returns the name of a checkpoint's folder: 20 digits, so that names sort as numbers.
 pub fn folder_name(checkpoint: CheckpointId) -> String {
     format!("{:020}", checkpoint.0)
 }
 
-/// The checkpoint whose folder has this name; `None` if it is no such name.
+/// Returns the checkpoint whose folder has this name; `None` if it is no such name.
 pub fn checkpoint_of(name: &str) -> Option<CheckpointId> {
     let digits = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     name.parse().ok().filter(|_| digits).map(CheckpointId)

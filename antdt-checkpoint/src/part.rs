@@ -1,9 +1,10 @@
-//! The file of one part of a model: which tensors stand in it, and how a [`Portion`] becomes them and comes back.
+//! The file of one part of a model: its tensors, and their conversion to and from a [`Portion`].
 //!
-//! Names: `GROUP` and `optimizer.0/GROUP` for a dense group, `TABLE/rows`, `TABLE/values` and `TABLE/optimizer.0` for the rows of
-//! a table. Of a group that the part holds in part, the tensor has what the part holds; where that begins follows from
-//! `antdt.dense` in the file's metadata, the range of the model's flat vector. All tensors of the flat vector stand in its
-//! order, so that each array of the portion is one run of bytes.
+//! Names: `GROUP` and `optimizer.0/GROUP` for a dense group, `TABLE/rows`, `TABLE/values` and
+//! `TABLE/optimizer.0` for the rows of a table. Where the part holds only a piece of a group, the tensor has
+//! that piece; where the piece begins follows from `antdt.dense` in the file's metadata, the range of the
+//! model's flat vector. All tensors of the flat vector stand in its order, so that each array of the portion
+//! is one run of bytes.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use antdt_model::{Portion, TablePortion};
 
 use crate::header::{Dtype, Header};
 
-/// Why the bytes of a file are not a part of the model, or a portion cannot become one.
+/// Reason why a file is not a part of the model, or a portion cannot be written as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct PartFileError {

@@ -1,37 +1,36 @@
-//! [`Retention`]: which checkpoints are kept. Pure; the folder carries it out.
+//! [`Retention`]: the rule which checkpoints are kept. Pure; the folder carries it out.
 
 use std::time::Duration;
 
 use antdt_core::CheckpointId;
 
-/// How many checkpoints are kept, and for how long.
-///
-/// The newest valid one is always kept.
+/// Limits on the number and the age of the checkpoints that are kept. The newest valid one is always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// The newest so many are kept; 0 counts as 1.
+    /// Number of checkpoints to keep, the newest ones; 0 counts as 1.
     pub newest: usize,
-    /// Older ones are removed even if they are among these.
+    /// Age beyond which a checkpoint is removed even if it is among these; `None` for no limit.
     pub max_age: Option<Duration>,
 }
 
-/// A checkpoint, as far as retention asks.
+/// State of a checkpoint, as retention needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointState {
-    /// It has a whole manifest and all files.
+    /// The checkpoint has a complete manifest and all files.
     Valid {
-        /// When it was taken, in seconds since 1970.
+        /// Time at which it was taken, in seconds since 1970.
         created_unix_s: u64,
     },
-    /// It has no manifest: an attempt that did not end, or a removal.
+    /// The checkpoint has no manifest: an attempt that did not end, or a removal.
     Unfinished,
-    /// Something is wrong with it that a person should look at, or it is of a newer format.
+    /// The checkpoint is damaged, so that the user should look at it, or it has a newer format.
     Unusable,
 }
 
 impl Retention {
-    /// What is to be removed, oldest first: valid checkpoints beyond the limits, and unfinished ones that are older than the
-    /// newest valid one. One that cannot be read stays: another version of the program may read it.
+    /// Returns the checkpoints to remove, oldest first: valid ones beyond the limits, and unfinished ones
+    /// that are older than the newest valid one. Unusable ones stay: another version of the program may read
+    /// them.
     pub fn doomed(&self, all: &[(CheckpointId, CheckpointState)], now_unix_s: u64) -> Vec<CheckpointId> {
         let mut newest_first = all.to_vec();
         newest_first.sort_by(|(a, _), (b, _)| b.cmp(a));

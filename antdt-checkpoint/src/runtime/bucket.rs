@@ -1,8 +1,8 @@
 //! [`Bucket`]: checkpoints as objects below a prefix of an object store.
 //!
-//! A put makes an object appear as a whole, so there is nothing to rename. What is larger than a piece goes up in pieces, a few
-//! at a time, and appears when the last one is there. A listing shows what was put before it began. Failed requests are
-//! repeated by the store's client; here each call has a deadline.
+//! A put makes an object appear as a whole, so there is nothing to rename. A large object is uploaded in
+//! pieces, a few at a time, and appears when the last one is there. A listing shows what was put before it
+//! began. Failed requests are repeated by the store's client; here each call has a deadline.
 
 use std::fmt;
 use std::future::Future;
@@ -184,11 +184,11 @@ impl Bucket {
 
 /// An object on its way.
 enum Upload {
-    /// All of it so far.
+    /// All bytes so far, in memory.
     Small(Vec<u8>),
-    /// In pieces, of which some are there.
+    /// An upload in pieces, some of which are stored.
     Pieces(WriteMultipart),
-    /// What became of it is an error that was told.
+    /// The upload failed, and the error was returned.
     Broken,
 }
 

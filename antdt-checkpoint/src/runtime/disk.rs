@@ -1,5 +1,5 @@
 //! [`Disk`]: checkpoints in files. Every change of a file goes through it, so that a test can fill the disk or stop the process
-//! anywhere.
+//! at any change.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};

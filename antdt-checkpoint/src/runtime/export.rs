@@ -1,8 +1,8 @@
-//! [`export`]: the plain model of a checkpoint, in one safetensors file.
+//! [`export`]: writes the model of a checkpoint to one safetensors file.
 //!
-//! Each group is one tensor, each table one of `[rows, dim]` in which rows that no gradient has touched have the values that
-//! the seed gives them. What the optimizer keeps is left out. Rows are computed and written a few at a time; the touched ones of
-//! all parts are in memory, without what the optimizer keeps of them.
+//! Each group is one tensor, each table one of `[rows, dim]` in which rows that no gradient has touched have
+//! the values that the seed gives them. The optimizer's state is left out. Rows are computed and written a
+//! few at a time; the touched rows of all parts are in memory, without their optimizer state.
 
 use std::io;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::header::{Dtype, Header};
 use crate::manifest::Manifest;
 use crate::part::check_cover;
 
-/// Why a model could not be exported. No file was written or changed.
+/// Reason why a model could not be exported. No file was written or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -29,35 +29,35 @@ pub enum ExportError {
     /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] CheckpointWriteError),
-    /// There is something with that name.
+    /// The file exists already: pass `overwrite`, or another name.
     #[error("--out = {}: it exists; name another file, or replace it with --force", .0.display())]
     Exists(PathBuf),
     /// A file of that name exists and is not a regular file.
     #[error("--out = {}: it is no plain file; name another one", .0.display())]
     NotAFile(PathBuf),
-    /// The model cannot be written as one file.
+    /// The model cannot be written as one safetensors file.
     #[error("--out = {}: {why}", path.display())]
     Unfit {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Reason, in words.
+        /// What is wrong with it, in words.
         why: String,
     },
 }
 
-/// What was exported.
+/// Size of an exported model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// Tensors of the file.
+    /// Number of tensors in the file.
     pub tensors: usize,
-    /// Values of all tensors.
+    /// Number of values in all tensors.
     pub values: u64,
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
 }
 
-/// Writes the plain model of a checkpoint to `out`, which is replaced only with `overwrite`. The file takes its name when it is
-/// whole.
+/// Writes the parameters of a checkpoint to the safetensors file `out`. An existing file is replaced only
+/// with `overwrite`. The file gets its name when it is complete.
 ///
 /// # Errors
 /// See [`ExportError`].
@@ -178,7 +178,7 @@ fn overlay(part: &TablePortion, rows: &Range<u64>, dim: usize, values: &mut [f32
     }
 }
 
-/// What an export that was interrupted leaves beside `out`, to be removed.
+/// Returns the temporary file that an interrupted export leaves beside `out`, to be removed.
 pub fn unfinished_export(out: &Path) -> PathBuf {
     super::disk::unfinished(out)
 }

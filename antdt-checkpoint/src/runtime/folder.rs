@@ -20,41 +20,44 @@ use crate::manifest::{FileEntry, Manifest, checkpoint_of, folder_name, is_plain}
 use crate::part::{self, PartShape};
 use crate::retention::{CheckpointState, Retention};
 
-/// Checkpoints in a folder, or below a prefix of an object store: a folder for each, with a file for each part of the model, `ledger.cut`, and `manifest.json`.
+/// Checkpoints in a folder, or below a prefix of an object store. Each has a folder of its own, with a file
+/// for each part of the model, `ledger.cut`, and `manifest.json`.
 ///
-/// A checkpoint is there when its manifest is, which takes its name last, after everything else is durable. So whatever fails
-/// or dies on the way leaves the checkpoints before it as they were.
+/// A checkpoint exists once its manifest does, which gets its name last, after everything else is durable. So
+/// whatever fails on the way leaves the earlier checkpoints as they were.
 ///
-/// Any process that shares the folder may write parts. One at a time commits and removes: the master of the job.
+/// Any process that shares the folder may write parts. One at a time commits and removes: the master of the
+/// job.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
     pub(super) storage: Arc<dyn Storage>,
 }
 
-/// A checkpoint that was found, whole or not.
+/// A checkpoint that was found in a folder, complete or not.
 #[derive(Debug)]
 pub struct FoundCheckpoint {
-    /// Its number.
+    /// Number of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// What it is, or why it cannot be used.
+    /// Its manifest, or the reason why it cannot be used.
     pub manifest: Result<Manifest, CheckpointReadError>,
 }
 
-/// The newest checkpoint that can be used.
+/// The newest usable checkpoint of a folder, and newer ones that were skipped.
 #[derive(Debug)]
 pub struct Newest {
-    /// It, with every file verified; `None` if there is none.
+    /// The checkpoint, with every file verified; `None` if there is none.
     pub checkpoint: Option<Checkpoint>,
-    /// Newer ones that cannot be used, newest first, and why.
+    /// Newer checkpoints that cannot be used, newest first, each with the reason.
     pub passed_over: Vec<(CheckpointId, CheckpointReadError)>,
 }
 
 impl Folder {
-    /// The folder, which is made if it does not exist, or what is below a URL: `s3://bucket/jobs/7`. Tries to write to it.
+    /// Opens the folder of checkpoints at a path, which is created if it does not exist, or at a URL such as
+    /// `s3://bucket/jobs/7`. Tries to write to it.
     ///
     /// # Errors
-    /// If it cannot be made or written to, or the URL is of no store that this program knows.
+    /// If the folder cannot be created or written to, or the URL is of no store that this program knows.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, CheckpointWriteError> {
         let path = path.into();
         let storage = match url_of(&path) {
@@ -66,10 +69,10 @@ impl Folder {
         Self { path, storage }.probed()
     }
 
-    /// The objects below a prefix of a store of the program's own. Tries to write to it.
+    /// Opens the checkpoints below a prefix of a store that the program passes. Tries to write to it.
     ///
     /// # Errors
-    /// If it cannot be written to, or nothing can be below such a prefix.
+    /// If the store cannot be written to, or the prefix is not a valid path in it.
     #[cfg(feature = "object-store")]
     pub fn create_in(
         store: Arc<dyn object_store::ObjectStore>,
@@ -90,7 +93,7 @@ impl Folder {
         Ok(self)
     }
 
-    /// The folder, which exists, or what is below a URL.
+    /// Opens an existing folder of checkpoints, at a path or at a URL.
     ///
     /// # Errors
     /// If there is no such folder, or the URL is of no store that this program knows.
@@ -127,8 +130,8 @@ impl Folder {
         Ok(numbers)
     }
 
-    /// The number of the next checkpoint: above those of all that are here, whole or not, so that a process that still writes to an
-    /// earlier attempt writes to no other.
+    /// Returns the number of the next checkpoint. It is above those of all checkpoints and attempts, so that
+    /// a process that still writes to an earlier attempt does not write to the next.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -136,8 +139,8 @@ impl Folder {
         Ok(self.numbers()?.first().map_or(CheckpointId(1), |newest| newest.next()))
     }
 
-    /// All checkpoints and attempts, newest first, each with its manifest or why it is none. Files are checked for their
-    /// length, not read.
+    /// Returns all checkpoints and attempts, newest first, each with its manifest or the reason why it has
+    /// none. Files are checked for their length, not read.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -150,10 +153,10 @@ impl Folder {
         Ok(self.numbers()?.into_iter().map(listed).collect())
     }
 
-    /// The checkpoint with this number, if it is there as a whole.
+    /// Opens the checkpoint with this number.
     ///
     /// # Errors
-    /// Why not.
+    /// If it is not there, or not complete: the error says which file is at fault.
     pub fn open_checkpoint(&self, checkpoint: CheckpointId) -> Result<Checkpoint, CheckpointReadError> {
         let path = self.place(checkpoint);
         if !self.storage.has(&path).map_err(unread(&path))? {
@@ -162,8 +165,8 @@ impl Folder {
         Checkpoint::open(&self.storage, path, checkpoint)
     }
 
-    /// The newest checkpoint whose files are all as they were written, which are read for that. Attempts and damaged ones that
-    /// are newer are passed over.
+    /// Returns the newest checkpoint whose files are all intact, which this reads to find out. Newer attempts
+    /// and damaged checkpoints are skipped.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -171,10 +174,11 @@ impl Folder {
         self.newest_from(CheckpointId(0))
     }
 
-    /// [`newest`](Self::newest) of those from number `first` on: those of a job, in a folder that has others'.
+    /// Returns the newest usable checkpoint from number `first` on, as [`newest`](Self::newest) does: for a
+    /// folder that also has checkpoints of earlier jobs.
     ///
     /// # Errors
-    /// As there.
+    /// As [`newest`](Self::newest).
     pub fn newest_from(&self, first: CheckpointId) -> Result<Newest, CheckpointReadError> {
         let mut passed_over = Vec::new();
         for id in self.numbers()?.into_iter().take_while(|id| *id >= first) {
@@ -188,14 +192,15 @@ impl Folder {
         Ok(Newest { checkpoint: None, passed_over })
     }
 
-    /// Writes one part of the model of a checkpoint that is being taken, durable when this returns. A part of the same name
-    /// is replaced. `name`: `replica`, `server-0`.
+    /// Writes one part of the model of a checkpoint that is being taken; the part is durable when this
+    /// returns. A part of the same name is replaced. `name` is, for example, `replica` or `server-0`.
     ///
-    /// The portion is written as it lies in memory: this takes a few kilobytes beside it on a disk, and up to 100 MB with an
-    /// object store, where several pieces are on their way at a time.
+    /// The portion is written from where it lies in memory. This takes a few kilobytes besides on a disk, and
+    /// up to 100 MB with an object store, where several pieces are uploaded at a time.
     ///
     /// # Errors
-    /// If it cannot be written; nothing of this part is then left. Other parts are: [`abandon`](Self::abandon) the attempt.
+    /// If the part cannot be written; nothing of it is then left. Other parts are: [`abandon`](Self::abandon)
+    /// the attempt.
     pub fn write_part(
         &self,
         checkpoint: CheckpointId,
@@ -221,12 +226,13 @@ impl Folder {
         })
     }
 
-    /// Makes an attempt a checkpoint: checks that the files which the manifest lists are there with their lengths, adds the
-    /// ledger's half, and writes the manifest last. Returns it as written. Nothing older is removed.
+    /// Turns an attempt into a checkpoint: checks that the files which the manifest lists are there with
+    /// their lengths, adds the ledger's cut, and writes the manifest last. Returns the manifest as written.
+    /// No older checkpoint is removed.
     ///
     /// # Errors
-    /// If a file is missing, the two halves are not of one checkpoint, or something cannot be written. The attempt is then
-    /// removed, and the checkpoint before it is still the newest.
+    /// If a file is missing, the two halves are not of one checkpoint, or something cannot be written. The
+    /// attempt is then removed, and the checkpoint before it is still the newest.
     pub fn commit(&self, mut manifest: Manifest, cut: &LedgerCut) -> Result<Manifest, CheckpointWriteError> {
         let checkpoint = manifest.checkpoint;
         let place = self.place(checkpoint);
@@ -273,18 +279,18 @@ impl Folder {
     /// Removes an attempt that will not be committed. Without one, nothing happens.
     ///
     /// # Errors
-    /// If it is a whole checkpoint, which this never removes, or cannot be removed.
+    /// If it is a complete checkpoint, which this never removes, or cannot be removed.
     pub fn abandon(&self, checkpoint: CheckpointId) -> Result<(), CheckpointWriteError> {
         let place = self.place(checkpoint);
         self.refuse_whole(checkpoint, &place)?;
         self.remove_checkpoint(&place)
     }
 
-    /// Removes what is not to be kept: whole checkpoints beyond the limits, but never the newest, and attempts that are older
-    /// than that. Returns what was removed. A checkpoint that cannot be read stays.
+    /// Removes complete checkpoints beyond the limits, but never the newest, and attempts that are older than
+    /// that. Returns what was removed. A checkpoint that cannot be read stays.
     ///
     /// # Errors
-    /// If the folder cannot be read or something cannot be removed.
+    /// If the folder cannot be read or a checkpoint cannot be removed.
     pub fn retain(
         &self,
         retention: &Retention,

@@ -12,91 +12,91 @@ use crate::header::Header;
 use crate::manifest::{FileEntry, Manifest, ManifestError};
 use crate::part::{self, PartFileError, PartShape};
 
-/// Why a checkpoint cannot be read. Nothing was changed.
+/// Reason why a checkpoint cannot be read. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointReadError {
-    /// There is no such folder.
+    /// The folder of checkpoints does not exist.
     #[error("{}: there is no such folder; name the folder of checkpoints, or the run directory of a job that kept some", .0.display())]
     NoFolder(PathBuf),
-    /// A URL that no checkpoints can be below.
+    /// The URL does not name a place for checkpoints.
     #[error("{url}: {why}")]
     Url {
-        /// The URL.
+        /// URL that was given.
         url: String,
-        /// Reason, in words.
+        /// What is wrong with it, in words.
         why: String,
     },
-    /// There is no such checkpoint.
+    /// The folder has no checkpoint of this number.
     #[error("{} has no checkpoint {checkpoint}; `antdt model list` shows those there are", folder.display())]
     NoCheckpoint {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// The checkpoint.
+        /// Number of the checkpoint.
         checkpoint: CheckpointId,
     },
-    /// There is no manifest.
+    /// The checkpoint has no manifest: an attempt that did not end.
     #[error("{}: it has no {}: it was not finished, or is being removed; take another checkpoint", .0.display(), Manifest::NAME)]
     Unfinished(PathBuf),
     /// The manifest cannot be used.
     #[error("{}: {error}", path.display())]
     Manifest {
-        /// The file.
+        /// Path of the manifest.
         path: PathBuf,
-        /// Cause.
+        /// Reason why it cannot be used.
         error: ManifestError,
     },
-    /// A file that the manifest lists is not there.
+    /// A file that the manifest lists does not exist.
     #[error("{}: the file is missing; take another checkpoint", .0.display())]
     Missing(PathBuf),
-    /// A file has another length than the manifest says.
+    /// A file does not have the length in the manifest.
     #[error("{}: it has {bytes} bytes, {} says {due}: it is torn; take another checkpoint", path.display(), Manifest::NAME)]
     Length {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Bytes it has.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// Bytes that it should have.
+        /// Length in the manifest, in bytes.
         due: u64,
     },
-    /// A file has other bytes than the manifest says.
+    /// A file does not have the checksum in the manifest: its content has changed.
     #[error("{}: its crc32c is {found:08x}, {} says {due:08x}: it is damaged; take another checkpoint", path.display(), Manifest::NAME)]
     Checksum {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The checksum that it has.
+        /// Checksum of the file.
         found: u32,
-        /// The checksum that it should have.
+        /// Checksum in the manifest.
         due: u32,
     },
-    /// A file is no part of the model, or the parts together are not the model.
+    /// A file is not a part of the model, or the parts together are not the whole model.
     #[error("{}: {error}; take another checkpoint", path.display())]
     Part {
-        /// The file, or the folder of the checkpoint.
+        /// Path of the file, or of the checkpoint's folder.
         path: PathBuf,
-        /// Cause.
+        /// Reason.
         error: PartFileError,
     },
-    /// The ledger's half cannot be read with the settings of this data set.
+    /// The ledger's cut cannot be read with the settings of this data set.
     #[error("{}: {error}; resume with the data set and the --shard-len of the checkpoint", path.display())]
     Ledger {
-        /// The file.
+        /// Path of the cut.
         path: PathBuf,
-        /// Cause.
+        /// Reason why it cannot be read.
         error: DecodeError,
     },
-    /// The ledger's half is not that of this model.
+    /// The ledger's cut and the model were not taken together.
     #[error("{}: {error}", path.display())]
     Pair {
-        /// The file.
+        /// Path of the cut.
         path: PathBuf,
-        /// Cause.
+        /// The difference.
         error: RecoverError,
     },
-    /// The system refused.
+    /// The operating system could not read a file.
     #[error("cannot read {}: {error}; see to its permissions, and to the disk or store that it is on", path.display())]
     Io {
-        /// What was read.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         error: io::Error,

@@ -1,6 +1,6 @@
-//! [`Storage`]: what the folder of checkpoints asks of the place where it is.
+//! [`Storage`]: the operations that a folder of checkpoints needs from a disk or an object store.
 //!
-//! Names of files are paths, in an object store too: there the first of them is the URL.
+//! Names of files are paths, in an object store too: there the first component is the URL.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, Read};
@@ -11,11 +11,11 @@ use antdt_core::CheckpointId;
 use crate::manifest::FileEntry;
 use crate::part::PartFileError;
 
-/// Why a checkpoint could not be written. Older checkpoints are as they were.
+/// Reason why a checkpoint could not be written. Older checkpoints are as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointWriteError {
-    /// There is no room for more.
+    /// The disk or the quota is full: free some space.
     #[error("{}: {error}; free room on that disk, or keep fewer checkpoints", path.display())]
     Full {
         /// Path of the file that was written.
@@ -23,58 +23,58 @@ pub enum CheckpointWriteError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// The system refused.
+    /// A file operation failed.
     #[error("cannot {what} {}: {error}; name a folder that this user can write to", path.display())]
     Io {
-        /// The operation that failed.
+        /// Name of the operation.
         what: &'static str,
-        /// Path that it concerned.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Error of the operating system.
         error: io::Error,
     },
-    /// A URL that no checkpoints can be below.
+    /// The URL does not name a place for checkpoints.
     #[error("{url}: {why}")]
     Url {
-        /// The URL.
+        /// URL that was given.
         url: String,
-        /// Reason, in words.
+        /// What is wrong with it, in words.
         why: String,
     },
-    /// The portion is not a part of such a model: a defect of the caller.
+    /// The portion is not a part of a model of this layout: a defect of the caller.
     #[error("{}: {error}", path.display())]
     Part {
-        /// The file that was to be written.
+        /// Path of the file that was to be written.
         path: PathBuf,
-        /// What does not fit.
+        /// Reason why the portion cannot be written.
         error: PartFileError,
     },
-    /// A name that is no plain file name: a defect of the caller.
+    /// The name of a part is not a plain file name: a defect of the caller.
     #[error("{name:?} is no name of a part; use up to 116 letters, digits, `-`, `_` and `.`")]
     Name {
-        /// The name.
+        /// Name that was given.
         name: String,
     },
-    /// The checkpoint is whole already: numbers are used once.
+    /// The checkpoint is complete already: each number is used once.
     #[error("checkpoint {checkpoint} in {} is whole already; take the next number", folder.display())]
     Whole {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// The checkpoint.
+        /// Number of the checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The manifest does not agree with what is there; the attempt was removed.
+    /// The manifest does not agree with the files; the attempt was removed.
     #[error("checkpoint {checkpoint} cannot be finished: {why}; it is removed, take a new one")]
     Unfit {
-        /// The checkpoint.
+        /// Number of the checkpoint.
         checkpoint: CheckpointId,
-        /// Description of the fault.
+        /// Description of the disagreement.
         why: String,
     },
 }
 
 impl CheckpointWriteError {
-    /// Whether the disk is full.
+    /// Returns whether the disk is full.
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. })
     }

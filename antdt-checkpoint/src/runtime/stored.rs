@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: one checkpoint of a folder, to be read.
+//! [`Checkpoint`]: one complete checkpoint of a folder, to be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use super::storage::Storage;
 use crate::manifest::Manifest;
 use crate::part;
 
-/// A checkpoint that is there as a whole: a manifest, and every file that it lists with its length.
+/// A complete checkpoint: it has a manifest, and every file that the manifest lists, with its length.
 ///
-/// Whether the bytes are those that were written is checked when they are read, or by [`verify`](Self::verify).
+/// Whether the bytes are those that were written is checked when they are read, or by
+/// [`verify`](Self::verify).
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     storage: Arc<dyn Storage>,
@@ -33,21 +34,21 @@ impl Checkpoint {
         Ok(Self { storage: Arc::clone(storage), path, manifest })
     }
 
-    /// The checkpoint's own folder.
+    /// Returns the path of the checkpoint's own folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// Returns the manifest of the checkpoint.
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Reads every file to its end: each has the checksum that the manifest says, each part is one of this model, and together
-    /// they hold every dense parameter once. Needs no memory to speak of.
+    /// Reads and checks all files: each has the checksum in the manifest, each part is one of this model, and
+    /// together they hold every dense parameter once. Needs little memory.
     ///
     /// # Errors
-    /// With the first file that is not as it was written.
+    /// The first file that was changed since it was written.
     pub fn verify(&self) -> Result<(), CheckpointReadError> {
         let layout = &self.manifest.job.layout;
         let mut places = Vec::new();
@@ -62,10 +63,11 @@ impl Checkpoint {
             .map_err(|error| CheckpointReadError::Part { path: self.path.clone(), error })
     }
 
-    /// The parts of the model, in the order of the manifest: each is read and checked when it is asked for, so that one is in
-    /// memory at a time. Rows in no part are as untouched ones: the seed gives their values.
+    /// Returns the parts of the model, in the order of the manifest. Each is read and checked when the
+    /// iterator reaches it, so that only one is in memory at a time. Rows in no part were never touched:
+    /// their values follow from the seed.
     ///
-    /// After an error there are no more.
+    /// After an error the iterator ends.
     pub fn portions(&self) -> impl Iterator<Item = Result<Portion, CheckpointReadError>> + '_ {
         let layout = &self.manifest.job.layout;
         let mut failed = false;
@@ -76,7 +78,7 @@ impl Checkpoint {
         })
     }
 
-    /// The ledger's half, for a data set with these settings.
+    /// Returns the ledger's cut, for a data set with these settings.
     ///
     /// # Errors
     /// If the file is damaged, of other settings, or was not cut together with the model.
