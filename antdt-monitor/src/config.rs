@@ -6,36 +6,40 @@ use crate::hang::HangConfig;
 use crate::liveness::LivenessConfig;
 use crate::rule::Rule;
 
-/// How much of the past is looked at. Counted in batches, so that windows follow the job's own step time.
+/// Lengths of the windows of recent batches by which a node is judged. They are counted in batches, so that
+/// they follow the job's own step time.
 ///
-/// A node that makes fewer batches in the same time (under ASP a slow one does) has proportionally fewer in its
-/// windows: all nodes are judged over the same stretch of time.
+/// A node that makes fewer batches in the same time (under ASP a slow one does) has proportionally fewer in
+/// its windows: all nodes are judged over the same stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowConfig {
-    /// Batches of the short window, for a node of median pace.
+    /// Length of the short window in batches, for a node of median pace.
     ///
     /// 20: a median over fewer follows every hiccup; the reaction lag is half of it.
     #[doc(alias = "W_short")]
     pub short_batches: u32,
-    /// The long window in short windows. 10: long enough that one burst is not mistaken for a slow machine.
+    /// Length of the long window in short windows. 10: long enough that one burst is not mistaken for a slow
+    /// machine.
     #[doc(alias = "W_long")]
     pub long_factor: u32,
-    /// First batches of a life that are not looked at: cold caches, first touch of memory, lazily opened files.
+    /// Number of batches at the start of an incarnation that are ignored: cold caches, first touch of memory,
+    /// lazily opened files.
     ///
-    /// 5: a quarter of a short window. The median tolerates what lasts longer, a larger number delays the first
-    /// verdict of a short job.
+    /// 5: a quarter of a short window. The median tolerates a longer warm-up; a larger number delays the
+    /// first verdict of a short job.
     pub warmup_batches: u32,
 }
 
 impl WindowConfig {
-    /// Batches from one verdict to the next, for a node of median pace: a quarter of the short window.
+    /// Returns the number of batches from one verdict to the next, for a node of median pace: a quarter of
+    /// the short window.
     pub const fn beat_batches(&self) -> u32 {
         let quarter = self.short_batches / 4;
         if quarter == 0 { 1 } else { quarter }
     }
 
-    /// Verdicts that make up the long window.
+    /// Returns the number of verdicts that make up the long window.
     pub const fn long_beats(&self) -> usize {
         (self.short_batches as usize * self.long_factor as usize).div_ceil(self.beat_batches() as usize)
     }
@@ -51,22 +55,22 @@ impl Default for WindowConfig {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MonitorConfig {
-    /// How much of the past is looked at.
+    /// Lengths of the windows of recent batches.
     pub window: WindowConfig,
     /// Rule that decides which nodes are slow.
     pub rule: Rule,
     /// When a silent node counts as lost.
     pub liveness: LivenessConfig,
-    /// When a worker that does not get on counts as hung.
+    /// When a worker without progress counts as hung.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hang: HangConfig,
 }
 
 impl MonitorConfig {
-    /// Checks that the numbers make sense together.
+    /// Checks that the settings are valid together.
     ///
     /// # Errors
-    /// The first value that does not, with what would.
+    /// The first invalid value, with what would be valid.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         let window = &self.window;
         // The upper ends bound the memory of a node: 4 * 4096 entries and 10 000 verdicts.

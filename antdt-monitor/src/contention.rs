@@ -1,4 +1,4 @@
-//! Which slowness is the hardware's: a device class that is slower than the fastest one, all the time.
+//! Slow hardware: device classes that are slower than the fastest one, all the time.
 //!
 //! Nodes are compared with their own class only, so a slow class has no stragglers by that measure. Its slowness
 //! is constant and no restart cures it; a policy for mixed hardware wants to know it all the same.
@@ -9,7 +9,7 @@ use antdt_core::DeviceClass;
 
 use crate::window::SampleTime;
 
-/// How the device classes of one role compared at each of the last verdicts.
+/// Comparison of the device classes of one role, for each of the last verdicts.
 #[derive(Debug, Clone)]
 pub struct ClassContention {
     most: usize,
@@ -20,13 +20,13 @@ impl ClassContention {
     /// Share of the long window in which a class must have been slow: like a persistent straggler.
     const SHARE_PERCENT: usize = 80;
 
-    /// Remembers `most` verdicts.
+    /// Returns an empty comparison that remembers `most` verdicts.
     pub const fn new(most: usize) -> Self {
         Self { most, slow: BTreeMap::new() }
     }
 
-    /// Takes in the median time per sample of each class that is known now. `is_slow` is told how many times
-    /// slower than the fastest class one is. Classes that are not in `medians` are forgotten.
+    /// Records the median time per sample of each known class at one verdict. `is_slow` decides from the
+    /// ratio to the fastest class whether a class is slow. Classes that are not in `medians` are forgotten.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn push(&mut self, medians: &BTreeMap<DeviceClass, SampleTime>, is_slow: impl Fn(f64) -> bool) {
         self.slow.retain(|class, _| medians.contains_key(class));
@@ -40,7 +40,7 @@ impl ClassContention {
         }
     }
 
-    /// Whether the class was slow through the long window.
+    /// Returns whether the class was slow through the long window.
     pub fn is_slow_class(&self, class: &DeviceClass) -> bool {
         self.slow.get(class).is_some_and(|history| {
             history.iter().filter(|slow| **slow).count() * 100 >= self.most * Self::SHARE_PERCENT

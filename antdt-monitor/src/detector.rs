@@ -1,4 +1,4 @@
-//! [`StragglerDetector`]: from reports to verdicts.
+//! [`StragglerDetector`]: judges nodes from their batch reports.
 //!
 //! Pace is judged on local compute time **per sample**. Two traps make anything else useless:
 //! * *the barrier hides stragglers*: in synchronous training every node has the same step time;
@@ -36,81 +36,85 @@ const PART_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Nodes of one role and class that must be known for a reference, the judged node included.
 const PEERS_MIN: usize = 2;
 
-/// What can happen to a [`StragglerDetector`].
+/// An input of a [`StragglerDetector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DetectorEvent {
-    /// A life of a node registered.
+    /// An incarnation of a node registered.
     Joined(NodeInfo),
-    /// A life of a node ended, in whatever way.
+    /// An incarnation of a node ended, for any reason.
     Left(Holder),
-    /// A life of a node was heard of.
+    /// A heartbeat of a node arrived.
     Heartbeat(Holder),
-    /// A batch was done.
+    /// A node reported a finished batch.
     Report(BatchReport),
 }
 
-/// What became of an event.
+/// Whether the detector used an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportAnswer {
-    /// Taken in.
+    /// The event was used.
     Accepted,
-    /// The node is not watched, or a later incarnation of it is.
+    /// The event was ignored: the detector does not watch this node, or watches a later incarnation of it.
     UnknownHolder,
-    /// This report or a later one was taken in before.
+    /// The report was ignored: this one or a later one was used before.
     Repeated,
-    /// The numbers cannot be true; the text says which.
+    /// The report was refused because its numbers are impossible; the text names them.
     Malformed(&'static str),
 }
 
-/// Effect that the driver must carry out.
+/// A change that the detector tells its driver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum MonitorEffect {
     /// The verdict on a node changed.
     PaceChanged {
-        /// Node and incarnation.
+        /// Node and incarnation that the verdict is about.
         holder: Holder,
-        /// The verdict so far.
+        /// Previous verdict.
         from: Pace,
-        /// The verdict now.
+        /// New verdict.
         to: Pace,
-        /// Time per sample against the peers, over the short window; `None` while unknown.
+        /// Time per sample over the median of the peers, in the short window; `None` while unknown.
         slowness_ratio: Option<f64>,
     },
-    /// A node has missed heartbeats. Nothing needs to be done yet.
+    /// A node has missed heartbeats. The driver need not act yet.
     Late(Holder),
-    /// A node fell silent: fence it, then replace it.
+    /// A node is silent for so long that it counts as lost: fence it, then replace it.
     Silent(Holder),
-    /// A worker has not got on for longer than usual. Nothing needs to be done yet.
+    /// A worker has made no progress for longer than usual. The driver need not act yet.
     Stalled(Holder, Stall),
     /// The training thread of a worker hangs: fence it, then replace it.
     Hung(Holder, Stall),
 }
 
-/// What is known of a node's pace: the monitor's part of a [`NodeView`](antdt_core::NodeView).
+/// The detector's knowledge of one node: the monitor's part of a [`NodeView`](antdt_core::NodeView).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
-    /// Which life of the node.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Returns the judgement of the rule.
+    /// Verdict on the node's pace.
     pub pace: Pace,
-    /// Median compute time per sample over the short window, from batches under the newest plan only; `None` until
-    /// they fill half of it (the warm-up of a new life counts towards the half).
+    /// Median compute time per sample over the short window, from batches under the newest plan only; `None`
+    /// until they fill half of it (the warm-up of a new incarnation counts towards the half).
     pub sample_time_short: Option<Duration>,
-    /// Median over the long window; of the short one while there is no verdict yet; `None` before that.
+    /// Median over the long window. Before the first verdict it is the median over the short window, or
+    /// `None`.
     pub sample_time_long: Option<Duration>,
-    /// What the batches since the last change of pace say; `None` before the second one after the warm-up.
+    /// Estimate from the batches since the last change of pace; `None` before the second one after the
+    /// warm-up.
     pub estimate: Option<PaceEstimate>,
-    /// About when the node's pace changed last, or its life's first batch began: the batches since, counted back from the
-    /// report that showed it. `None` before the first report.
+    /// Estimated time at which the node's pace changed last, or at which its incarnation's first batch began:
+    /// the batches since, counted back from the report that showed the change. `None` before the first
+    /// report.
     pub pace_since: Option<JobTime>,
-    /// Short-window time per sample against the median of the peers at the last verdict; `None` while unknown.
+    /// Time per sample over the median of the peers, in the short window at the last verdict; `None` while
+    /// unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
     /// Age of the newest report of any phase; `None` before the first.
     pub last_report_age: Option<Duration>,
-    /// Whether it is being heard of.
+    /// Whether the node's heartbeats arrive.
     pub liveness: Liveness,
 }
 
@@ -190,7 +194,7 @@ impl RoleState {
     }
 }
 
-/// Judges the pace of every node and detects silent nodes. It takes no action.
+/// Judges the pace of every node from its batch reports, and detects silent nodes. It takes no action itself.
 ///
 /// Memory is bounded per node: 80 batches and 40 verdicts by default.
 #[derive(Debug)]
@@ -203,10 +207,10 @@ pub struct StragglerDetector {
 }
 
 impl StragglerDetector {
-    /// A detector that judges by [`MonitorConfig::rule`].
+    /// Returns a detector that judges by [`MonitorConfig::rule`].
     ///
     /// # Errors
-    /// If a setting cannot work.
+    /// If a setting is invalid.
     pub fn new(config: MonitorConfig) -> Result<Self, InvalidValue> {
         config.validate()?;
         Ok(Self {
@@ -218,8 +222,8 @@ impl StragglerDetector {
         })
     }
 
-    /// A life of a node registered. Everything known of earlier lives is forgotten; a registration of the same or
-    /// an earlier life changes nothing.
+    /// Records that an incarnation of a node registered. Everything known of earlier incarnations is
+    /// forgotten; a registration of the same or an earlier one changes nothing.
     pub fn node_joined(&mut self, now: JobTime, info: &NodeInfo) -> ReportAnswer {
         let Holder { node, incarnation } = info.holder;
         if let Some(known) = self.nodes.get(node).map(|watched| watched.incarnation) {
@@ -255,7 +259,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// A life of a node ended. A later life of the same node is not affected.
+    /// Records that an incarnation of a node ended. A later incarnation of the same node is not affected.
     pub fn node_left(&mut self, _now: JobTime, holder: Holder) -> ReportAnswer {
         let known = self.nodes.get(holder.node).filter(|watched| watched.incarnation == holder.incarnation);
         let Some(class) = known.map(|watched| watched.class) else { return ReportAnswer::UnknownHolder };
@@ -269,7 +273,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// A life of a node was heard of.
+    /// Records a heartbeat.
     pub fn heartbeat(&mut self, now: JobTime, holder: Holder) -> ReportAnswer {
         match self.liveness.heard(now, holder) {
             Some(_) => ReportAnswer::Accepted,
@@ -277,7 +281,7 @@ impl StragglerDetector {
         }
     }
 
-    /// The training thread of a worker is at work and does not get on; its heartbeats do.
+    /// Records that the training thread of a worker makes no progress while its heartbeats go on.
     pub fn stalled(&mut self, holder: Holder, stall: Stall) -> ReportAnswer {
         let watched = self.nodes.get_mut(holder.node);
         let Some(watched) = watched.filter(|watched| watched.incarnation == holder.incarnation) else {
@@ -294,7 +298,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// A batch was done. Counts as a sign of life; only [`Phase::Train`] is judged.
+    /// Records a finished batch. It counts as a heartbeat; only batches of [`Phase::Train`] are judged.
     pub fn report(&mut self, now: JobTime, report: &BatchReport) -> ReportAnswer {
         let node = report.holder.node;
         let watched = self.nodes.get_mut(node);
@@ -335,7 +339,7 @@ impl StragglerDetector {
         ReportAnswer::Accepted
     }
 
-    /// What is known of a node; `None` if it is not watched.
+    /// Returns what is known of a node; `None` if it is not watched.
     pub fn observe(&self, now: JobTime, node: NodeId) -> Option<Observation> {
         let watched = self.nodes.get(node)?;
         let role = &self.roles[&node.role];
@@ -355,7 +359,7 @@ impl StragglerDetector {
         })
     }
 
-    /// Samples per second of all workers together, over the short window. Waiting included.
+    /// Returns the samples per second of all workers together, over the short window, waiting included.
     pub fn samples_per_second(&self) -> f64 {
         let step = self.roles.get(&Role::Worker).and_then(|role| role.step_median);
         self.nodes
@@ -367,13 +371,13 @@ impl StragglerDetector {
             .sum()
     }
 
-    /// Synchronous steps that all workers completed under the newest plan; `None` before the first one. Says nothing where
-    /// workers do not wait for each other in every step.
+    /// Returns the duration of synchronous steps that all workers completed under the newest plan; `None`
+    /// before the first one. Meaningless where workers do not wait for each other in every step.
     pub fn steps(&self) -> Option<StepView> {
         self.roles.get(&Role::Worker).and_then(|role| role.steps.view())
     }
 
-    /// The stragglers of all kinds, by id.
+    /// Returns the stragglers of all kinds, by id.
     pub fn stragglers(&self) -> impl Iterator<Item = (NodeId, StragglerKind)> + '_ {
         self.nodes.iter().filter_map(|(id, watched)| match watched.pace {
             Pace::Straggler(kind) => Some((id, kind)),

@@ -1,9 +1,9 @@
-//! How a process ended, and whether starting it again can help.
+//! Classification of how a process ended, and whether starting it again can help.
 
 use antdt_core::Exit;
 
-/// Reads an exit code or signal as the operating system gives it. Exactly one of the two is set for an ended
-/// process; with neither, nothing is known and a new try is worth it.
+/// Classifies an exit code or signal as the operating system gives it. Exactly one of the two is set for an
+/// ended process; with neither, nothing is known and a new try is worth it.
 ///
 /// Codes above 128 are how a shell or a container runtime passes on a signal. Whether signal 9 came from the
 /// kernel for lack of memory cannot be told from here; it counts as killed.

@@ -13,11 +13,12 @@ const HUNG_STEPS: u32 = 12;
 /// Reading, the first steps and evaluations have no usual time: their limit is so many times the configured one.
 const UNKNOWN_FACTOR: u32 = 20;
 
-/// When a training thread that does not get on counts as hung.
+/// When a training thread without progress counts as hung.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HangConfig {
-    /// The least time without progress, however short the steps are. 3 s: a shared machine may hold a thread up for a second.
+    /// Shortest time without progress that counts as a hang, however short the steps are. 3 s: a shared
+    /// machine may hold a thread up for a second.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub limit: Duration,
 }
@@ -26,7 +27,7 @@ impl HangConfig {
     /// Checks the limit.
     ///
     /// # Errors
-    /// If it is so short that nobody reports a hang within it.
+    /// If the limit is so short that no worker reports a stall within it.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         if self.limit < Stall::LEAST * 2 {
             let got = format!("{} s", self.limit.as_secs_f64());
@@ -35,7 +36,7 @@ impl HangConfig {
         Ok(())
     }
 
-    /// What this stall of a worker is whose steps usually take `step`; `None` while nobody knows.
+    /// Judges a stall of a worker. `step` is the usual duration of its steps; `None` while it is unknown.
     pub fn judge(&self, stall: Stall, step: Option<Duration>) -> Suspicion {
         let (stalled, hung) = match (stall.work, step) {
             (Work::Training, Some(step)) => (
@@ -61,14 +62,14 @@ impl Default for HangConfig {
     }
 }
 
-/// What is thought of a training thread.
+/// Judgement of a training thread by how long it has made no progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suspicion {
-    /// It gets on as usual.
+    /// No longer than usual.
     None,
-    /// Longer than usual without progress; it may be a slow step.
+    /// Longer than usual; it may be a slow step.
     Stalled,
-    /// So long that no step of a healthy job takes it.
+    /// Longer than any step of a healthy job.
     Hung,
 }
 

@@ -8,18 +8,18 @@ use antdt_core::{Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LivenessConfig {
-    /// How often a node is asked to be heard of. 5 s: a lost message is repaired within that time.
+    /// Interval at which a node sends heartbeats. 5 s: a lost message is repeated within that time.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub interval: Duration,
     /// Silence after which a node is late. 15 s: two heartbeats may be lost.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub late_after: Duration,
-    /// Silence after which a node is lost and fenced. 30 s: longer than a garbage collection or a stalled disk; a
-    /// process that really died is noticed through its exit, at once.
+    /// Silence after which a node is lost and fenced. 30 s: longer than a garbage collection or a stalled
+    /// disk. The death of a process is noticed through its exit, at once.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub lost_after: Duration,
-    /// The same where steps are short: a node is lost after 15 steps, but not before this, nor later than `lost_after`.
-    /// `None`: whatever the steps.
+    /// Lower bound of `lost_after` where steps are short: a node is then lost after 15 steps, but not before
+    /// this time, nor later than `lost_after`. `None`: `lost_after` holds whatever the steps.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lost_after_least: Option<Duration>,
 }
@@ -29,14 +29,15 @@ pub struct LivenessConfig {
 const SILENT_STEPS: u32 = 15;
 
 impl LivenessConfig {
-    /// For nodes that are heard of every `interval`: one that is silent for half of `limit` beyond that is late, for all of
-    /// it lost.
+    /// Returns limits for nodes that send a heartbeat every `interval`: a node is lost when it is silent for
+    /// `limit` beyond the interval, and late after half of that time.
     pub fn of(interval: Duration, limit: Duration) -> Self {
         let (late_after, lost_after) = (limit / 2 + interval / 2, limit + interval);
         Self { interval, late_after, lost_after, lost_after_least: None }
     }
 
-    /// The same, but while the workers' steps are short a node is lost after 15 of them, and not before `least`.
+    /// Returns limits that follow the workers' steps: a node is lost after 15 steps of silence, but not
+    /// before `least` and not later than `limit`, both counted beyond the interval.
     pub fn following_steps(interval: Duration, least: Duration, limit: Duration) -> Self {
         Self { lost_after_least: Some(least + interval), ..Self::of(interval, limit) }
     }
@@ -53,7 +54,7 @@ impl LivenessConfig {
         (lost / 2, lost)
     }
 
-    /// Checks that the three are in order.
+    /// Checks that `interval`, `late_after` and `lost_after` ascend.
     ///
     /// # Errors
     /// The first value that is not above the one before it.
@@ -89,14 +90,15 @@ impl Default for LivenessConfig {
     }
 }
 
-/// Whether a node is being heard of.
+/// Whether a node's heartbeats arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Liveness {
-    /// Heard of within `late_after`.
+    /// The last heartbeat is younger than `late_after`.
     OnTime,
-    /// Silent for `late_after`.
+    /// The node is silent for `late_after`.
     Late,
-    /// Silent for `lost_after`. Final: a life that is heard of again later is a zombie and stays lost.
+    /// The node is silent for `lost_after`. Final: an incarnation stays lost even if a later heartbeat of it
+    /// arrives.
     Lost,
 }
 
@@ -118,10 +120,11 @@ struct Chain {
     last: Option<NodeId>,
 }
 
-/// Remembers when each node was last heard of; one life of each.
+/// Records the last heartbeat of each node, for one incarnation of each, and finds the nodes that became late
+/// or lost.
 ///
-/// Nodes of one state have the same time limit, so that the one with the oldest heartbeat is due first: they are kept in that order,
-/// and every question is answered in O(1), however many there are.
+/// Nodes of one state have the same time limit, so that the one with the oldest heartbeat is due first: they
+/// are kept in that order, and every question is answered in O(1), however many there are.
 #[derive(Debug, Clone)]
 pub struct LivenessTracker {
     config: LivenessConfig,
@@ -143,12 +146,12 @@ impl LivenessTracker {
         Self { config, late_after, lost_after, newest, pulses: NodeMap::new(), on_time: nobody, late: nobody }
     }
 
-    /// The workers' steps take so long now.
+    /// Sets the current duration of the workers' steps, which the limits may follow.
     pub fn follow(&mut self, step: Duration) {
         (self.late_after, self.lost_after) = self.config.limits(step);
     }
 
-    /// Starts watching a life, instead of any other of its node.
+    /// Starts watching an incarnation, instead of any other one of its node.
     pub fn watch(&mut self, now: JobTime, holder: Holder) {
         self.newest = self.newest.max(now);
         self.unchain(holder.node);
@@ -163,7 +166,7 @@ impl LivenessTracker {
         self.chain(holder.node);
     }
 
-    /// Stops watching a life.
+    /// Stops watching an incarnation.
     pub fn forget(&mut self, holder: Holder) {
         if self.state(holder).is_some() {
             self.unchain(holder.node);
@@ -171,7 +174,7 @@ impl LivenessTracker {
         }
     }
 
-    /// A life was heard of. Returns the state it has now; `None` if it is not watched.
+    /// Records a heartbeat. Returns the incarnation's state now; `None` if it is not watched.
     pub fn heard(&mut self, now: JobTime, holder: Holder) -> Option<Liveness> {
         self.newest = self.newest.max(now);
         let pulse = self.pulses.get(holder.node).filter(|pulse| pulse.incarnation == holder.incarnation)?;
@@ -186,13 +189,13 @@ impl LivenessTracker {
         Some(Liveness::OnTime)
     }
 
-    /// The state of a life at the last check; `None` if it is not watched.
+    /// Returns the incarnation's state at the last check; `None` if it is not watched.
     pub fn state(&self, holder: Holder) -> Option<Liveness> {
         let pulse = self.pulses.get(holder.node)?;
         (pulse.incarnation == holder.incarnation).then_some(pulse.state)
     }
 
-    /// When [`check`](Self::check) can next find something.
+    /// Returns the earliest time at which [`check`](Self::check) can find a change.
     pub fn deadline(&self) -> Option<JobTime> {
         let due = |chain: Chain, patience| chain.first.map(|node| self.pulses[node].last + patience);
         let late = due(self.on_time, self.late_after);

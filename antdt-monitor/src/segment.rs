@@ -1,4 +1,4 @@
-//! [`Segment`]: the speed of one node since it last changed.
+//! [`Segment`]: the batches of one node since its speed last changed.
 //!
 //! A node's batches are cut into segments of constant speed by two cumulative-sum tests (Page 1954) on the logarithm of
 //! the time per sample: one for slower, one for faster. A score grows with every batch that is better explained by a

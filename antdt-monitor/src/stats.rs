@@ -1,10 +1,11 @@
-//! The one statistic that pace rests on.
+//! The lower median, on which all judgements of pace rest.
 
-/// The lower median: of an even count, the smaller of the two values in the middle. `None` of nothing.
+/// Returns the lower median: of an even count, the smaller of the two values in the middle. `None` if there
+/// are no values.
 ///
-/// Why the lower one: it is a value that really occurred, it needs no division (so integer times stay exact), and
-/// as a reference it takes the side of the fast: of two nodes the slower one is measured against the faster one,
-/// of four nodes with two slow ones both are found.
+/// Why the lower one: it is a value that really occurred, it needs no division (so integer times stay exact),
+/// and as a reference it takes the side of the fast nodes: of two nodes the slower one is measured against
+/// the faster one, of four nodes with two slow ones both are found.
 ///
 /// Expected cost O(n). The order of `values` is changed.
 ///
@@ -25,7 +26,7 @@ pub fn lower_median<T: Ord + Copy>(values: &mut [T]) -> Option<T> {
 /// Values that fit on the stack: the largest short window by default.
 const FEW: usize = 80;
 
-/// [`lower_median`] of `count` values or fewer, without allocating for up to 80.
+/// Returns the [`lower_median`] of `count` values or fewer, without allocating for up to 80.
 pub fn lower_median_of<T: Ord + Copy + Default>(count: usize, values: impl Iterator<Item = T>) -> Option<T> {
     if count > FEW {
         return lower_median(&mut values.take(count).collect::<Vec<T>>());

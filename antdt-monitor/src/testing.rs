@@ -10,11 +10,11 @@ use antdt_core::{
 use crate::detector::StragglerDetector;
 use crate::rule::{Evidence, Rule};
 
-/// Checks what every pace rule promises: slower is never judged faster, verdicts depend on the evidence alone, and no verdict is one on a
-/// device class, which is the detector's to give.
+/// Checks what every pace rule promises: slower is never judged faster, verdicts depend on the evidence
+/// alone, and no verdict is `Straggler(Deterministic)`, which only the detector gives.
 ///
 /// # Errors
-/// With the evidence for which it is not so.
+/// The evidence for which the rule breaks a promise.
 pub fn check_rule(rule: &Rule) -> Result<(), String> {
     let ratios: Vec<f64> = (1..=80).map(|tenth| f64::from(tenth) / 10.0).collect();
     let mut slow = false;
@@ -55,9 +55,9 @@ pub fn check_rule(rule: &Rule) -> Result<(), String> {
 pub struct SyntheticWorker {
     /// Device class of the node.
     pub device: DeviceClass,
-    /// Compute time of one sample when nothing disturbs it.
+    /// Compute time of one sample of a healthy worker.
     pub sample_time: Duration,
-    /// Samples in each of its batches.
+    /// Number of samples in each of its batches.
     pub batch_size: u32,
     /// Incarnation of the node.
     pub incarnation: Incarnation,
@@ -66,7 +66,7 @@ pub struct SyntheticWorker {
 }
 
 impl SyntheticWorker {
-    /// A healthy worker.
+    /// Returns a healthy worker.
     pub fn new(sample_time: Duration, batch_size: u32) -> Self {
         Self {
             device: DeviceClass::default(),
@@ -79,22 +79,23 @@ impl SyntheticWorker {
     }
 }
 
-/// Workers that make batches, in step or each at its own pace. Time advances only by the batches themselves.
+/// Simulated workers that report batches, in synchronous steps or each at its own pace. Time advances only by
+/// the batches themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticJob {
     /// The workers; the position is the index of the node.
     pub workers: Vec<SyntheticWorker>,
-    /// Whether each step ends when the slowest is done.
+    /// Whether each step ends when the slowest worker is done.
     pub synchronous: bool,
     /// The plan that the reports name.
     pub plan: PlanVersion,
-    /// The moment of the last report.
+    /// Time of the last report.
     pub now: JobTime,
     iteration: u64,
 }
 
 impl SyntheticJob {
-    /// A job whose workers have these times per sample and all the same batch size.
+    /// Returns a job whose workers have these times per sample and a common batch size.
     pub fn new(synchronous: bool, batch_size: u32, sample_times: &[Duration]) -> Self {
         Self {
             workers: sample_times.iter().map(|time| SyntheticWorker::new(*time, batch_size)).collect(),
@@ -116,7 +117,7 @@ impl SyntheticJob {
         detector.node_joined(self.now, &self.info(index));
     }
 
-    /// What a worker says when it registers.
+    /// Returns the information with which a worker registers.
     pub fn info(&self, index: usize) -> NodeInfo {
         NodeInfo {
             holder: self.holder(index),
@@ -135,9 +136,10 @@ impl SyntheticJob {
         }
     }
 
-    /// The next reports. `slowdown` says how many times slower a worker is at a moment, 1 = healthy.
+    /// Returns the next reports. `slowdown` returns how many times slower a worker is at a moment; 1 is
+    /// healthy.
     ///
-    /// In step: one report of each worker. Each at its own pace: the one report that is due next.
+    /// In a synchronous job these are one report of each worker, otherwise the one report that is due next.
     pub fn next(&mut self, slowdown: impl Fn(usize, JobTime) -> f64) -> Vec<BatchReport> {
         let compute = |job: &Self, index: usize, at: JobTime| {
             let worker = &job.workers[index];

@@ -1,4 +1,4 @@
-//! The recent past of one life of one node, in bounded memory.
+//! Windows over the recent batches of one incarnation of a node, in bounded memory.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -18,18 +18,18 @@ const FASTER_MAX: u32 = 4;
 /// Fewest batches that a median is taken over, however slow the node is. 5: two outliers do no harm.
 const BATCHES_MIN: u32 = 5;
 
-/// Time per sample, in picoseconds: a server's sample is a byte, which takes less than a nanosecond.
+/// Compute time per sample, in picoseconds. A server's sample is a byte, which takes less than a nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SampleTime(pub u64);
 
 impl SampleTime {
-    /// Compute time shared out over samples. `None` without samples.
+    /// Divides compute time by the number of samples. `None` without samples.
     pub fn of(compute: Duration, samples: u64) -> Option<Self> {
         let picoseconds = (compute.as_nanos() * 1000).checked_div(u128::from(samples))?;
         Some(Self(u64::try_from(picoseconds).unwrap_or(u64::MAX)))
     }
 
-    /// The same, rounded down to nanoseconds.
+    /// Returns the time, rounded down to nanoseconds.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0 / 1000)
     }
@@ -47,12 +47,13 @@ struct Batch {
 /// everything else in memory, and going there costs more than all the rest of a report.
 const FRESH: usize = 4;
 
-/// A bounded ring of the newest batches of one life of one node. Insertion is O(1). A median is O(window) after
-/// an insertion, and O(1) until the next.
+/// The short window: a bounded ring of the newest batches of one incarnation of a node. Insertion is O(1). A
+/// median is O(window) after an insertion, and O(1) until the next.
 ///
-/// The window has [`short_batches`](WindowConfig::short_batches) batches for a node whose batches take as long as
-/// the median node's. In synchronous training all have the same step, so all have that many. Under ASP a slow
-/// node's window has fewer batches and a fast node's more, so that they cover the same stretch of time.
+/// The window has [`short_batches`](WindowConfig::short_batches) batches for a node whose batches take as
+/// long as the median node's. In synchronous training all have the same step, so all have that many. Under
+/// ASP a slow node's window has fewer batches and a fast node's more, so that they cover the same stretch of
+/// time.
 #[derive(Debug, Clone)]
 pub struct ShortWindow {
     config: WindowConfig,
@@ -73,7 +74,7 @@ pub struct ShortWindow {
 }
 
 impl ShortWindow {
-    /// An empty window that will skip the warm-up.
+    /// Returns an empty window that will skip the warm-up.
     pub const fn new(config: WindowConfig) -> Self {
         Self {
             config,
@@ -89,7 +90,7 @@ impl ShortWindow {
         }
     }
 
-    /// Takes a batch in. Batches without samples and those of the warm-up are ignored.
+    /// Adds a batch. Batches without samples and those of the warm-up are ignored.
     pub fn push(&mut self, report: &BatchReport) {
         let Some(sample_time) = SampleTime::of(report.compute, report.samples) else { return };
         if self.warmup_left > 0 {
@@ -136,7 +137,8 @@ impl ShortWindow {
         (self.batches.len() + self.fresh_len).min(self.most() as usize)
     }
 
-    /// Median wall time of a batch over the newest [`short_batches`](WindowConfig::short_batches).
+    /// Returns the median wall time of a batch over the newest
+    /// [`short_batches`](WindowConfig::short_batches).
     pub fn step_time(&self) -> Option<Duration> {
         if self.step_time.get().is_none() {
             let count = self.config.short_batches;
@@ -157,7 +159,8 @@ impl ShortWindow {
         u32::try_from(span).unwrap_or(most).clamp(BATCHES_MIN.min(self.config.short_batches), most)
     }
 
-    /// Median time per sample over the window; `None` until the window is full.
+    /// Returns the median time per sample over the window; `None` until the window is full. `step_median` is
+    /// the median node's step time, from which the length of the window follows.
     ///
     /// A full window makes a burst shorter than half of it invisible.
     pub fn sample_time(&self, step_median: Duration) -> Option<SampleTime> {
@@ -178,12 +181,13 @@ impl ShortWindow {
         self.sample_time.get().map(|(_, median)| median)
     }
 
-    /// Median time per sample over the part of the window that was computed under `plan` or a newer one; `None`
-    /// until that is half a window.
+    /// Returns the median time per sample over the part of the window that was computed under `plan` or a
+    /// newer one; `None` until that is half a window.
     ///
-    /// This is what a new plan may rest on: numbers from before the last plan would answer it twice. At the start
-    /// of a life the batches of the warm-up count towards the half, though their times do not: a job that starts
-    /// with a straggler is helped after 10 steps. A first plan made of few numbers is mended by the second.
+    /// A new plan may rest on these numbers only: numbers from before the last plan would answer it twice. At
+    /// the start of an incarnation the batches of the warm-up count towards the half, though their times do
+    /// not: a job that starts with a straggler is helped after 10 steps. A first plan made of few numbers is
+    /// corrected by the second.
     pub fn sample_time_under(&self, plan: PlanVersion, step_median: Duration) -> Option<SampleTime> {
         let span = self.span(step_median);
         let newest = self.newest(1).next().map_or(PlanVersion(0), |batch| batch.plan);
@@ -201,7 +205,7 @@ impl ShortWindow {
         self.median_of_newest(u32::try_from(count).expect("at most the span"))
     }
 
-    /// Samples per second of wall time over the window; 0 while it is empty.
+    /// Returns the samples per second of wall time over the window; 0 while it is empty.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn samples_per_second(&self, step_median: Duration) -> f64 {
         let span = self.span(step_median);
@@ -250,10 +254,10 @@ impl PartialEq for Ratio {
 
 impl Eq for Ratio {}
 
-/// The long window: the node's numbers at each of the last verdicts.
+/// The long window: a node's time per sample and slowness ratio at each of the last verdicts.
 ///
-/// It remembers the ratio to the peers *of the same moment*, so that a slow-down of the whole job does not look
-/// like a change of one node. Memory is bounded by [`WindowConfig::long_beats`].
+/// It remembers the ratio to the peers *of the same moment*, so that a slow-down of the whole job does not
+/// look like a change of one node. Memory is bounded by [`WindowConfig::long_beats`].
 #[derive(Debug, Clone)]
 pub struct LongWindow {
     most: usize,
@@ -266,7 +270,7 @@ pub struct LongWindow {
 }
 
 impl LongWindow {
-    /// An empty window.
+    /// Returns an empty window.
     pub fn new(config: &WindowConfig) -> Self {
         let most = config.long_beats();
         Self {
@@ -278,7 +282,7 @@ impl LongWindow {
         }
     }
 
-    /// Takes in a verdict's numbers.
+    /// Adds the numbers of a verdict.
     pub fn push(&mut self, sample_time: SampleTime, slowness_ratio: f64, slow: bool) {
         self.sample_times.push(sample_time);
         self.slowness_ratios.push(Ratio(slowness_ratio));
@@ -289,18 +293,19 @@ impl LongWindow {
         self.slow_count += usize::from(slow);
     }
 
-    /// Share of the whole window in which the node was slow, 0 to 1. What is not known yet counts as not slow.
+    /// Returns the share of the whole window in which the node was slow, 0 to 1. Verdicts still missing count
+    /// as not slow.
     #[allow(clippy::cast_precision_loss, reason = "at most some thousands")]
     pub fn slow_fraction(&self) -> f64 {
         self.slow_count as f64 / self.most as f64
     }
 
-    /// Median time per sample; `None` before the first verdict.
+    /// Returns the median time per sample; `None` before the first verdict.
     pub fn sample_time(&self) -> Option<SampleTime> {
         self.sample_times.get()
     }
 
-    /// Median ratio to the peers; `None` before the first verdict.
+    /// Returns the median slowness ratio; `None` before the first verdict.
     pub fn slowness_ratio(&self) -> Option<f64> {
         self.slowness_ratios.get().map(|ratio| ratio.0)
     }

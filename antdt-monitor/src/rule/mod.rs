@@ -14,25 +14,27 @@ pub mod ratio;
 
 pub use ratio::RatioRule;
 
-/// What a rule judges a node by. All ratios are against the median of the live nodes of the same role and device
-/// class, at the same moment; above 1 is slower.
+/// The numbers by which a rule judges a node. All ratios are against the median of the live nodes of the same
+/// role and device class, at the same moment; above 1 is slower.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
-    /// Over the short window.
+    /// Ratio over the short window.
     pub ratio_short: f64,
-    /// Median over the long window.
+    /// Median of the ratio over the long window.
     pub ratio_long: f64,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
 }
 
-/// Turns evidence into a verdict. Has no state: what lasts is in the evidence, and in the verdict in force.
+/// A rule that judges a node's pace from evidence. It has no state: the past is in the evidence, and in the
+/// verdict in force.
 pub trait PaceRule: fmt::Debug + Send + Sync {
-    /// Whether a node at this ratio counts as slow at this moment.
+    /// Returns whether a node with this slowness ratio counts as slow at this moment.
     fn is_slow(&self, ratio: f64) -> bool;
 
-    /// Returns the judgement of the rule. `current` is the one in force, for hysteresis; it is never `Straggler(Deterministic)`, which
-    /// is a verdict on the device class, not on the node. Unless a rule knows better: a transient straggler while it is slow.
+    /// Returns the rule's verdict. `_current` is the one in force, for hysteresis; it is never
+    /// `Straggler(Deterministic)`, which is a verdict on the device class, not on the node. The default is a
+    /// transient straggler while the node is slow.
     fn judge(&self, evidence: &Evidence, _current: Pace) -> Pace {
         if self.is_slow(evidence.ratio_short) {
             Pace::Straggler(StragglerKind::Transient)
@@ -42,7 +44,7 @@ pub trait PaceRule: fmt::Debug + Send + Sync {
     }
 }
 
-/// A rule that is one function: whether a node at this ratio is slow.
+/// A rule of one function, which returns whether a node with this slowness ratio is slow.
 #[derive(Debug, Clone, Copy)]
 pub struct FromFn(pub fn(f64) -> bool);
 
@@ -52,10 +54,10 @@ impl PaceRule for FromFn {
     }
 }
 
-/// A registered rule.
+/// A pace rule in the registry.
 pub type Entry = registry::Entry<Arc<dyn PaceRule>>;
 
-/// Every rule that is known. The first one is the default.
+/// The registry of all known pace rules. The first one is the default.
 pub static REGISTRY: Registry<Entry> = Registry::new("pace-rule", SHIPPED);
 
 /// Rules that ship.
@@ -66,7 +68,8 @@ const SHIPPED: &[Entry] = &[Entry {
     build: |settings| Ok(Arc::new(RatioRule::read(settings)?)),
 }];
 
-/// A pace rule with its name and settings, which is how a recording holds it. Two are equal if they are written alike.
+/// A pace rule with its name and settings, as a recording holds it. Two are equal if their names and settings
+/// are.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
@@ -75,10 +78,11 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule of the registry that has this name, with these settings; those that are not named have their defaults.
+    /// Returns the registry's rule of this name with these settings; settings that are not given have their
+    /// defaults.
     ///
     /// # Errors
-    /// If there is no such rule or setting, or a value cannot be.
+    /// If there is no such rule or setting, or a value is invalid.
     pub fn named(name: &str, texts: &BTreeMap<String, String>) -> Result<Self, BuildError> {
         let rule = REGISTRY.build(name, texts)?;
         // With the defaults: they may be others when a recording is read.
@@ -89,27 +93,28 @@ impl Rule {
         Ok(Self { name: name.to_owned(), settings, rule })
     }
 
-    /// A rule that is in no registry. What it is recorded as can be read only where a rule of that name is.
+    /// Wraps a rule that is in no registry. A recording that names it can be read only where the registry has
+    /// a rule of that name.
     pub fn own(name: &str, rule: impl PaceRule + 'static) -> Self {
         Self { name: name.to_owned(), settings: BTreeMap::new(), rule: Arc::new(rule) }
     }
 
-    /// Returns the name.
+    /// Returns the name of the rule.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All its settings as texts.
+    /// Returns all settings of the rule as texts.
     pub const fn settings(&self) -> &BTreeMap<String, String> {
         &self.settings
     }
 
-    /// Whether a node at this ratio counts as slow at this moment.
+    /// Returns whether a node with this slowness ratio counts as slow at this moment.
     pub fn is_slow(&self, ratio: f64) -> bool {
         self.rule.is_slow(ratio)
     }
 
-    /// Returns the judgement of the rule.
+    /// Returns the rule's verdict; `current` is the one in force.
     pub fn judge(&self, evidence: &Evidence, current: Pace) -> Pace {
         self.rule.judge(evidence, current)
     }

@@ -5,7 +5,7 @@ use antdt_core::{InvalidValue, Pace, StragglerKind};
 
 use super::{Evidence, PaceRule};
 
-/// Thresholds on the slowness ratio, with hysteresis.
+/// The default pace rule: thresholds on the slowness ratio, with hysteresis.
 ///
 /// | verdict | entered | left |
 /// |---|---|---|
@@ -17,14 +17,17 @@ use super::{Evidence, PaceRule};
 /// summaries, whose numbers we do not know. For scale: `DLRover` calls a node slow at twice the median of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioRule {
-    /// Slow at this ratio. 1.3: noise of healthy nodes in public traces stays below 1.25 at the 99th percentile.
+    /// Ratio from which a node is slow. 1.3: noise of healthy nodes in public traces stays below 1.25 at the
+    /// 99th percentile.
     #[doc(alias = "lambda")]
     pub transient: f64,
-    /// Slow enough for a restart to be thought about. 1.5: below, even a perfect cure hardly pays.
+    /// Ratio over the long window from which a restart is considered. 1.5: below, even a perfect cure hardly
+    /// pays.
     pub persistent: f64,
-    /// Share of the long window that must have been slow. 0.8: no single burst makes a node persistent.
+    /// Share of the long window in which a persistent straggler was slow. 0.8: no single burst makes a node
+    /// persistent.
     pub slow_fraction: f64,
-    /// A verdict is left at this fraction of its threshold. 0.9: keeps it from flapping at the threshold.
+    /// Fraction of its threshold at which a verdict is left. 0.9: keeps it from flapping at the threshold.
     pub hysteresis: f64,
 }
 
@@ -35,7 +38,7 @@ impl Default for RatioRule {
 }
 
 impl RatioRule {
-    /// Its name in the registry.
+    /// Name in the registry.
     pub const NAME: &'static str = "ratio";
 
     pub(super) fn settings() -> Vec<Setting> {
