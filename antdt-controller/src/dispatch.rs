@@ -1,16 +1,19 @@
-//! [`Dispatcher`]: asks the policy, refuses what would break the job, keeps one plan in flight.
+//! [`Dispatcher`]: asks the policy, refuses decisions that would break the job, and keeps one plan in flight.
 //!
-//! Guarantees, whatever the policy says:
-//! * at most one plan is on its way; versions grow and none is used twice;
-//! * a plan names exactly the live workers of the membership it is for, and dies with that membership;
-//! * a change of the membership is answered with a plan for the new one at once, which stays on its way until all
-//!   have switched to it or the membership changes again: no other plan would fit;
-//! * restarts keep to the budget, never hit another life than the one that was judged, and never the chief unasked;
-//! * a forecast is compared with the steps that follow, and the policy is told;
-//! * everything that is done goes to the log with its reasons, and so does each kind of reason for doing nothing,
-//!   once between two actions;
-//! * in a dry run nothing that the policy decides is done: it goes to the log as what the policy would do, once for as long as it
-//!   would do the same.
+//! Guarantees, whatever the policy decides:
+//! * at most one plan is in flight (published, and not yet applied by all workers); versions grow and none is
+//!   used twice;
+//! * a plan names exactly the live workers of the membership it is for, and is void when that membership
+//!   ends;
+//! * a change of the membership is answered with a plan for the new one at once, which stays in flight until
+//!   all workers have switched to it or the membership changes again: no other plan would fit;
+//! * restarts keep to the budget, never hit another incarnation than the one that was judged, and never the
+//!   chief unasked;
+//! * a forecast is compared with the steps that follow, and the policy is told the result;
+//! * every action goes to the log of decisions with its reasons, and so does each kind of reason for doing
+//!   nothing, once between two actions;
+//! * in a dry run no decision of the policy is carried out: the log says what the policy would do, once for
+//!   as long as it would do the same.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::{Discriminant, discriminant};
@@ -40,25 +43,28 @@ const MEASURED_STEPS: u32 = 10;
 /// Settings of a [`Dispatcher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DispatcherConfig {
-    /// What the sync mode asks of a plan.
+    /// Requirements of the sync mode on plans.
     pub mode: Capabilities,
-    /// Samples per synchronous step; in asynchronous training of one batch of all workers together.
+    /// Samples per synchronous step; in asynchronous training, samples of one batch of all workers together.
     pub global_batch_size: u32,
-    /// Workers the job was started with. In asynchronous training a worker's batch is its share among these,
-    /// however many are alive: a lost peer is no reason to change the size of one's batches.
+    /// Number of workers that the job was started with. In asynchronous training a worker's batch is its
+    /// share among these, however many are alive: the loss of a peer does not change the size of a worker's
+    /// batches.
     pub workers: u32,
-    /// Version of the first plan. A restarted master continues above the last one it published.
+    /// Version of the first plan. A restarted master continues above the last version it published.
     pub first_version: PlanVersion,
-    /// A plan that the policy asked for is void if it is not applied within this time; never sooner than ten steps.
+    /// Time after which a plan that the policy asked for is withdrawn if not all workers have applied it; at
+    /// least ten steps.
     pub plan_expiry: Duration,
-    /// Limits on restarts for slowness.
+    /// Limits on restarts of stragglers.
     pub budget: BudgetConfig,
-    /// Whether what the policy decides is only written down. Plans for a new membership are even then, as without a policy.
+    /// Whether decisions of the policy are only logged. Plans for a new membership are then even, as without
+    /// a policy.
     pub dry_run: bool,
 }
 
 impl DispatcherConfig {
-    /// Defaults for everything but the job itself.
+    /// Returns the default settings for a job.
     pub fn new(mode: Capabilities, global_batch_size: u32, workers: u32) -> Self {
         Self {
             mode,
@@ -72,28 +78,28 @@ impl DispatcherConfig {
     }
 }
 
-/// Decision of a policy, in brief.
+/// Kind of a policy's decision, as the log of decisions records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decided {
     /// The policy took no action.
     Nothing,
-    /// To do nothing, because what the policy asked for would break the job.
+    /// Nothing was done, because the policy's decision would break the job.
     Refused,
-    /// The policy published a plan of this version.
+    /// A plan of this version was published.
     Plan(PlanVersion),
-    /// To restart a life of a node.
+    /// A restart of this incarnation was ordered.
     Restart(ActionId, Holder),
-    /// In a dry run: the policy would publish a plan.
+    /// In a dry run: a plan would be published.
     WouldPlan,
-    /// In a dry run: the policy would restart a life of a node.
+    /// In a dry run: a restart of this incarnation would be ordered.
     WouldRestart(Holder),
 }
 
-/// One entry of the log of decisions.
+/// One entry of the log of decisions: what was decided, when, by which policy, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
-    /// Time at which it happened.
+    /// Time of the decision.
     pub at: JobTime,
     /// Name of the policy.
     pub policy: &'static str,
@@ -104,7 +110,7 @@ pub struct DecisionRecord {
 }
 
 impl DecisionRecord {
-    /// The action as written in reports.
+    /// Returns the name of the action in reports.
     pub const fn kind(&self) -> &'static str {
         match self.decided {
             Decided::Nothing => "NONE",
@@ -116,7 +122,7 @@ impl DecisionRecord {
         }
     }
 
-    /// Returns the incarnation that the effect concerns; `None` if it concerns all workers or none.
+    /// Returns the incarnation that a restart concerns; `None` for every other decision.
     pub const fn target(&self) -> Option<Holder> {
         match self.decided {
             Decided::Nothing | Decided::Refused | Decided::Plan(_) | Decided::WouldPlan => None,
@@ -124,44 +130,44 @@ impl DecisionRecord {
         }
     }
 
-    /// The reasons in one line.
+    /// Returns the reasons in one line.
     pub fn reason(&self) -> String {
         let texts: Vec<String> = self.reasons.iter().map(ToString::to_string).collect();
         texts.join("; ")
     }
 }
 
-/// Effect that the driver must carry out.
+/// Effect that the driver of the [`Dispatcher`] must carry out.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum DispatchEffect {
-    /// Bring this plan to the workers; all switch at one iteration or none does.
+    /// Send this plan to the workers; all of them switch at one iteration, or none does.
     Publish(Plan),
-    /// Stop bringing this plan to anybody.
+    /// Stop sending this plan.
     Withdraw(PlanVersion),
-    /// Begin a restart of the node.
+    /// Restart the node as the action says.
     Start(NodeAction),
-    /// Write this to the log.
+    /// Append this entry to the log of decisions.
     Record(DecisionRecord),
-    /// A plan was in force for long enough: what was expected of it, and what came. Write it to the log.
+    /// Enough steps were made under a plan to compare them with its forecast: log both.
     Measured {
-        /// Version of the plan.
+        /// Version of the plan in force.
         version: PlanVersion,
-        /// What was expected.
+        /// Forecast that was made for the plan.
         forecast: Forecast,
-        /// Median time of the steps under it.
+        /// Measured median step time under the plan.
         step: Duration,
     },
 }
 
-/// What can happen to a [`Dispatcher`].
+/// An input of a [`Dispatcher`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum DispatchEvent {
-    /// A control tick.
+    /// A control tick, with the current view of the cluster.
     Tick(Box<ClusterView>),
-    /// The membership changed: these are the live workers.
+    /// The membership changed; the seats are its live workers.
     Replan(MembershipVersion, Vec<Seat>),
-    /// All workers switched to a plan.
+    /// All workers switched to the plan of this version.
     PlanApplied(PlanVersion),
     /// A restart ended.
     ActionEnded(ActionOutcome),
@@ -178,7 +184,8 @@ struct Said {
     stands: bool,
 }
 
-/// Turns a policy's wishes into plans and actions.
+/// Asks the policy at every tick, and turns its decisions into plans and node actions that do not break the
+/// job.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     config: DispatcherConfig,
@@ -205,7 +212,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher without a plan; [`replan`](Self::replan) makes the first one.
+    /// Returns a dispatcher without a plan; [`replan`](Self::replan) makes the first one.
     pub fn new(config: DispatcherConfig, policy: Box<dyn Policy>) -> Self {
         Self {
             config,
@@ -225,37 +232,38 @@ impl Dispatcher {
         }
     }
 
-    /// Name of the policy.
+    /// Returns the name of the policy.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// Whether what the policy decides is only written down.
+    /// Returns whether decisions of the policy are only logged.
     pub const fn is_dry_run(&self) -> bool {
         self.config.dry_run
     }
 
-    /// What was decided last, and why. What a policy was not asked about is no decision.
+    /// Returns the newest decision of the policy. Plans for a new membership, which the policy does not ask
+    /// for, are not decisions.
     pub const fn newest_decision(&self) -> Option<&DecisionRecord> {
         self.newest.as_ref()
     }
 
-    /// The plan that all workers switched to last.
+    /// Returns the plan that all workers switched to last.
     pub const fn in_force(&self) -> Option<&Plan> {
         self.in_force.as_ref()
     }
 
-    /// The plan on its way.
+    /// Returns the plan in flight: published, and not yet applied by all workers.
     pub fn pending(&self) -> Option<&Plan> {
         self.pending.as_ref().map(|(plan, _)| plan)
     }
 
-    /// The newest plan that is not void: the one on its way, or else the one in force.
+    /// Returns the plan in flight, or else the one in force.
     pub fn newest(&self) -> Option<&Plan> {
         self.pending().or(self.in_force())
     }
 
-    /// Asks the policy what to do, and does it if that breaks nothing.
+    /// Asks the policy for a decision, and carries it out unless it would break the job.
     pub fn tick(&mut self, now: JobTime, view: &ClusterView) {
         self.expire(now);
         self.measure(now, view);
@@ -366,14 +374,16 @@ impl Dispatcher {
         local_steps.and(in_force).map(|plan| (*plan.batch_sizes).clone())
     }
 
-    /// The membership changed: voids the plan on its way and publishes one for the new membership at once.
+    /// Voids the plan in flight after a change of the membership, and publishes one for the new membership at
+    /// once.
     ///
     /// In synchronous training the global batch is shared out by [`Policy::split`]. In asynchronous training
-    /// every worker keeps its share among all workers of the job. News of an older membership change nothing.
+    /// every worker keeps its share among all workers of the job. Calls for an older membership change
+    /// nothing.
     ///
     /// # Errors
-    /// If the global batch cannot be shared out among these workers; there is no plan on its way then, and no more
-    /// steps should be made.
+    /// If the global batch cannot be shared out among these workers. Then no plan is in flight, and the
+    /// workers should make no more steps.
     pub fn replan(
         &mut self,
         now: JobTime,
@@ -397,7 +407,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// All workers switched to a plan.
+    /// Records that all workers switched to a plan.
     pub fn plan_applied(&mut self, now: JobTime, version: PlanVersion) {
         if self.in_force.as_ref().is_some_and(|plan| plan.version >= version) {
             return;
@@ -414,7 +424,7 @@ impl Dispatcher {
         }
     }
 
-    /// A restart ended, well or badly.
+    /// Records that a restart ended, successfully or not.
     pub fn action_ended(&mut self, now: JobTime, outcome: &ActionOutcome) {
         if let ActionOutcome::Restarted { id, .. } | ActionOutcome::RestartFailed { id, .. } = outcome {
             self.budget.ended(now, *id);

@@ -1,18 +1,20 @@
-//! How long a synchronous step is expected to take: as long as its slowest worker, noise included.
+//! Forecast of the duration of a synchronous step: that of its slowest worker, noise included.
 //!
-//! The largest of several noisy times is on average longer than the largest of their medians. A forecast without that
-//! would promise a gain from workers that only look slow: whoever is made faster, noise makes another one the slowest.
+//! The largest of several noisy times is on average longer than the largest of their medians. A forecast
+//! without that would promise a gain from workers that only look slow: when one of them is made faster, noise
+//! makes another one the slowest.
 //!
-//! With the time of a batch log-normal around its median, and independent of those of other workers,
-//! `E[max] = L + integral from L of (1 - product of F_i(t)) dt`, where none is done before `L`. It is integrated over
-//! `POINTS` points: O(workers).
+//! With the time of a batch log-normal around its median, and independent of those of other workers, `E[max]
+//! = L + integral from L of (1 - product of F_i(t)) dt`, where no batch is done before `L`. It is integrated
+//! over `POINTS` points: O(workers).
 
 use std::time::Duration;
 
 /// Points of the integral: with 64 its error is below 0.1 % of the step.
 const POINTS: u32 = 64;
 
-/// The expected time of a step. Each worker's batch has a median time and the standard deviation of its logarithm.
+/// Returns the expected duration of a step. `batches` holds, for each worker, the median time of its batch
+/// and the standard deviation of the logarithm of that time.
 pub fn expected_step(batches: &[(Duration, f64)]) -> Duration {
     /// Standard deviations beyond which no batch is expected.
     const FAR: f64 = 4.0;

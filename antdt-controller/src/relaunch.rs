@@ -1,19 +1,20 @@
-//! Whether a process that ended by itself is started again.
+//! The decision whether a process that ended by itself is started again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{Exit, Holder, Incarnation, NodeId, Reason};
 
-/// Limits on starting processes again after they ended by themselves.
+/// Limits on starting nodes again after they ended by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelaunchConfig {
-    /// New lives of one node after it ended by itself, one after the other and without a commit in between. 3, as `DLRover`
-    /// has it, which counts all of them.
+    /// Most new incarnations of one node after it ended by itself, in a row without a commit in between. 3,
+    /// as in `DLRover`, which counts all of them.
     pub max_restarts: u32,
-    /// Delay before the second new life of a node; it doubles with each further one. The first comes at once.
+    /// Delay before the second new incarnation of a node; it doubles with each further one. The first starts
+    /// at once.
     pub delay: Duration,
-    /// Longest delay.
+    /// Longest delay before a new incarnation.
     pub delay_most: Duration,
 }
 
@@ -23,25 +24,26 @@ impl Default for RelaunchConfig {
     }
 }
 
-/// What to do after a process ended.
+/// What to do after a node ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relaunch {
-    /// It was done.
+    /// Nothing: the node has finished its work.
     Finished,
-    /// This end was dealt with before.
+    /// Nothing: the end of this incarnation was reported before.
     Repeated,
-    /// Start its next life.
+    /// Start the next incarnation of the node.
     Again {
-        /// The next life.
+        /// Node and incarnation to start.
         holder: Holder,
-        /// Wait this long first: a process that ends at once must not end a thousand times a second.
+        /// Delay before the start, so that a process that ends at once does not do so a thousand times a
+        /// second.
         after: Duration,
-        /// Reason, for the log.
+        /// Reason, for the log of decisions.
         reason: Reason,
     },
-    /// Do not: a new life would end the same way.
+    /// Give the node up: a new incarnation would end the same way.
     Hopeless(Reason),
-    /// Do not: it has ended too often.
+    /// Give the node up: it has ended too often.
     Exhausted(Reason),
 }
 
@@ -51,7 +53,7 @@ struct Lives {
     restarts: u32,
 }
 
-/// Counts the ends of each node.
+/// Counts how often each node ended by itself, and decides whether it is started again.
 #[derive(Debug, Clone, Default)]
 pub struct RelaunchBudget {
     config: RelaunchConfig,
@@ -59,24 +61,27 @@ pub struct RelaunchBudget {
 }
 
 impl RelaunchBudget {
-    /// A full budget.
+    /// Returns a budget of which nothing is used.
     pub const fn new(config: RelaunchConfig) -> Self {
         Self { config, nodes: BTreeMap::new() }
     }
 
-    /// A node's work is part of the model: what ends it now is not what ended it before.
+    /// Records that an update of this node was committed. Its count starts anew, because whatever ends it
+    /// from now on is not what ended it before.
     pub fn committed(&mut self, node: NodeId) {
         if let Some(lives) = self.nodes.get_mut(&node) {
             lives.restarts = 0;
         }
     }
 
-    /// New lives a node got after it ended by itself, since its last commit.
+    /// Returns the number of new incarnations that a node got after it ended by itself, since its last
+    /// commit.
     pub fn restarts(&self, node: NodeId) -> u32 {
         self.nodes.get(&node).map_or(0, |lives| lives.restarts)
     }
 
-    /// Decides about an incarnation that ended without an order. A second call for the same one returns `Repeated`.
+    /// Decides about an incarnation that ended without an order. A second call for the same one returns
+    /// `Repeated`.
     pub fn exited(&mut self, holder: Holder, exit: Exit) -> Relaunch {
         let node = holder.node;
         let restarts = match self.nodes.get(&node) {

@@ -1,18 +1,20 @@
-//! [`RestartSaga`]: one restart of one node, step by step.
+//! [`RestartSaga`]: the restart of one node, step by step.
 //!
 //! ```text
 //! Draining ── left, ended or deadline ──▶ Killing ── ended ──▶ Pending ── started ──▶ Starting ── registered ──▶ Rejoined
 //!                                            └── deadline ──────┴── deadline, ended ──┴──▶ Failed
 //! ```
 //!
-//! The old life is fenced before it is killed, even if it drained in order: from then on none of its messages
-//! changes anything. Both effects come out of one mutation, and effects are carried out in order, so there is no
-//! state in between.
+//! The old incarnation is fenced before it is killed, even if it drained in order: from then on none of its
+//! messages changes anything. Both effects come out of one mutation, and effects are carried out in order, so
+//! there is no state in between.
 //!
-//! A life that turns out to be needed before it has left stays until it is not: [`RestartEvent::Needed`].
+//! An incarnation that turns out to be needed before it has left stays until it is not:
+//! [`RestartEvent::Needed`].
 //!
-//! Every event names a life. Repeated, late and reordered events, and those of other lives, change nothing; so
-//! there is at most one kill and one launch per action, and the replacement can never be hit.
+//! Every event names an incarnation. Repeated, late and reordered events, and those of other incarnations,
+//! change nothing; so there is at most one kill and one launch per action, and the replacement can never be
+//! hit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,14 +24,15 @@ use antdt_core::{ActionId, ActionOutcome, Holder, JobTime, Machine, NodeAction, 
 /// How soon a life that may not be killed now is looked at again. No process waits for the restart, and a check costs nothing.
 const NEEDED_FOR: Duration = Duration::from_secs(1);
 
-/// Limits of the steps.
+/// Time limits of the steps of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartConfig {
-    /// From the kill to the news that the process ended. 10 s.
+    /// Limit from the kill to the report that the process ended. 10 s.
     pub kill_limit: Duration,
-    /// From asking for a new process to its start. 300 s: a cluster may have to find a place for it.
+    /// Limit from the request for a new process to its start. 300 s: a cluster may have to find a place for
+    /// it.
     pub pending_limit: Duration,
-    /// From its start to its registration. 120 s: frameworks are slow to load.
+    /// Limit from the start of the process to its registration. 120 s: frameworks are slow to load.
     pub starting_limit: Duration,
 }
 
@@ -46,54 +49,54 @@ impl Default for RestartConfig {
 /// State of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartState {
-    /// The node may finish its batch.
+    /// The old incarnation may finish its batch.
     Draining,
-    /// Fenced and killed; its end is awaited.
+    /// The old incarnation is fenced and was killed; the launcher has not reported its end yet.
     Killing,
-    /// A new process was asked for.
+    /// A new process was requested.
     Pending,
-    /// The new process runs; its registration is awaited.
+    /// The new process runs and has not registered yet.
     Starting,
-    /// Done.
+    /// The new incarnation has registered: the restart succeeded.
     Rejoined,
-    /// Given up.
+    /// The restart was given up.
     Failed,
 }
 
-/// What can happen to a [`RestartSaga`]. Each names the life it is about.
+/// An input of a [`RestartSaga`]. Each names the incarnation that it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartEvent {
-    /// It must not be killed now: only it has the model. It may still leave by itself.
+    /// The incarnation must not be killed now, because only it has the model. It may still leave by itself.
     Needed(Holder),
-    /// It committed its last batch and gave its leases back.
+    /// The incarnation committed its last batch and gave its leases back.
     Drained(Holder),
     /// The process of this incarnation ended.
     Exited(Holder),
     /// The process of this incarnation runs.
     Started(Holder),
-    /// Its process could not be started.
+    /// The process of this incarnation could not be started.
     LaunchFailed(Holder),
-    /// It registered with the master.
+    /// The incarnation registered with the master.
     Registered(Holder),
 }
 
-/// Effect that the driver must carry out.
+/// Effect that the driver of a [`RestartSaga`] must carry out.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RestartEffect {
-    /// Ask the life to finish its batch, give its leases back and leave.
+    /// Ask the incarnation to finish its batch, give its leases back and leave.
     Drain(Holder),
-    /// Refuse everything from this life from now on, and give its leases to others.
+    /// Refuse every message of this incarnation from now on, and let others have its leases.
     Fence(Holder),
-    /// End its process.
+    /// Kill the process of this incarnation.
     Kill(Holder),
-    /// Start this life.
+    /// Start this incarnation.
     Launch(Holder),
-    /// Tell the dispatcher.
+    /// Report the outcome to the [`Dispatcher`](crate::Dispatcher).
     Outcome(ActionOutcome),
 }
 
-/// One restart of one node.
+/// The restart of one node, as a state machine.
 #[derive(Debug, Clone)]
 pub struct RestartSaga {
     id: ActionId,
@@ -106,7 +109,7 @@ pub struct RestartSaga {
 }
 
 impl RestartSaga {
-    /// Begins: the node is asked to drain.
+    /// Begins a restart: the old incarnation is asked to drain.
     pub fn begin(now: JobTime, action: &NodeAction, config: RestartConfig) -> Self {
         // A kind that is unknown here drains at once: a restart is the least that every kind includes.
         let drain = match action.kind {
@@ -134,22 +137,22 @@ impl RestartSaga {
         self.state
     }
 
-    /// Whether it is done or given up.
+    /// Returns whether the restart has succeeded or was given up.
     pub const fn is_over(&self) -> bool {
         matches!(self.state, RestartState::Rejoined | RestartState::Failed)
     }
 
-    /// The life that is replaced.
+    /// Returns the incarnation that is replaced.
     pub const fn old(&self) -> Holder {
         self.old
     }
 
-    /// The life that replaces it.
+    /// Returns the incarnation that replaces it.
     pub const fn replacement(&self) -> Holder {
         Holder::new(self.old.node, self.old.incarnation.next())
     }
 
-    /// Takes an event in.
+    /// Applies an event.
     pub fn event(&mut self, now: JobTime, event: RestartEvent) {
         use RestartState as S;
         let (old, new) = (self.old, self.replacement());

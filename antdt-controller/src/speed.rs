@@ -1,4 +1,5 @@
-//! The time per sample to count on: what noise cannot explain.
+//! Estimates of the time per sample that policies rely on, in which differences that noise can explain are
+//! removed.
 //!
 //! A median of few noisy batches is off, and of several workers the slowest always looks slower than it is. Batch sizes
 //! that follow such numbers follow the noise, and the gain that they promise is not there afterwards (regression to the
@@ -23,8 +24,8 @@ use std::time::Duration;
 
 use antdt_core::PaceEstimate;
 
-/// The times per sample to count on, in the order of the estimates. A worker without one counts as the median. `None` if
-/// there is no estimate at all.
+/// Returns the time per sample to rely on for each worker, in the order of the estimates. A worker without an
+/// estimate gets the median. `None` if there is no estimate at all.
 pub fn believed(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Option<Vec<Duration>> {
     let peers = Peers::of(estimates, error_rate)?;
     let believe = |estimate: &Option<PaceEstimate>| match estimate.and_then(|it| peers.compare(&it)) {
@@ -37,18 +38,19 @@ pub fn believed(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Option<V
     Some(estimates.iter().map(believe).collect())
 }
 
-/// How a worker's time per sample compares with the lower median of all workers, itself included.
+/// A worker's time per sample over the lower median of all workers, itself included, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slowness {
-    /// 4 takes four times as long.
+    /// Estimated ratio; 4 is four times slower.
     pub ratio: f64,
-    /// The least that it may be, at the error rate.
+    /// Lower bound of the ratio, at the error rate.
     pub low: f64,
-    /// The most that it may be, at the error rate.
+    /// Upper bound of the ratio, at the error rate.
     pub high: f64,
 }
 
-/// How each worker compares, in the order of the estimates; `None` where nothing is known of it, or of no other worker.
+/// Compares each worker with the median, in the order of the estimates. `None` where a worker has no
+/// estimate, or no other worker has one.
 pub fn slowness(estimates: &[Option<PaceEstimate>], error_rate: f64) -> Vec<Option<Slowness>> {
     let peers = Peers::of(estimates, error_rate).filter(|peers| peers.known > 1);
     let compare = |estimate: &Option<PaceEstimate>| {

@@ -1,4 +1,4 @@
-//! Random lives of a job, as values: drawn, shrunk, shown and played again.
+//! Random histories of a job as values, which can be drawn, shrunk, printed and replayed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,51 +7,51 @@ use antdt_core::{Capabilities, InvalidValue};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Most workers of a history.
+/// Largest number of workers in a history.
 pub const WORKERS_MAX: u8 = 8;
 
-/// The job that a history is about.
+/// Settings of the job of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// What the sync mode asks of plans: the place of its capabilities in `Capabilities::COMMON`, 0 to 5.
+    /// Sync mode, as an index into `Capabilities::COMMON`, 0 to 5.
     pub sync: u8,
-    /// Workers at the start, 1 to 8. Worker 0 is the chief.
+    /// Number of workers at the start, 1 to 8. Worker 0 is the chief.
     pub workers: u8,
-    /// Samples of a step for each of them.
+    /// Samples per step for each worker.
     pub samples_per_worker: u16,
-    /// Fewest samples that a worker takes.
+    /// Smallest batch that a worker takes, in samples.
     pub batch_size_min: u16,
-    /// Restarts within an hour that even a small job has.
+    /// Restarts that the budget allows within an hour.
     pub restarts_per_hour: u8,
-    /// Restarts at the same time, in percent of the workers.
+    /// Restarts that the budget allows at the same time, in percent of the workers.
     pub at_once_percent: u8,
-    /// Whether the chief may be restarted.
+    /// Whether the policy may restart the chief.
     pub chief_allowed: bool,
 }
 
-/// What can happen, chosen by numbers that mean something in every state. What finds nothing to happen to is skipped.
+/// One step of a history. Its numbers mean something in every state; a step that has no object is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// Time passes, and the controller looks at the job.
+    /// Time passes, and the dispatcher gets a control tick.
     Tick {
-        /// Seconds since the last event.
+        /// Seconds since the previous step.
         after: u16,
     },
     /// The pace of a worker changes.
     Pace {
         /// Number of the worker.
         node: u8,
-        /// Its time per sample in percent of the usual; 0 if it is not known.
+        /// Its time per sample in percent of the usual; 0 if unknown.
         percent: u16,
-        /// Whether it has been so for long.
+        /// Whether the pace has been so through the long window.
         lasting: bool,
     },
-    /// All workers switched to the plan on its way; or to the one that was withdrawn last, which is late news.
+    /// All workers switched to the plan in flight; or, as late news, to the plan that was withdrawn last.
     Applied {
-        /// Whether it is late.
+        /// Whether it is late news.
         late: bool,
     },
     /// A worker is lost, and the others form a new group.
@@ -59,27 +59,27 @@ pub enum Step {
         /// Number of the worker.
         node: u8,
     },
-    /// A worker that is not there comes, and they form a new group.
+    /// An absent worker joins, and the workers form a new group.
     Join {
         /// Number of the worker.
         node: u8,
     },
-    /// News of a group that is no more.
+    /// News of an earlier group arrives.
     OldGroup,
     /// A restart ends.
     Ended {
-        /// Which of those that run.
+        /// Index among the restarts in progress.
         which: u8,
         /// Whether the node came back.
         well: bool,
         /// Whether the news comes twice.
         twice: bool,
     },
-    /// The cluster gets busy, or is no longer.
+    /// The cluster becomes busy (`true`) or stops being so (`false`).
     Busy(bool),
 }
 
-/// A job and what happens to it.
+/// A test case for a dispatcher and its policy: a job, and the steps that happen to it.
 ///
 /// `Display` writes it on one line, which [`replay`] reads; `Debug` shows one step on each line.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,10 +90,10 @@ pub struct History {
 }
 
 impl History {
-    /// A history of your own making.
+    /// Returns a history of the given steps.
     ///
     /// # Errors
-    /// If there is no such job.
+    /// If a setting of the job is out of its range.
     pub fn new(job: Job, steps: Vec<Step>) -> Result<Self, InvalidValue> {
         if job.workers == 0 || job.workers > WORKERS_MAX {
             return Err(InvalidValue::new("workers", job.workers, "1 to 8 in a history"));
@@ -108,7 +108,7 @@ impl History {
         Ok(Self { job, steps })
     }
 
-    /// The job.
+    /// Returns the settings of the job.
     pub const fn job(&self) -> &Job {
         &self.job
     }
@@ -160,15 +160,15 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Any job of up to 8 workers, and up to 100 steps.
+/// Returns a proptest strategy for histories of up to 8 workers and up to 100 steps.
 pub fn any() -> impl Strategy<Value = History> {
     (jobs(), prop::collection::vec(steps(), 0..=100)).prop_map(|(job, steps)| History { job, steps })
 }
 
-/// The history that was written on one line by a failure.
+/// Parses the line that a failed test printed.
 ///
 /// # Panics
-/// If it is none. `text.parse::<History>()` returns an error instead.
+/// If the text is not a history. `text.parse::<History>()` returns an error instead.
 #[must_use]
 pub fn replay(text: &str) -> History {
     match text.parse() {

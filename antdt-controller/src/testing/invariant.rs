@@ -1,15 +1,15 @@
-//! What a policy, and the dispatcher around it, promise.
+//! The promises of a policy and of the dispatcher around it.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One of the promises. `Display` gives its name.
+/// One promise of a policy, or of the dispatcher around it. `Display` gives its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// Every tick gets a decision, and doing nothing has a reason.
+    /// Every tick gets a decision, and a decision to do nothing has a reason.
     Total,
-    /// No decision of the policy has to be refused.
+    /// The dispatcher never has to refuse a decision of the policy.
     Valid,
     /// Equal histories give equal decisions.
     Deterministic,
@@ -17,22 +17,22 @@ pub enum Invariant {
     OrderIndifferent,
     /// The batch sizes of a plan add up to the global batch in synchronous training.
     Sum,
-    /// A plan names exactly the live workers, each with a batch that it takes.
+    /// A plan names exactly the live workers, each with a batch size that it accepts.
     Bounds,
-    /// At most one plan is on its way, and no version is used twice.
+    /// At most one plan is in flight, and no version is used twice.
     OneInFlight,
-    /// A plan is for the group that is, and a new group gets one at once.
+    /// A plan is for the current group, and a new group gets one at once.
     Membership,
-    /// A node action hits the life that runs, and no other.
+    /// A node action hits the running incarnation, and no other.
     OtherLife,
-    /// Restarts keep to the budget, and to one at a time for each node.
+    /// Restarts keep to the budget, and there is one at a time for each node.
     Budget,
-    /// The chief is not restarted unasked, nor the only worker that has the model.
+    /// The chief is not restarted unasked, and neither is the only worker that has the model.
     Chief,
 }
 
 impl Invariant {
-    /// All of them.
+    /// All promises.
     pub const ALL: [Self; 11] = [
         Self::Total,
         Self::Valid,
@@ -64,7 +64,7 @@ impl Invariant {
         }
     }
 
-    /// Returns the promise, in words.
+    /// Returns the promise as a sentence.
     pub const fn promise(self) -> &'static str {
         match self {
             Self::Total => "every tick gets a decision, and doing nothing has a reason",
@@ -88,7 +88,7 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// Which promises to check.
+/// A set of [`Invariant`]s to check against histories.
 ///
 /// ```
 /// use antdt_controller::testing::{Invariant, Invariants};
@@ -102,24 +102,24 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// All of them.
+    /// Returns the set of all promises.
     pub fn all() -> Self {
         Self { of: Invariant::ALL.into() }
     }
 
-    /// These and no others.
+    /// Returns the set of these promises.
     pub fn only(of: impl IntoIterator<Item = Invariant>) -> Self {
         Self { of: of.into_iter().collect() }
     }
 
-    /// All but one.
+    /// Removes one promise.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.of.remove(&invariant);
         self
     }
 
-    /// Whether it is checked.
+    /// Returns whether the promise is in the set.
     pub fn contains(&self, invariant: Invariant) -> bool {
         self.of.contains(&invariant)
     }

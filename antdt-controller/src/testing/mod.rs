@@ -1,8 +1,9 @@
-//! Conformance suites and random histories, for policies and launchers of others: `check_launcher` is the suite of a
-//! launcher.
+//! Conformance suites and random histories for policies and launchers of other crates. `check_launcher` is
+//! the suite of a launcher.
 //!
-//! [`check_policy`] shows a policy random jobs, each by itself. [`history`] takes it through the life of a job, in which plans
-//! are applied or expire, restarts end and workers come and go, and checks [`Invariants`] after every event:
+//! [`check_policy`] shows a policy random jobs, each by itself. [`Invariants`] takes a policy through a
+//! [`history`] of a job, in which plans are applied or expire, restarts end and workers join and leave, and
+//! checks its promises after every step:
 //!
 //! ```
 //! use antdt_controller::policy::NonDedicated;
@@ -45,13 +46,13 @@ use crate::validate::validate;
 #[cfg(feature = "runtime")]
 pub use crate::runtime::launcher::suite::{LauncherViolation, check_launcher};
 
-/// A property that a policy does not have.
+/// A property that a policy does not have, with the case that shows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the policy is not {property}, in case {case}: {detail}")]
 pub struct Violation {
     /// The expected behaviour.
     pub property: &'static str,
-    /// Number of the case that shows it; the same seed gives the same cases.
+    /// Number of the case; the same seed gives the same cases.
     pub case: u32,
     /// The observed behaviour.
     pub detail: String,
@@ -156,7 +157,7 @@ fn number(rng: &mut DetRng, below: u32) -> u32 {
     u32::try_from(rng.below(u64::from(below))).unwrap_or(0)
 }
 
-/// A job in any state, likely and unlikely.
+/// Returns a random job, in a likely or an unlikely state.
 pub fn random_view(rng: &mut DetRng, tick: u64) -> ClusterView {
     let modes = Capabilities::COMMON;
     let mode = modes[rng.below(modes.len() as u64) as usize];
@@ -246,7 +247,8 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
     }
 }
 
-/// A quiet synchronous job of workers with these times per sample, in microseconds, and equal batches of 64.
+/// Returns a quiet synchronous job: one worker for each of these times per sample, in microseconds, with
+/// equal batches of 64.
 pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
     let workers: BTreeMap<NodeId, u64> =
         (0..).map(NodeId::worker).zip(sample_times_us.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! A history played against a dispatcher and the policy in it.
+//! Replays a history against a dispatcher and its policy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,8 @@ use crate::dispatch::{DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfi
 use crate::policy::{Decision, Policy, Seat};
 use crate::validate::validate;
 
-/// A promise that was broken in a history. Its text says which, after which step, how, and the line that replays it.
+/// A promise that was broken in a history. Its text names the promise and the step, says how it was broken,
+/// and gives the line that replays the history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Broken(Box<Found>);
 
@@ -32,12 +33,12 @@ struct Found {
 }
 
 impl Broken {
-    /// The promise.
+    /// Returns the broken promise.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// The step after which it was broken, from 1; 0 is the start of the job.
+    /// Returns the step after which the promise was broken, from 1; 0 is the start of the job.
     pub fn step(&self) -> usize {
         self.0.step
     }
@@ -47,7 +48,7 @@ impl Broken {
         &self.0.what
     }
 
-    /// The history.
+    /// Returns the history.
     pub fn history(&self) -> &History {
         &self.0.history
     }
@@ -122,10 +123,10 @@ impl Policy for Watched {
 }
 
 impl Invariants {
-    /// Plays a history against the dispatcher of this crate with a policy.
+    /// Replays a history against the dispatcher of this crate with a policy.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// Names the first promise that is broken.
     // By value, as a policy is handed to the dispatcher; every dispatcher gets a copy in the same state.
     #[allow(clippy::needless_pass_by_value, reason = "reads as the constructor of the policy at the call")]
     pub fn check(&self, history: &History, policy: impl Policy) -> Result<(), Broken> {
@@ -137,11 +138,12 @@ impl Invariants {
         })
     }
 
-    /// Plays a history against a dispatcher of your own, or a wrapper around ours. `make` makes three: one that is checked,
-    /// one that is told the same and has to do the same, and one that sees the nodes in another order.
+    /// Replays a history against a dispatcher of your own, or a wrapper around ours. `make` is called three
+    /// times: the first dispatcher is checked, the second gets the same events and must do the same, and the
+    /// third sees the nodes in another order.
     ///
     /// # Errors
-    /// With the first promise that is broken.
+    /// Names the first promise that is broken.
     pub fn check_dispatcher<M>(
         &self,
         history: &History,
