@@ -1,14 +1,16 @@
-//! Addresses of a job: what a process binds to, what others are told, and how names become addresses.
+//! Addresses of a job: what a process binds to, what other processes are told, and how names become
+//! addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use antdt_core::InvalidValue;
 
-/// Reads an address or name without a port, an IPv6 address with or without brackets. The result has none.
+/// Parses an address or name without a port, an IPv6 address with or without brackets. The result has no
+/// brackets.
 ///
 /// # Errors
-/// If it is neither; the error names `field`.
+/// If the text is neither; the error names `field`.
 pub fn host(field: &str, text: &str) -> Result<String, InvalidValue> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -33,8 +35,8 @@ pub fn host_of(address: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Resolves `host:port` now. Where a name has several addresses, one of the family of `like` is preferred: the processes of
-/// a job listen on one family.
+/// Resolves `host:port`. Where a name has several addresses, one of the same family (IPv4 or IPv6) as `like`
+/// is preferred, because the processes of a job listen on one family.
 ///
 /// # Errors
 /// If the name is unknown, or there is no port.
@@ -53,7 +55,7 @@ pub fn bind_address(bind: &str) -> io::Result<IpAddr> {
     resolve(&join(bind, 0), IpAddr::V4(Ipv4Addr::UNSPECIFIED)).map(|address| address.ip())
 }
 
-/// Returns the address that this process has towards `peer`, without sending anything.
+/// Returns the local address from which packets to `peer` would be sent, without sending any.
 ///
 /// # Errors
 /// If there is no route.

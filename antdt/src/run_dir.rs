@@ -1,4 +1,4 @@
-//! The run directory of a job: how a later command reaches its master.
+//! The run directory of a job: how a later command reaches the job's master.
 //!
 //! It holds two files while the job runs, and neither afterwards:
 //!
@@ -23,59 +23,59 @@ use serde::{Deserialize, Serialize};
 use crate::job::JobSpec;
 use crate::net;
 
-/// Name of the file that says where the master is.
+/// Name of the file with the address of the master.
 pub const MASTER: &str = "master.json";
 
-/// Name of the file with the secret.
+/// Name of the file with the job's secret.
 pub const TOKEN: &str = "token";
 
 /// How long a master that is named in a directory has to take a connection before the directory counts as left behind.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Contents of `master.json`.
+/// Content of the file `master.json`: how to reach the master of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterFile {
-    /// "host:port" of the master.
+    /// Address of the master, `host:port`.
     pub address: String,
     /// Name of the job.
     pub job: String,
-    /// Number of the master among the masters of this directory, from 1.
+    /// Number of this master among the masters of this directory, from 1.
     pub generation: u64,
-    /// Process id of the master, for people.
+    /// Process id of the master, for people who look into the file.
     pub pid: u32,
-    /// Host of the master, for people.
+    /// Host of the master, for people who look into the file.
     pub host: String,
 }
 
-/// Why a run directory cannot be used.
+/// Reason why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunDirError {
-    /// No job runs in the folder.
+    /// No job runs in the directory.
     #[error("{}: no job runs there; name the --run-dir of a running job, or `run` in its --report-dir", .0.display())]
     NoJob(PathBuf),
-    /// Another job runs there.
+    /// Another job runs in the directory: stop it, or use another directory.
     #[error("--run-dir = {}: job `{job}` runs there, at {address}; name another folder, or stop that job", path.display())]
     Taken {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// The other job.
+        /// Name of the other job.
         job: String,
-        /// The other job's master.
+        /// Address of the other job's master.
         address: String,
     },
     /// A file cannot be read or written.
     #[error("--run-dir: {}: {source}; name a folder that this user can write to", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file does not have the expected content.
     #[error("{}: {why}; it belongs to another program or version", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -166,10 +166,10 @@ fn file_name(job: &str) -> String {
     job.chars().map(plain).collect()
 }
 
-/// Reads how to reach the job of a run directory.
+/// Reads the address and the secret of the job in a run directory.
 ///
 /// # Errors
-/// If no job runs there, or this user may not reach it.
+/// If no job runs there, or this user may not read the files.
 pub fn read(path: &Path) -> Result<(MasterFile, Token), RunDirError> {
     let master = read_master(path)?;
     let file = path.join(TOKEN);
@@ -192,7 +192,7 @@ fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 
-/// Returns the run directories of jobs that named none, in order.
+/// Returns the run directories of jobs that were started without `--run-dir`, sorted.
 pub fn known() -> Vec<PathBuf> {
     let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
     let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::value::{Form, SettingValue, choose};
 
-/// Declares an enum whose variants are written by name.
+/// Declares an enum of a setting whose values are names.
 macro_rules! choices {
     ($(
         $(#[$doc:meta])*
@@ -18,10 +18,10 @@ macro_rules! choices {
         pub enum $Name { $( $(#[$variant_doc])* $Variant ),+ }
 
         impl $Name {
-            /// All of them, in the order of the help text.
+            /// All values, in the order of the help text.
             pub const ALL: &[Self] = &[ $( Self::$Variant ),+ ];
 
-            /// Returns the name in settings.
+            /// Returns the name of the value in settings.
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$Variant => $text ),+ }
             }

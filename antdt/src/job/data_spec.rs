@@ -1,4 +1,4 @@
-//! Where the samples of a job come from.
+//! The source of a job's samples.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use serde_json::{Value as Json, json};
 
 use super::value::{Form, SettingValue, parse_text};
 
-/// Where samples come from. Text form: `synthetic:ROWS`, or a path.
+/// Source of a job's samples. Text form: `synthetic:ROWS`, or a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataSpec {
-    /// A file or a folder.
+    /// A file or a folder at this path.
     Path(PathBuf),
-    /// Criteo-shaped clicks made from the job's seed.
+    /// Generated samples shaped like the Criteo click data, from the job's seed.
     Synthetic {
         /// Number of rows.
         rows: u64,

@@ -1,4 +1,4 @@
-//! What a job is, before anything runs.
+//! The settings of a job.
 
 pub mod choice;
 pub mod data_spec;

@@ -1,4 +1,5 @@
-//! One setting of a job as data, and the macro that makes a struct's fields and these from one entry each.
+//! Description of one setting of a job, and the macro that generates a struct's fields and their
+//! descriptions.
 
 use antdt_core::InvalidValue;
 use serde_json::Value as Json;
@@ -6,12 +7,12 @@ use serde_json::Value as Json;
 use super::spec::JobSpec;
 use super::value::{Form, not_one_of};
 
-/// A setting of a job: everything about it but its value.
+/// Description of a setting of a job: name, unit, form and default, without a value.
 #[derive(Debug)]
 pub struct JobSetting {
-    /// Its name: the flag without dashes, and the key in a job file.
+    /// Name of the setting: the flag without dashes, and the key in a job file.
     pub name: &'static str,
-    /// What stands for its value in the help; empty if the flag needs none.
+    /// Placeholder for the value in the help text; empty if the flag needs no value.
     pub unit: &'static str,
     /// Lines of its documentation.
     pub(super) doc: &'static [&'static str],
@@ -30,17 +31,17 @@ pub struct JobSetting {
 }
 
 impl JobSetting {
-    /// Returns the flag: `--global-batch-size`.
+    /// Returns the flag, such as `--global-batch-size`.
     pub fn flag(&self) -> String {
         format!("--{}", self.name)
     }
 
-    /// Returns the environment variable, `ANTDT_GLOBAL_BATCH_SIZE`; `None` if there is none.
+    /// Returns the environment variable, such as `ANTDT_GLOBAL_BATCH_SIZE`; `None` if there is none.
     pub fn variable(&self) -> Option<String> {
         self.variable.then(|| format!("ANTDT_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// Returns what its texts look like.
+    /// Returns the form of the setting's texts.
     pub fn form(&self) -> Form {
         match self.among {
             Some(names) => Form::OneOf(names().into_iter().map(str::to_owned).collect()),
@@ -48,12 +49,12 @@ impl JobSetting {
         }
     }
 
-    /// Returns its documentation in one line.
+    /// Returns the setting's documentation in one line.
     pub fn doc(&self) -> String {
         self.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns its value in a job of which nothing was said, or what happens without one.
+    /// Returns the default value, or what happens if the setting is not given.
     pub fn default_text(&self) -> Option<String> {
         match (self.write)(&JobSpec::default()) {
             Json::Null => self.unset.map(str::to_owned),
@@ -63,7 +64,7 @@ impl JobSetting {
         }
     }
 
-    /// Returns the JSON schema of its value in a job file.
+    /// Returns the JSON schema of the setting's value in a job file.
     pub fn schema(&self) -> Json {
         let mut schema = self.form().schema();
         schema["description"] = Json::String(self.doc());
@@ -101,7 +102,7 @@ impl JobSetting {
     }
 }
 
-/// Makes the struct of a job's settings and the list of them.
+/// Generates the struct of a job's settings and the list of their descriptions.
 ///
 /// An entry is all there is to write for a setting:
 ///

@@ -10,13 +10,13 @@ use serde_json::{Value as Json, json};
 
 use super::value::{Form, SettingValue, parse_text};
 
-/// What a restart does to an emulated straggler.
+/// Effect of a restart on an emulated straggler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterRestart {
-    /// The new process is as slow: the cause is the place.
+    /// The new process is as slow: the cause is its place.
     #[default]
     Keeps,
-    /// The new process is not slow: the cause stayed with the old one.
+    /// The new process is not slow: the cause ended with the old one.
     Cures,
 }
 
@@ -26,18 +26,19 @@ pub enum AfterRestart {
 pub struct StragglerSpec {
     /// Index of the worker.
     pub worker: u32,
-    /// How many times longer it takes than normal; at least 1.
+    /// Factor by which its computation takes longer; at least 1.
     pub slow: f64,
-    /// From when on, since the job's start.
+    /// Time since the job's start at which it becomes slow.
     pub from: Duration,
-    /// Until when; `None` is to the end.
+    /// Time since the job's start at which it stops being slow; `None` for the end of the job.
     pub to: Option<Duration>,
-    /// What a restart does to it.
+    /// Effect of a restart.
     pub restart: AfterRestart,
 }
 
 impl StragglerSpec {
-    /// How many times longer than normal: 1 while it is not slow.
+    /// Returns the factor by which the worker's computation takes longer at a time since the job's start,
+    /// after so many restarts; 1 while it is not slow.
     pub fn factor(&self, restarts: u32, at: Duration) -> f64 {
         let cured = self.restart == AfterRestart::Cures && restarts > 0;
         let active = at >= self.from && self.to.is_none_or(|to| at < to);

@@ -9,27 +9,28 @@ use antdt_model::optimizer;
 use antdt_monitor::rule;
 use serde_json::{Map, Value as Json};
 
-/// The settings of one part, by name. Only the part knows what they mean.
+/// Settings of one part, by name. Only the part knows what they mean.
 pub type PartSettings = Map<String, Json>;
 
-/// A kind of part that has tables of its own. The setting that names the job's part has the same name.
+/// A kind of replaceable part of a job, such as the policy, whose settings are tables of the job file. The
+/// setting that chooses the part has the same name.
 #[derive(Debug)]
 pub struct PartKind {
-    /// Its name: `policy`.
+    /// Name of the kind, such as `policy`.
     pub name: &'static str,
     /// Makes a part, to see whether its settings can be.
     check: fn(&str, &BTreeMap<String, String>) -> Result<(), BuildError>,
 }
 
 impl PartKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 3] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
         Self { name: "optimizer", check: |name, texts| optimizer::REGISTRY.build(name, texts).map(drop) },
     ];
 
-    /// The part's own name where tables stand beside it: `[policy] name = "nd"`.
+    /// Key of the chosen part's name where tables stand beside it: `[policy] name = "nd"`.
     pub const PART: &'static str = "name";
 
     /// Returns the kind of that name, if there is one.
@@ -39,7 +40,7 @@ impl PartKind {
     }
 }
 
-/// See the [module](self).
+/// Settings of a job's replaceable parts, such as its policy: the tables `[policy.NAME]` of a job file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tables(BTreeMap<&'static str, BTreeMap<String, PartSettings>>);
 
@@ -49,10 +50,10 @@ impl Tables {
         self.0.get(kind).into_iter().flatten()
     }
 
-    /// Adds what a job file says of a kind. Returns the text that names the job's part, if there is one.
+    /// Adds the entry of a job file for a kind. Returns the name of the chosen part, if the entry has one.
     ///
     /// # Errors
-    /// If something else than a name or a table stands there.
+    /// If the entry is neither a name nor a table.
     pub fn put<'a>(
         &mut self,
         kind: &'static PartKind,
@@ -79,7 +80,7 @@ impl Tables {
     /// Returns the settings of a part as texts.
     ///
     /// # Errors
-    /// If one is no text, number or truth value; the error names the table and the key.
+    /// If a setting is no text, number or truth value; the error names the table and the key.
     pub fn texts(&self, kind: &str, part: &str) -> Result<BTreeMap<String, String>, InvalidValue> {
         let settings = self.0.get(kind).and_then(|tables| tables.get(part));
         let texts = settings.into_iter().flatten().map(|(name, value)| match value {
@@ -93,10 +94,10 @@ impl Tables {
         texts.collect()
     }
 
-    /// Checks every table, of parts that the job does not use as well: a slip must not wait for the day when it does.
+    /// Checks every table, also of parts that the job does not use, so that mistakes show at once.
     ///
     /// # Errors
-    /// With the first setting that is unknown or cannot be.
+    /// The first setting that is unknown or has an invalid value.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         for kind in &PartKind::ALL {
             for (part, _) in self.of(kind.name) {

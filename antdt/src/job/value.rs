@@ -1,4 +1,4 @@
-//! What the value of a setting can be: how it is read, written and described.
+//! Types of settings: how their values are read, written and described.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use antdt_job::mode::{Entry, REGISTRY};
 use antdt_model::RateSchedule;
 use serde_json::{Value as Json, json};
 
-/// What the texts of a setting look like: for the help, the list of settings and the schema of the job file.
+/// Form of a setting's texts, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
     /// A whole number below 2 to the power of `bits`.
@@ -23,19 +23,20 @@ pub enum Form {
         /// Bits of the number.
         bits: u32,
     },
-    /// A finite number.
+    /// A finite decimal number.
     Number,
     /// `true` or `false`; the flag needs no value.
     Truth,
-    /// Any text but an empty one.
+    /// Any text that is not empty.
     Text,
     /// A length of time with its unit.
     Duration,
     /// One of these names.
     OneOf(Vec<String>),
-    /// One of these names; what follows `=` in one stands for a setting of it, such as `STEPS` in `name=STEPS`.
+    /// One of these names with settings after it, such as `name=STEPS`, where `STEPS` stands for the value of
+    /// a setting.
     Usage(Vec<String>),
-    /// Several values: a flag that may be repeated, an array in a job file, `;` between them in a variable.
+    /// Several values: a flag that may be repeated, an array in a job file, separated by `;` in a variable.
     List(Box<Form>),
 }
 
@@ -66,21 +67,21 @@ impl Form {
     }
 }
 
-/// The type of a setting.
+/// A type that a setting can have.
 ///
-/// Texts come from flags and variables, JSON from job files and from the master. `flag` (`--global-batch-size`) is
-/// what an error names.
+/// Texts come from flags and variables, JSON from job files and from the master. Errors name the setting by
+/// its `flag`, such as `--global-batch-size`.
 pub trait SettingValue: Sized {
     /// Returns the form of the texts.
     fn form() -> Form;
 
-    /// Reads a value.
+    /// Parses a text.
     ///
     /// # Errors
-    /// If the text is no such value, with what would be one.
+    /// If the text is not a value of this type; the error says what would be.
     fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue>;
 
-    /// Reads a value in place of the old one; a list grows by it.
+    /// Parses a text into an existing value: replaces it, or appends to a list.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -89,15 +90,15 @@ pub trait SettingValue: Sized {
         Ok(())
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote, or a job file says.
+    /// Reads a value that [`to_json`](Self::to_json) wrote, or that a job file has.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse); and if it is a list or a table and should be one value.
+    /// As [`parse`](Self::parse); also if the JSON is a list or a table where one value is expected.
     fn from_json(flag: &str, json: &Json) -> Result<Self, InvalidValue> {
         Self::parse(flag, &plain(flag, json)?)
     }
 
-    /// Returns the value as a number, a truth, a text or a list of these; null stands for "not set".
+    /// Returns the value as a JSON number, boolean or string, or a list of these; null stands for "not set".
     fn to_json(&self) -> Json;
 }
 

@@ -1,5 +1,5 @@
-//! What the user sees while a job runs, written by a thread of its own: a terminal that is held (Ctrl-S) or a pipe
-//! that nobody reads must not stop the master, whose workers would give it up.
+//! Output to the user while a job runs, written by a thread of its own: a terminal that is held (Ctrl-S) or a
+//! pipe that nobody reads must not block the master, because workers would then give the master up.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

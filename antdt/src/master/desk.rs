@@ -1,5 +1,5 @@
-//! Where a checkpoint is put together: the ledger is cut when the copies of the model exist, parts are announced as they are
-//! written, and the manifest follows the last of them.
+//! Assembly of a checkpoint in the master: the ledger is cut when the copies of the model exist, parts are
+//! announced as they are written, and the manifest follows the last of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The master of a job: serves shards and the control plane, starts the nodes, and writes down what happens.
+//! The master of a job: serves shards and the control plane, starts the nodes, and records what happens.
 
 mod console;
 mod desk;
@@ -70,70 +70,71 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long the launcher may take to end the nodes that were killed, before the master gives up waiting.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What runs as a node.
+/// Programs that the nodes of a job run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Programs {
-    /// The worker program and its arguments.
+    /// Path of the worker program, and its arguments.
     pub worker: (PathBuf, Vec<std::ffi::OsString>),
-    /// The server program and its arguments; not needed without servers.
+    /// Path of the server program, and its arguments; unused without servers.
     pub server: (PathBuf, Vec<std::ffi::OsString>),
     /// Environment variables for all nodes, besides those of [`NodeEnv`] and of torchrun.
     pub env: Vec<(String, String)>,
-    /// Whether the worker program is the user's own, which may do without the master: it need not register.
+    /// Whether the worker program is the user's own, which need not register with the master.
     pub foreign: bool,
 }
 
-/// Why a job could not start.
+/// Reason why a job could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// The policy or the pace rule is unknown, or cannot be made with these settings.
+    /// The policy or the pace rule is unknown, or one of its settings is invalid.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The port is taken, or the address is not this machine's.
+    /// The master cannot listen: the port is taken, or the address does not belong to this machine.
     #[error(
         "--bind, --master-port = {address}: {source}; choose an address of this machine, and another port or 0 for a free one"
     )]
     Listen {
-        /// The address that was asked for.
+        /// Address that was to be listened on.
         address: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The master listens on all addresses and cannot know which of them others reach it by.
+    /// The master listens on all addresses and cannot know at which of them other hosts reach it: set
+    /// `--advertise`.
     #[error(
         "--advertise = (nothing): with --bind {bind} it is needed; say the address or name by which the nodes reach this machine"
     )]
     Advertise {
-        /// The address that was asked for.
+        /// Address that it listens on.
         bind: String,
     },
     /// The run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The job cannot go on from a checkpoint.
+    /// The job cannot continue from the checkpoint.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// Checkpoints cannot be kept there.
+    /// The folder or store for checkpoints cannot be used.
     #[error("--checkpoint-dir: {0}")]
     Checkpoints(CheckpointWriteError),
-    /// The job cannot be recorded there.
+    /// The recording cannot be written.
     #[error("--record = {}: {why}", file.display())]
     Record {
-        /// The file that was asked for.
+        /// File that was to be recorded to.
         file: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Reason and remedy, in words.
         why: String,
     },
-    /// A part that the program puts into the master cannot be had.
+    /// A part that the program replaces could not be built.
     #[error("the {part} cannot be used: {source}")]
     Part {
-        /// Which.
+        /// Name of the part.
         part: &'static str,
-        /// Why.
+        /// Error of the program's factory.
         source: PartError,
     },
     /// A part of the master failed.
@@ -141,14 +142,14 @@ pub enum JobError {
     Master(String),
 }
 
-/// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the program
-/// takes its data from elsewhere. `seams` are the parts that
-/// may be replaced. Cancel `stop` to end the job early: it then counts as failed.
+/// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the
+/// worker program has its data from elsewhere. `seams` are the parts that the program may replace. Cancel
+/// `stop` to end the job early: it then counts as failed.
 ///
 /// When this returns, no node is left that the launcher can reach.
 ///
 /// # Errors
-/// If the job could not start. A job that started and failed is a report with another outcome than
+/// If the job could not start. A job that started and failed returns a report with another outcome than
 /// [`Outcome::Completed`].
 pub async fn run(
     spec: &JobSpec,

@@ -1,5 +1,5 @@
-//! What people ask of a running job, over gRPC: where it stands, what is slow in it, that it has more or fewer workers, and that it
-//! ends.
+//! The gRPC service for operators of a running job: its status, a diagnosis of what is slow, scaling, and
+//! stopping.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

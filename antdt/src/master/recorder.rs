@@ -1,4 +1,4 @@
-//! Collects what goes into the report, as it happens.
+//! Collects the content of the report while the job runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

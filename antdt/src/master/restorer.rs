@@ -1,4 +1,5 @@
-//! [`Restorer`]: sets the ledger of a running job back to the newest checkpoint, and says where models start from then.
+//! [`Restorer`]: restores the ledger of a running job to the newest checkpoint, and tells workers where models start from
+//! then.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Carries out what the head decides.
+//! Carries out the decisions of the master's state machine.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -10,23 +10,23 @@ use antdt_shard::{BoxStore, DatasetSpec, NullStore};
 use super::record;
 use crate::job::JobSpec;
 
-/// Why a part of a program's own cannot be had.
+/// Error of a factory for a replaced part.
 pub type PartError = Box<dyn Error + Send + Sync>;
 
-/// Builds the store of the ledger's log.
+/// Callback that builds the store of the ledger's log.
 pub type StoreFactory = Box<dyn FnOnce(&JobSpec, &DatasetSpec) -> Result<BoxStore, PartError> + Send>;
 
-/// Opens what a job is recorded to, and says how it is packed; `None` if it is not to be recorded.
+/// Callback that opens the recording of a job and chooses its compression; `None` if the job is not recorded.
 pub type RecorderFactory =
     Box<dyn FnOnce(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError> + Send>;
 
-/// The parts of a job's master that a program may replace. Each default is what `antdt run` has.
+/// The parts of a job's master that a program may replace. The defaults are those of `antdt run`.
 pub struct Seams {
-    /// Starts and ends the nodes: processes of this machine.
+    /// Launcher, which starts and ends the nodes. Default: processes of this machine.
     pub launcher: LauncherFactory,
-    /// Keeps the ledger's log: nothing does.
+    /// Store of the ledger's log. Default: the log is not kept.
     pub store: StoreFactory,
-    /// Takes the recording: the file that `--record` names.
+    /// Recorder. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
 }
 

@@ -1,4 +1,5 @@
-//! The control plane over gRPC: translates, parks the calls that wait for others, decides nothing.
+//! The control plane over gRPC: it translates calls and holds those that wait for others, and decides
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

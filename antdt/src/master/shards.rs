@@ -1,4 +1,5 @@
-//! Who held which shard when, and what each worker committed: read off the ledger's own questions and answers.
+//! Which worker held which shard when, and what each worker committed, derived from the events and answers of
+//! the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

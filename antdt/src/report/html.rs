@@ -18,7 +18,7 @@ const SCRIPT: &str = include_str!("html/script.js");
 /// Colours in the style sheet; workers beyond share them.
 pub(crate) const COLOURS: usize = 8;
 
-/// The page. Everything that is text in the report is escaped.
+/// Returns the HTML page of a report. Every text of the report is escaped.
 pub fn render(report: &Report) -> String {
     let mut page = String::new();
     let title = format!("AntDT job {}", escape(&report.job_id));

@@ -1,7 +1,7 @@
-//! What a job did: the record that becomes `report.json`, `report.html` and the table at the end.
+//! The report of a job, which becomes `report.json`, `report.html` and the table at the end.
 //!
-//! [`Report`] is filled by the master and is plain data. [`table`] and [`html`] are pure functions of it, [`progress`]
-//! formats the one live line, [`write`](mod@write) puts the files into the report folder.
+//! [`Report`] is filled by the master and is plain data. [`table`] and [`html`] are pure functions of it,
+//! [`progress`] formats the one live line, [`write`](mod@write) puts the files into the report folder.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,59 +24,61 @@ pub use progress::{LiveProgress, ProgressLine};
 pub use series::{BatchPoint, BatchSeries, LossPoint, LossSeries};
 pub use write::{WriteError, write};
 
-/// The whole story of one job. Times are seconds since the job began.
+/// The report of one job: outcome, samples, actions, and time series of every worker. Times are in seconds
+/// since the job began.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of the `antdt` that wrote it.
+    /// Version of the `antdt` that wrote the report.
     pub version: String,
-    /// The job's name.
+    /// Name of the job.
     pub job_id: String,
-    /// Whether the job ended as it should, or why not.
+    /// Whether the job completed, or why not.
     pub outcome: Outcome,
-    /// From the start of the job to the commit of its last sample, in seconds.
+    /// Time from the start of the job to the commit of its last sample, in seconds.
     pub job_completion_time_s: f64,
-    /// Account of all samples.
+    /// Numbers of samples that were committed, lost, repeated, and so on.
     pub samples: SampleBalance,
-    /// Which samples were not committed, in the order of epoch and data set; the first [`Report::MISSING_MAX`] ranges.
+    /// Samples that were not committed, in the order of epoch and data set; the first [`Report::MISSING_MAX`]
+    /// ranges.
     #[serde(default)]
     pub missing: Vec<MissingEntry>,
-    /// Global steps; under ps-asp and ps-ssp the batches of all workers.
+    /// Number of global steps; under ps-asp and ps-ssp the batches of all workers.
     pub steps: u64,
     /// Name of the policy.
     pub policy: String,
-    /// How gradients were combined: `allreduce`, `ps-bsp`, `ps-asp`.
+    /// Sync mode: how gradients were combined, such as `allreduce`, `ps-bsp`, `ps-asp`.
     pub sync: String,
-    /// The job's seed.
+    /// Seed of the job.
     pub seed: u64,
-    /// Whether the workers' speed was emulated: gradients were computed for real, then each worker waited.
+    /// Whether the workers' speed was emulated: gradients were really computed, then each worker waited.
     pub emulated: bool,
-    /// What was done about stragglers and lost nodes, in order of time.
+    /// Actions on stragglers and lost nodes, in order of time.
     pub actions: Vec<ActionEntry>,
-    /// What else happened, in order of time.
+    /// Other events, in order of time.
     pub events: Vec<EventEntry>,
     /// The workers, by index.
     pub workers: Vec<WorkerEntry>,
     /// Quality of the model at the end.
     #[serde(rename = "final")]
     pub final_quality: FinalQuality,
-    /// Mean training loss over the job.
+    /// Mean training loss over time.
     pub loss_curve: LossSeries,
     /// Spans of time in which a worker held a shard, in order of `from_s`.
     pub shards: Vec<ShardSpan>,
-    /// What the job went on from, in words.
+    /// The checkpoint that the job continued from, in words; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<String>,
     /// The newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointEntry>,
-    /// The settings, in text form.
+    /// Settings of the job, in text form.
     pub config: BTreeMap<String, String>,
 }
 
 /// A checkpoint that a job has kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointEntry {
-    /// Its number.
+    /// Number of the checkpoint.
     pub id: u64,
     /// Samples that are in the model.
     pub samples: u64,
@@ -85,10 +87,10 @@ pub struct CheckpointEntry {
 }
 
 impl Report {
-    /// Most ranges of missing samples that are listed.
+    /// Most ranges of missing samples that a report lists.
     pub const MISSING_MAX: usize = 1_000;
 
-    /// The missing samples in words, the first few ranges of them; empty if there are none.
+    /// Returns the missing samples in words, the first few ranges of them; empty if there are none.
     pub fn missing_text(&self) -> String {
         const SHOWN: usize = 8;
         let ranges = self.missing.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -102,7 +104,7 @@ impl Report {
     }
 }
 
-/// Samples that were not committed, next to each other in the data set.
+/// A range of consecutive samples that were not committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingEntry {
     /// The epoch.
@@ -128,29 +130,31 @@ pub enum Outcome {
     /// Every sample is accounted for.
     #[default]
     Completed,
-    /// It came to its end, and samples are missing, given up as unreadable, or were committed twice.
+    /// The job came to its end, and samples are missing, given up as unreadable, or were committed twice.
     Incomplete {
         /// The missing samples, in words.
         why: String,
     },
-    /// It ended before that.
+    /// The job ended early.
     Failed {
         /// Reason, in words.
         why: String,
     },
 }
 
-/// Account of all samples. Exact when `committed + quarantined + remaining == expected` and nothing was lost or repeated.
+/// Numbers of samples by what became of them. Exact when `committed + quarantined + remaining == expected`
+/// and no sample was lost or repeated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleBalance {
-    /// Rows times epochs.
+    /// Number of rows times number of epochs.
     pub expected: u64,
-    /// Trained, their update committed.
+    /// Samples that were trained and whose update was committed.
     pub committed: u64,
-    /// Not trained yet when the job ended early. A job that goes on from a checkpoint trains them.
+    /// Samples that were not trained yet when the job ended early. A job that continues from a checkpoint
+    /// trains them.
     #[serde(default)]
     pub remaining: u64,
-    /// Neither committed nor quarantined though the job came to its end.
+    /// Samples that were neither committed nor quarantined though the job came to its end.
     pub lost: u64,
     /// Samples that were committed a second time, as counted by an observer apart from the ledger.
     pub duplicated: u64,
@@ -158,12 +162,12 @@ pub struct SampleBalance {
     /// trained again, so their update may be in the model twice. At most one batch for each lost worker.
     #[serde(default)]
     pub repeated_at_most: u64,
-    /// Given up because they could not be read.
+    /// Samples that were given up because they could not be read.
     pub quarantined: u64,
 }
 
 impl SampleBalance {
-    /// The balance of a ledger's final counts, with what was seen beside it.
+    /// Returns the balance from a ledger's final counts, and from counts that observers apart from it made.
     pub const fn of(counts: &Counts, ended_early: bool, duplicated: u64, repeated_at_most: u64) -> Self {
         let missing = counts.total.saturating_sub(counts.acked + counts.quarantined);
         let (remaining, lost) = if ended_early { (missing, 0) } else { (0, missing) };
@@ -178,7 +182,8 @@ impl SampleBalance {
         }
     }
 
-    /// Whether every expected sample was trained once, was given up or remains, and none was trained twice.
+    /// Returns whether every expected sample was trained once, was given up or remains, and none was trained
+    /// twice.
     pub const fn is_exact(&self) -> bool {
         self.lost == 0
             && self.duplicated == 0
@@ -186,54 +191,55 @@ impl SampleBalance {
     }
 }
 
-/// One thing that was done, with its reason.
+/// An action on stragglers or lost nodes, with its reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ActionEntry {
     /// Time of the decision, in seconds since the start of the job.
     pub time_s: f64,
-    /// `ADJUST_BS`, `KILL_RESTART`, `RESTART` (of a node that ended by itself).
+    /// Kind of action: `ADJUST_BS`, `KILL_RESTART`, or `RESTART` (of a node that ended by itself).
     pub kind: String,
-    /// The node, or `all` for a plan.
+    /// Name of the node, or `all` for a plan.
     pub target: String,
     /// Reason, in words.
     pub reason: String,
 }
 
-/// One thing that happened.
+/// An event of a job, for the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventEntry {
     /// Time since the start of the job, in seconds.
     pub time_s: f64,
-    /// The node it happened to; empty for the whole job.
+    /// Name of the node; empty for the whole job.
     pub node: String,
-    /// One word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`, `finished`.
+    /// Kind of event, in one word: `joined`, `lost`, `straggler`, `recovered`, `plan`, `membership`,
+    /// `finished`.
     pub kind: String,
-    /// One sentence.
+    /// Description in one sentence.
     pub text: String,
 }
 
-/// One worker over all its lives.
+/// One worker's part in a job, over all its incarnations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerEntry {
-    /// `worker-1`.
+    /// Name of the worker, such as `worker-1`.
     pub id: String,
-    /// Samples it committed.
+    /// Samples that it committed.
     pub samples: u64,
-    /// The batch sizes it had, in order; each differs from the one before.
+    /// Its batch sizes, in order; each differs from the one before.
     pub batch_sizes: Vec<u32>,
-    /// Lives after the first.
+    /// Number of its incarnations after the first.
     pub restarts: u32,
-    /// Its batches over the job.
+    /// Its batches over time.
     pub series: BatchSeries,
 }
 
 impl WorkerEntry {
-    /// A worker that has done nothing yet.
+    /// Returns the entry of a worker that has trained nothing yet.
     pub fn new(node: NodeId) -> Self {
         Self { id: node.to_string(), ..Self::default() }
     }
 
-    /// Notes the batch size in force, if it is a new one.
+    /// Records the batch size in force, if it is a new one.
     pub fn note_batch_size(&mut self, samples: u32) {
         if self.batch_sizes.last() != Some(&samples) {
             self.batch_sizes.push(samples);
@@ -241,26 +247,27 @@ impl WorkerEntry {
     }
 }
 
-/// Quality of the model at the end.
+/// Quality of the model at the end of the job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinalQuality {
-    /// The metric `loss`; the last training loss when the model was not evaluated or the trainer has no such metric.
+    /// The metric `loss`; the last training loss if the model was not evaluated or the trainer has no such
+    /// metric.
     pub loss: Option<f64>,
-    /// All metrics by name, as the trainer gave them; none when the model was not evaluated.
+    /// All metrics by name, as the trainer returned them; empty if the model was not evaluated.
     #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
-    /// Which way is better, for the metrics that judge.
+    /// Whether larger or smaller is better, for the metrics that judge the model.
     #[serde(default)]
     pub better: BTreeMap<String, Better>,
-    /// Samples it was measured on; 0 when the model was not evaluated.
+    /// Number of samples that it was measured on; 0 if the model was not evaluated.
     pub samples: u64,
-    /// The samples that were evaluated.
+    /// Whether these samples were held out of the training.
     #[serde(default)]
     pub measured_on: MeasuredOn,
 }
 
 impl FinalQuality {
-    /// What an evaluation on `samples` samples found.
+    /// Returns the quality that an evaluation on `samples` samples found.
     pub fn of(samples: u64, metrics: &Metrics) -> Self {
         let judges = metrics.iter().filter(|metric| metric.better != Better::Neither);
         Self {
@@ -272,7 +279,7 @@ impl FinalQuality {
         }
     }
 
-    /// The metrics besides the loss, by name.
+    /// Returns the metrics besides the loss, by name.
     pub fn others(&self) -> impl Iterator<Item = (&str, f64)> {
         let named = self.metrics.iter().map(|(name, value)| (name.as_str(), *value));
         named.filter(|(name, _)| *name != Metric::LOSS)
@@ -283,11 +290,11 @@ impl FinalQuality {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredOn {
-    /// Those it was trained on, since none were held out: this says how well they were learnt, not how good the
-    /// model is.
+    /// Samples that it was trained on, since none were held out: the metrics say how well they were learnt,
+    /// not how good the model is.
     #[default]
     Training,
-    /// Samples it never saw.
+    /// Samples that it was never trained on.
     HeldOut,
 }
 
@@ -301,33 +308,33 @@ impl MeasuredOn {
     }
 }
 
-/// One holder's time with one shard.
+/// A span of time in which one worker held one shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardSpan {
-    /// `worker-1`.
+    /// Name of the worker, such as `worker-1`.
     pub worker: String,
-    /// The pass.
+    /// Epoch of the shard.
     pub epoch: u32,
-    /// The piece.
+    /// Index of the shard.
     pub index: u64,
     /// Time of the grant, in seconds since the start of the job.
     pub from_s: f64,
-    /// To its end, whatever that was.
+    /// Time of its end, in seconds since the start of the job.
     pub to_s: f64,
     /// Outcome of the lease.
     pub outcome: ShardOutcome,
 }
 
-/// How a holder's time with a shard ended.
+/// How a worker's lease on a shard ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardOutcome {
-    /// All its samples are committed.
+    /// All samples of the shard are committed.
     Done,
-    /// Given back in part.
+    /// The worker gave the shard back in part.
     Released,
-    /// The holder was lost.
+    /// The worker was lost.
     Lost,
-    /// It could not be read.
+    /// The shard could not be read.
     Failed,
 }

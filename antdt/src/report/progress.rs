@@ -1,28 +1,28 @@
-//! The one live line while a job runs.
+//! The live line on the terminal while a job runs.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-/// What the live line says.
+/// State of a job, for the live line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LiveProgress {
-    /// Global step; under ps-asp and ps-ssp the batches of all workers.
+    /// Number of the global step; under ps-asp and ps-ssp the batches of all workers.
     pub step: u64,
-    /// Samples per second over the last while.
+    /// Samples per second, recently.
     pub samples_per_second: f64,
-    /// Mean training loss over the last while; `None` before the first step.
+    /// Mean training loss, recently; `None` before the first step.
     pub loss: Option<f64>,
-    /// Workers that take part.
+    /// Number of workers that take part.
     pub members: usize,
-    /// Workers there should be.
+    /// Number of workers that the job should have.
     pub workers: usize,
-    /// Workers that are slower than their peers.
+    /// Number of workers that are slower than their peers.
     pub stragglers: usize,
     /// Samples committed.
     pub committed: u64,
     /// Samples to commit.
     pub expected: u64,
-    /// Seconds to go at the present rate; `None` while the rate is unknown.
+    /// Estimated seconds to the end at the present rate; `None` while the rate is unknown.
     pub remaining_s: Option<f64>,
 }
 
@@ -70,7 +70,7 @@ pub struct ProgressLine<W: Write> {
 }
 
 impl ProgressLine<io::Stderr> {
-    /// A line on standard error; silent with `quiet` or when standard error is not a terminal.
+    /// Returns a line on standard error; silent with `quiet` or when standard error is not a terminal.
     pub fn stderr(quiet: bool) -> Self {
         let stderr = io::stderr();
         let visible = !quiet && stderr.is_terminal();
@@ -79,13 +79,13 @@ impl ProgressLine<io::Stderr> {
 }
 
 impl<W: Write> ProgressLine<W> {
-    /// A line on `out`; `None` is silent.
+    /// Returns a line on `out`; `None` is silent.
     pub const fn new(out: Option<W>) -> Self {
         Self { out, shown: false }
     }
 
-    /// Shows the new state in place of the old one. A terminal that went away is not the job's trouble: it is
-    /// written to no more.
+    /// Shows the new state in place of the old one. After an error of the terminal it writes nothing more,
+    /// and the job goes on.
     pub fn show(&mut self, progress: &LiveProgress) {
         if let Some(out) = &mut self.out {
             // Return, text, erase the rest of the line: no flicker.

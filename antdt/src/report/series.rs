@@ -5,10 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Points a series holds at most: more than a chart has pixels for, and a few tens of kilobytes of JSON per worker.
+/// Largest number of points in a series: more than a chart has pixels for, and a few tens of kilobytes of
+/// JSON per worker.
 pub const POINTS_MAX: usize = 1000;
 
-/// The batches of one worker over time.
+/// The batches of one worker over time, in at most [`POINTS_MAX`] points.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BatchSeries {
@@ -17,10 +18,10 @@ pub struct BatchSeries {
     grain: Grain,
 }
 
-/// One batch, or several neighbouring ones.
+/// One batch, or the mean of several neighbouring ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchPoint {
-    /// End of the first of them, seconds since the job began.
+    /// Time at which the first of the batches ended, in seconds since the job began.
     pub time_s: f64,
     /// Number of batches that the point stands for.
     pub batches: u64,
@@ -28,13 +29,13 @@ pub struct BatchPoint {
     pub compute_s: f64,
     /// Mean time of a whole batch: data wait, compute, communication and waiting for peers, in seconds.
     pub batch_s: f64,
-    /// Batch size in force at the last of them.
+    /// Batch size in force at the last of the batches, in samples.
     pub batch_size: u32,
-    /// Samples in all of them.
+    /// Samples in all of the batches.
     pub samples: u64,
 }
 
-/// Mean training loss over time.
+/// Mean training loss over time, in at most [`POINTS_MAX`] points.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LossSeries {
@@ -46,24 +47,24 @@ pub struct LossSeries {
 /// Mean loss of one step, or of several neighbouring ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
-    /// End of the first of them, seconds since the job began.
+    /// Time at which the first of the steps ended, in seconds since the job began.
     pub time_s: f64,
-    /// How many steps they are.
+    /// Number of steps that the point stands for.
     pub steps: u64,
-    /// Samples they cover.
+    /// Samples in all of the steps.
     pub samples: u64,
     /// Mean loss over those samples.
     pub loss: f64,
 }
 
 impl BatchSeries {
-    /// Adds one batch. Batches come in order of time.
+    /// Adds one batch. Batches must come in order of time.
     pub fn push(&mut self, time_s: f64, compute_s: f64, batch_s: f64, batch_size: u32, samples: u64) {
         let point = BatchPoint { time_s, batches: 1, compute_s, batch_s, batch_size, samples };
         push_thinned(&mut self.points, &mut self.grain, point, BatchPoint::merged);
     }
 
-    /// The points, in order of time.
+    /// Returns the points, in order of time.
     pub fn points(&self) -> &[BatchPoint] {
         &self.points
     }
@@ -86,9 +87,11 @@ impl BatchPoint {
 }
 
 impl LossSeries {
-    /// Adds one step's mean loss over `samples` samples; a step without samples or without a finite loss is left out.
+    /// Adds one step's mean loss over `samples` samples; a step without samples or without a finite loss is
+    /// left out.
     ///
-    /// Reports of several workers come as they come: one that is older than the newest point is merged into it.
+    /// Reports of several workers arrive in any order: one that is older than the newest point is merged into
+    /// it.
     pub fn push(&mut self, time_s: f64, samples: u64, loss: f64) {
         if samples == 0 || !loss.is_finite() {
             return;
@@ -100,7 +103,7 @@ impl LossSeries {
         }
     }
 
-    /// The points, in order of time.
+    /// Returns the points, in order of time.
     pub fn points(&self) -> &[LossPoint] {
         &self.points
     }

@@ -1,4 +1,4 @@
-//! The table at the end of a run.
+//! The table that a run prints at its end.
 
 use std::fmt::Write;
 
@@ -6,7 +6,8 @@ use antdt_core::Metric;
 
 use super::{CheckpointEntry, Outcome, Report};
 
-/// The report as text, for a terminal: one line per worker, the actions, the balance of samples. Ends with a newline.
+/// Returns the report as text for a terminal: one line per worker, the actions, the balance of samples. Ends
+/// with a newline.
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
     let mut rows =

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::{Report, html};
 
-/// Why the report could not be written.
+/// Reason why the report could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     #[error("cannot create the report folder {}: {source}; choose another --report-dir", folder.display())]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -21,7 +21,7 @@ pub enum WriteError {
     /// A file cannot be written: the disk is full, or the folder is read-only.
     #[error("cannot write {}: {source}; free some space or choose another --report-dir", file.display())]
     File {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -31,12 +31,13 @@ pub enum WriteError {
     Json(#[from] serde_json::Error),
 }
 
-/// Makes the report folder if need be and proves that a file can be written there.
+/// Creates the report folder if needed, and checks that a file can be written there.
 ///
-/// Called before a job starts, so that an hour's work does not end in an error that the first second could have shown.
+/// It is called before a job starts, so that an hour's work does not end in an error that the first second
+/// could have shown.
 ///
 /// # Errors
-/// If the folder cannot be made or written to.
+/// If the folder cannot be created or written to.
 pub fn prepare(folder: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(folder).map_err(|source| WriteError::Folder { folder: folder.to_owned(), source })?;
     let probe = folder.join(format!(".antdt-probe-{}", std::process::id()));
@@ -46,7 +47,7 @@ pub fn prepare(folder: &Path) -> Result<(), WriteError> {
     written.map_err(|source| WriteError::File { file: probe, source })
 }
 
-/// Writes `report.json` and `report.html` into `folder`, which is made if need be.
+/// Writes `report.json` and `report.html` into `folder`, which is created if needed.
 ///
 /// Each file is written beside its place, flushed to the disk, then renamed: a reader never sees half a report, and an
 /// older report survives a failure.

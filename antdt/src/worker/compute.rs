@@ -1,4 +1,4 @@
-//! The gradient of a batch, at the machine's speed or at an emulated one.
+//! Computation of the gradient of a batch, at the machine's speed or at an emulated one.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

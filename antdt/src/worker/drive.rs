@@ -1,4 +1,4 @@
-//! Carries out what the training loop asks for, until it stops.
+//! Carries out the effects of the training loop until it stops.
 
 use antdt_agent::runtime::Agent;
 use antdt_core::port::{SeamError, ShardSource};

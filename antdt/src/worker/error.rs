@@ -1,4 +1,4 @@
-//! Why a worker or server process ended before its time, and what that means for starting it again.
+//! Errors of a worker or server process, and whether the launcher should start it again.
 
 use antdt_agent::TrainError;
 use antdt_agent::runtime::AgentError;
@@ -9,53 +9,54 @@ use antdt_shard::SourceError;
 
 use crate::resume::ResumeError;
 
-/// Why a node of a job failed.
+/// Reason why a worker or server process failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// The environment that the launcher sets is missing or wrong: the program was not started by `antdt run`.
+    /// The environment that the launcher sets is missing or wrong: the program was not started by `antdt
+    /// run`.
     #[error("{0}; start this program through `antdt run`")]
     Environment(InvalidValue),
-    /// The process that launched this one is dead.
+    /// The process that launched this one has died.
     #[error("the process that launched this node has ended")]
     Orphan,
     /// An address is unknown, or cannot be reached.
     #[error("{0}")]
     Address(String),
-    /// A setting or the data cannot be used.
+    /// A setting or the data set cannot be used.
     #[error("{0}")]
     Input(String),
-    /// The checkpoint that the job goes on from cannot be taken over.
+    /// The checkpoint that the job continues from cannot be loaded.
     #[error(transparent)]
     Resume(#[from] ResumeError),
     /// The session with the master ended.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// The shard service refused, or went away.
+    /// The shard service refused a request, or could not be reached any more.
     #[error(transparent)]
     Shards(#[from] SourceError),
-    /// The model or its data failed.
+    /// The trainer failed, in the model or in its data.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// Peers or servers could not be reached any more.
+    /// Other workers or servers could not be reached any more.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A server refused, or could not be reached any more.
+    /// A parameter server refused a request, or could not be reached any more.
     #[error(transparent)]
     Servers(#[from] PsError),
-    /// This server could not start.
+    /// This parameter server could not start.
     #[error(transparent)]
     Serve(#[from] PsServerError),
-    /// The training loop met what must not be.
+    /// The training loop reached an impossible state: a defect.
     #[error("the training loop cannot go on: {0}")]
     Loop(String),
-    /// The parameters do not fit what came in.
+    /// Received parameters do not fit the model.
     #[error("parameters: {0}")]
     Parameters(String),
 }
 
 impl WorkerError {
-    /// The exit code that tells the launcher whether starting again can help.
+    /// Returns the exit code that tells the launcher whether starting again can help.
     pub const fn exit_code(&self) -> i32 {
         match self {
             Self::Environment(_) | Self::Input(_) | Self::Resume(_) | Self::Serve(_) => Exit::CODE_NEVER,

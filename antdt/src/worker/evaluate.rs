@@ -1,4 +1,4 @@
-//! How good the model is at the end.
+//! Evaluation of the model at the end of a job.
 
 use antdt_agent::runtime::Pulse;
 use antdt_agent::{Params, TrainError, Trainer};

@@ -1,4 +1,4 @@
-//! Wakes the training thread when what it waits for cannot come.
+//! Wakes the training thread when the event that it waits for cannot come any more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

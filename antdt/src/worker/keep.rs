@@ -1,4 +1,4 @@
-//! [`Keep`]: a worker's part in checkpoints.
+//! [`Keep`]: a worker's part in taking checkpoints.
 
 use antdt_agent::runtime::{Agent, Copies, WrittenPart};
 use antdt_checkpoint::Folder;

@@ -34,15 +34,15 @@ use reduce::Ring;
 
 pub use error::WorkerError;
 
-/// The name of the data set that is trained on.
+/// Name of the data set that a job trains on, in the shard service.
 pub const TRAIN_DATASET: &str = "train";
 
 /// Trains as the worker that `env` names, until the end of the data or until the master orders it to leave.
 ///
-/// The parameters start as `trainer` says for the job's seed; `rule` is the same on every node.
+/// The initial parameters are those of `trainer` for the job's seed; `rule` must be the same on every node.
 ///
 /// # Errors
-/// If the job cannot go on in this process; [`WorkerError::exit_code`] tells the launcher what to do.
+/// If the job cannot continue in this process; [`WorkerError::exit_code`] tells the launcher what to do.
 pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Result<(), WorkerError> {
     let token = env.job_token();
     let interrupt = Arc::new(Interrupt::default());

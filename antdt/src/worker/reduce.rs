@@ -1,4 +1,5 @@
-//! Training in groups: the model lives in the workers, which combine what they compute by all-reduce.
+//! Training by all-reduce: every worker has the model, and workers combine their gradients or parameters in
+//! groups.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What one rank tells all others in a step besides its gradient.
+//! The values besides the gradient that a rank sends to all others in a step.
 
 use antdt_core::{Ack, Acks, Generation, LeaseId};
 use serde::{Deserialize, Serialize};

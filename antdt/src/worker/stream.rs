@@ -1,4 +1,4 @@
-//! [`GradientStream`]: the dense gradient on its way to the other workers while the backward pass still runs.
+//! [`GradientStream`]: all-reduces the dense gradient while the backward pass still runs.
 
 use std::time::{Duration, Instant};
 

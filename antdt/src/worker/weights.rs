@@ -1,4 +1,4 @@
-//! [`Weights`]: the model that lives in a worker, either the same in all or one of its own.
+//! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
 use antdt_agent::Gradient;
 use antdt_core::{ModelPlace, ParamLayout, Seed};
@@ -9,7 +9,7 @@ use super::keep::ModelCopy;
 
 /// See the [module](self).
 pub(super) enum Weights {
-    /// The same model as in all other workers; members add up gradients.
+    /// The same model as on all other workers; members add up gradients.
     Shared(Replica),
     /// A model of this worker's own; members average models.
     Own(LocalReplica),
