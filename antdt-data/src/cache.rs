@@ -1,4 +1,4 @@
-//! The folder of what is worked out once per machine: row indexes, and unpacked copies of compressed files.
+//! The cache of data that is computed once per machine: row indexes, and unpacked copies of compressed files.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use crate::error::OpenError;
 
-/// A folder for row indexes and unpacked copies. Everything in it can be made again; it may be deleted at any time at
-/// which no job reads from it.
+/// A folder for row indexes and unpacked copies. Everything in it can be computed again; it may be deleted
+/// whenever no job reads from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     folder: PathBuf,
 }
 
 impl Cache {
-    /// Variable that names the folder.
+    /// Environment variable that names the folder.
     pub const VARIABLE: &'static str = "ANTDT_CACHE_DIR";
 
-    /// In this folder, which is created when something is kept there.
+    /// Returns the cache in this folder, which is created when something is stored there.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// In the folder that [`VARIABLE`](Self::VARIABLE) names, else in the user's own: `$XDG_CACHE_HOME/antdt`, else
-    /// `$HOME/.cache/antdt`. `get` reads a variable.
+    /// Returns the cache in the folder that [`VARIABLE`](Self::VARIABLE) names, else in the user's own:
+    /// `$XDG_CACHE_HOME/antdt`, else `$HOME/.cache/antdt`. `get` reads an environment variable.
     ///
     /// # Errors
     /// If no variable names a folder.
@@ -37,7 +37,7 @@ impl Cache {
         named.or_else(xdg).or_else(home).map(Self::at).ok_or(OpenError::NoCache)
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -49,9 +49,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The right to make one file of a cache, held against the other processes of this machine.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// No other process makes it until this is dropped. The lock ends when its file is closed.
+    /// This process alone makes the file until this value is dropped. The lock ends when its file is closed.
     Alone(#[allow(dead_code, reason = "held, not read")] File),
-    /// Another process may be making it, too: it took too long, or the file system has no locks.
+    /// Another process may be making the file too: it took too long, or the file system has no locks.
     TimedOut,
 }
 

@@ -1,4 +1,4 @@
-//! Where a data set is cut into shards.
+//! The places where a data set is cut into shards.
 
 use std::num::NonZeroU64;
 
@@ -6,8 +6,8 @@ use antdt_core::SampleRange;
 
 /// A partition of samples `0..num_samples` into shards, none of them empty.
 ///
-/// [`every`](Self::every) and [`ends`](Self::ends) are the two ways in which a ledger takes a cut: shards of one
-/// length, or the ends of uneven ones.
+/// [`every`](Self::every) and [`ends`](Self::ends) are the two forms in which a ledger takes a partition:
+/// shards of one length, or the ends of shards of different lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cuts {
     num_samples: u64,
@@ -22,26 +22,27 @@ enum Shape {
     At(Vec<u64>),
 }
 
-/// Whether a block may be cut into several shards.
+/// Whether a block of samples, such as a row group, may be cut into several shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
-    /// Into equal pieces, when it is long.
+    /// A long block is cut into equal pieces.
     Divisible,
-    /// Never.
+    /// A block is never cut.
     Whole,
 }
 
 impl Cuts {
-    /// Shards of `len` samples; the last may be shorter.
+    /// Returns shards of `len` samples; the last may be shorter.
     pub const fn even(num_samples: u64, len: NonZeroU64) -> Self {
         Self { num_samples, shape: Shape::Every(len) }
     }
 
-    /// Shards of about `target_len` samples made of blocks that end at `blocks`; no shard holds a piece of a block
-    /// together with anything of another one.
+    /// Returns shards of about `target_len` samples, made of blocks that end at `blocks`. No shard holds a
+    /// piece of a block together with samples of another one.
     ///
-    /// Whole blocks are put together as long as that brings the shard nearer to its target. A divisible block is cut
-    /// into the number of equal pieces that is nearest to `len / target_len`: pieces have 3/4 to 5/4 of the target.
+    /// Whole blocks are put together as long as that brings the shard nearer to its target. A divisible block
+    /// is cut into the number of equal pieces that is nearest to `len / target_len`: pieces have 3/4 to 5/4
+    /// of the target.
     ///
     /// Cost: linear in the shards and the blocks. Source: our design.
     ///
@@ -78,12 +79,12 @@ impl Cuts {
         Self { num_samples: at, shape: Shape::At(ends) }
     }
 
-    /// Samples in all shards.
+    /// Returns the number of samples in all shards.
     pub const fn num_samples(&self) -> u64 {
         self.num_samples
     }
 
-    /// The length of the shards if all but the last have one.
+    /// Returns the length of the shards if all but the last have the same.
     pub const fn every(&self) -> Option<NonZeroU64> {
         match self.shape {
             Shape::Every(len) => Some(len),
@@ -91,7 +92,7 @@ impl Cuts {
         }
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn num_shards(&self) -> u64 {
         match &self.shape {
             Shape::Every(len) => self.num_samples.div_ceil(len.get()),
@@ -99,7 +100,7 @@ impl Cuts {
         }
     }
 
-    /// Ends of the shards: ascending, the last is [`num_samples`](Self::num_samples).
+    /// Returns the ends of the shards: ascending, the last is [`num_samples`](Self::num_samples).
     pub fn ends(&self) -> Vec<u64> {
         match &self.shape {
             Shape::Every(len) => (1..=self.num_shards())
@@ -109,7 +110,8 @@ impl Cuts {
         }
     }
 
-    /// The shard of a sample; `None` if the sample does not exist. Cost: logarithmic in the shards, at most.
+    /// Returns the samples of the shard that a sample is in; `None` if the sample does not exist. Cost:
+    /// logarithmic in the shards, at most.
     pub fn shard_of(&self, sample: u64) -> Option<SampleRange> {
         if sample >= self.num_samples {
             return None;

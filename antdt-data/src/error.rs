@@ -1,4 +1,4 @@
-//! What can be wrong with a data set: when it is opened, when it is read.
+//! Errors of data sets: when one is opened, and when its samples are read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,42 +7,42 @@ use antdt_core::SampleRange;
 
 use crate::source::Container;
 
-/// Why a data set cannot be opened. Each names the file and says what to do.
+/// Reason why a data set cannot be opened. The error text names the file and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The list of files is empty.
     #[error("{place} names no file; name at least one")]
     NoFiles {
-        /// The list, as it was given.
+        /// The list or folder, as it was given.
         place: String,
     },
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("cannot {doing} {}: {source}; check the path and its permissions", path.display())]
     Io {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What was tried: `open`, `read` or `list`.
+        /// Name of the operation: `open`, `read` or `list`.
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// A file without samples: most often an upload that went wrong.
+    /// A file has no samples: most often the result of a failed upload.
     #[error("{} has no samples; write it again, or take it off the list", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Samples of a compressed stream cannot be reached without reading all that is before them, and it is of a form that
-    /// is not unpacked.
+    /// The file is compressed in a form that is not unpacked. Samples of a compressed stream cannot be
+    /// reached without reading everything before them.
     #[error(
         "{} is {container}, which is not read as text; compress it with gzip or zstd, or decompress it first",
         path.display()
     )]
     Compressed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its form, by its first bytes.
+        /// Its compression, detected from its first bytes.
         container: Container,
     },
     /// A file that cannot be read by range could not be copied to a disk.
@@ -51,135 +51,135 @@ pub enum OpenError {
         path.display(), folder.display()
     )]
     Copy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where its copy was to be.
+        /// Folder for the copy.
         folder: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// No variable says where indexes and copies are kept.
+    /// No environment variable names the folder for indexes and copies.
     #[error("no folder is known for row indexes and unpacked copies; name one with ANTDT_CACHE_DIR")]
     NoCache,
-    /// A row that fails the check of its data set.
+    /// A row fails the check of its data set.
     #[error("{} line {line}: {why}; mend or remove the row", path.display())]
     Row {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line on which the row begins, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// A row so long that the file cannot be text of rows.
+    /// A row is so long that the file cannot be a text with rows.
     #[error(
         "{} line {line}: longer than {limit_bytes} bytes; this is no text of rows, or a quote is never closed",
         path.display()
     )]
     RowTooLong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line on which the row begins, from 1.
         line: u64,
-        /// Longest row accepted.
+        /// Longest accepted row, in bytes.
         limit_bytes: usize,
     },
-    /// A URL that names no object that can be read.
+    /// The URL names no object that can be read.
     #[error("{url}: {why}")]
     Url {
-        /// The URL.
+        /// URL that was given.
         url: String,
-        /// What is wrong with it, and the remedy.
+        /// Reason and remedy, in words.
         why: String,
     },
-    /// The last record is not whole.
+    /// The last record of a file is incomplete.
     #[error(
         "{} ends {left} bytes into a record of {record_len_bytes} bytes that begins at byte {at}; check the record \
          length and the header length, or copy the file again", path.display()
     )]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Length of a record.
+        /// Length of a record in bytes.
         record_len_bytes: u64,
-        /// Where the last record begins.
+        /// Offset of the last record in bytes.
         at: u64,
-        /// Bytes of it that are there.
+        /// Bytes of the last record that the file has.
         left: u64,
     },
-    /// A quoted field never ends.
+    /// A quoted field has no closing quote.
     #[error(
         "{} line {line}: the row opens a quote that nothing closes; close it, or read the file in a dialect without quotes",
         path.display()
     )]
     Quote {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Line on which its row begins, from 1.
+        /// Line on which the row of the field begins, from 1.
         line: u64,
     },
-    /// A dialect that contradicts itself.
+    /// The settings of a dialect contradict each other.
     #[error("the dialect {what}; choose another byte")]
     Dialect {
-        /// In what way.
+        /// Description of the contradiction.
         what: &'static str,
     },
-    /// Files of one set differ in their columns.
+    /// The files of a data set differ in their columns.
     #[error("{} has other columns than {}: {what}; read them as two data sets", path.display(), first.display())]
     Columns {
-        /// The file that differs.
+        /// The file whose columns differ.
         path: PathBuf,
-        /// The first file of the set.
+        /// The first file of the data set.
         first: PathBuf,
-        /// The first difference.
+        /// Description of the first difference.
         what: String,
     },
-    /// A column that is not there.
+    /// A requested column does not exist.
     #[error("{} has no column {name:?}; it has {have}", path.display())]
     NoColumn {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The requested name.
+        /// Name of the requested column.
         name: String,
-        /// The names that exist.
+        /// Names of the columns that exist.
         have: String,
     },
-    /// A column of a kind that a flat row cannot hold.
+    /// A column has a type that a flat row cannot hold.
     #[error("{}: column {name:?} is {kind}, which a flat row cannot hold; leave it out of the projection", path.display())]
     ColumnKind {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The column.
+        /// Name of the column.
         name: String,
-        /// The kind found.
+        /// Type of the column.
         kind: String,
     },
-    /// Not a file of the format.
+    /// The file is not of the expected format.
     #[error("{}: {why}; check that it is the right file and whole", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The file changed while its rows were counted.
     #[error("{} changed while it was indexed; open it again when its writer is done", path.display())]
     Changed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The row index of a file can be neither read nor written where it is to be kept.
+    /// The row index of a file can be neither read nor written at its place.
     #[error("cannot keep a row index in {}: {source}; name another folder with ANTDT_CACHE_DIR", path.display())]
     IndexPlace {
-        /// The index file.
+        /// Path of the index file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Samples are numbered with 64 bits.
+    /// The data set has more samples than a 64-bit number can count.
     #[error("the samples up to {} are more than 2^64; split the data set", path.display())]
     TooMany {
-        /// The file that went beyond.
+        /// The file with which the number is exceeded.
         path: PathBuf,
     },
 }
@@ -209,74 +209,75 @@ impl OpenError {
     }
 }
 
-/// Why samples cannot be read. A data fault: what a worker reports with the shard.
+/// Reason why samples cannot be read: a data fault, which a worker reports with the shard.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Samples that the data set does not have.
+    /// The data set does not have these samples.
     #[error(
         "samples {}..{} are outside a data set of {num_samples}; is the ledger's data set this one?",
         range.start, range.end
     )]
     OutOfRange {
-        /// The requested samples.
+        /// Samples that were requested.
         range: SampleRange,
-        /// Samples in the data set.
+        /// Number of samples in the data set.
         num_samples: u64,
     },
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("sample {sample}: cannot read {}: {source}; check the path and its permissions", path.display())]
     Io {
-        /// The first sample that was not read.
+        /// Number of the first sample that was not read.
         sample: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file is not the one that was opened.
+    /// The file is not the one that was opened: it changed in the meantime.
     #[error(
         "sample {sample}: {} changed since the data set was opened; put it back, or start the job again",
         path.display()
     )]
     Changed {
-        /// The first sample that was not read.
+        /// Number of the first sample that was not read.
         sample: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A sample in a file of its own that is empty.
+    /// The file of a sample is empty, in a data set of one sample per file.
     #[error("sample {sample}: {} is empty; write it again", path.display())]
     Empty {
-        /// The sample.
+        /// Number of the sample.
         sample: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The bytes are not what the format says.
+    /// The file's content violates its format.
     #[error("sample {sample}: {}: {why}; write the file again", path.display())]
     Malformed {
-        /// The first sample that was not read.
+        /// Number of the first sample that was not read.
         sample: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// More bytes than this machine can address.
+    /// The samples have more bytes than this machine can address.
     #[error("samples from {sample} on in {} are {len_bytes} bytes, too many to hold; cut smaller shards", path.display())]
     TooLarge {
-        /// The first sample that was not read.
+        /// Number of the first sample that was not read.
         sample: u64,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Length in bytes.
+        /// Length of the samples in bytes.
         len_bytes: u64,
     },
 }
 
 impl ReadError {
-    /// The first sample that could not be read: `sample` of `antdt_agent::TrainError::Data`.
+    /// Returns the number of the first sample that could not be read, for `sample` of
+    /// `antdt_agent::TrainError::Data`.
     pub const fn sample(&self) -> u64 {
         match self {
             Self::OutOfRange { range, .. } => range.start,
@@ -307,27 +308,27 @@ impl ReadError {
     }
 }
 
-/// Why a saved row index cannot be used. `Delimited` builds a new one then.
+/// Reason why a stored row index cannot be used. `Delimited` then builds a new one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// Not an index, or not a whole one.
+    /// The file is not a complete index.
     #[error("not a row index: {why}; delete it, and it will be built again")]
     Malformed {
-        /// What is wrong with it.
+        /// Description of the error.
         why: &'static str,
     },
-    /// Written by another version.
+    /// Another version of this crate wrote the index.
     #[error(
         "a row index of format {found}, this program reads {known}; delete it, and it will be built again"
     )]
     Version {
-        /// Version in the file.
+        /// Format version of the file.
         found: u32,
-        /// Ours.
+        /// Format version of this crate.
         known: u32,
     },
-    /// The index of another file, of the same file before it changed, or of another dialect.
+    /// The index is that of another file, of the same file before it changed, or of another dialect.
     #[error("the row index of other data: {what} differs; delete it, and it will be built again")]
     OtherData {
         /// Name of the field that differs.

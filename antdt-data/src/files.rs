@@ -1,4 +1,4 @@
-//! One sample per file: pictures, recordings, documents.
+//! Data sets of one sample per file: pictures, recordings, documents.
 
 use std::fs;
 use std::io::Read;
@@ -16,16 +16,17 @@ use crate::splitter::Splitter;
 #[cfg(test)]
 mod tests;
 
-/// A data set of one sample per file. The number of a sample is the place of its file in the list.
+/// A data set of one sample per file. The number of a sample is the position of its file in the list.
 ///
-/// Only the list is read when the data set is opened; a missing or empty file is an error of the sample.
+/// Only the list is read when the data set is opened. A missing or empty file is reported when its sample is
+/// read.
 #[derive(Debug, Clone)]
 pub struct Files {
     paths: Vec<PathBuf>,
 }
 
 impl Files {
-    /// The files of a list, in its order; a file may occur several times.
+    /// Returns the data set of these files, in this order; a file may occur several times.
     ///
     /// # Errors
     /// If the list is empty.
@@ -36,8 +37,9 @@ impl Files {
         Ok(Self { paths })
     }
 
-    /// The files below `folder` for which `keep` holds, sorted by path, folder by folder, so that every machine
-    /// numbers them alike. Names that begin with a dot are left out; links to folders are not followed.
+    /// Returns the data set of the files below `folder` for which `keep` returns true, sorted by path, folder
+    /// by folder, so that every machine numbers them alike. Names that begin with a dot are left out; links
+    /// to folders are not followed.
     ///
     /// # Errors
     /// If a folder cannot be listed or nothing is kept.
@@ -68,7 +70,8 @@ impl Files {
         Ok(Self { paths })
     }
 
-    /// The files that a text file names, one per line, in its order; relative paths begin at its folder.
+    /// Returns the data set of the files that a manifest names, a text file with one path per line. Relative
+    /// paths are relative to the manifest's folder.
     ///
     /// # Errors
     /// If the manifest cannot be read, is not UTF-8, or names nothing.
@@ -85,7 +88,8 @@ impl Files {
         Ok(Self { paths })
     }
 
-    /// The file of a sample; `None` if the sample does not exist. Its name often tells the label.
+    /// Returns the path of a sample's file; `None` if the sample does not exist. The path often tells the
+    /// label.
     pub fn path(&self, sample: u64) -> Option<&Path> {
         self.paths.get(usize::try_from(sample).ok()?).map(PathBuf::as_path)
     }

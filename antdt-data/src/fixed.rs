@@ -15,12 +15,12 @@ use crate::splitter::Splitter;
 #[cfg(test)]
 mod tests;
 
-/// How a file of records is built.
+/// Lengths of the records and of the header of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordShape {
-    /// Length of every record, in bytes.
+    /// Length of every record in bytes.
     pub record_len_bytes: NonZeroU64,
-    /// What comes before the first record of every file, in bytes.
+    /// Length of the header before the first record of every file, in bytes.
     pub header_len_bytes: u64,
 }
 
@@ -34,10 +34,10 @@ pub struct FixedRecords {
 }
 
 impl FixedRecords {
-    /// Opens files, in the order given. Reads their lengths only.
+    /// Opens files, in the order given. This reads only their lengths.
     ///
     /// # Errors
-    /// If a file is missing or empty, or its last record is not whole.
+    /// If a file is missing or empty, or its last record is incomplete.
     pub fn open<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         shape: RecordShape,
@@ -71,7 +71,7 @@ impl FixedRecords {
         Ok(opened)
     }
 
-    /// Which samples are in which file.
+    /// Returns which samples are in which file.
     pub const fn layout(&self) -> &DatasetLayout {
         &self.layout
     }

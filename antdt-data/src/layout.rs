@@ -1,28 +1,28 @@
-//! Several files as one data set: sample number to file and row.
+//! The layout of several files as one data set: from the number of a sample to its file and row.
 
 use antdt_core::SampleRange;
 
-/// How the samples of a data set lie in its files, one file after the other.
+/// The number of samples in each file of a data set, whose files follow each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DatasetLayout {
     /// For each file, one past its last sample. Ascending; no file is empty.
     ends: Vec<u64>,
 }
 
-/// Rows of one file.
+/// A range of rows in one file of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileRows {
-    /// Which file, from 0, in the order of the data set.
+    /// Index of the file, from 0, in the order of the data set.
     pub file: usize,
-    /// Rows of the file, from 0.
+    /// Rows within the file, from 0.
     pub rows: SampleRange,
-    /// Number, in the data set, of the first of them.
+    /// Number, in the data set, of the first of these rows.
     pub sample: u64,
 }
 
 impl DatasetLayout {
-    /// Adds a file of `rows` rows; says `false`, and adds nothing, if that would be more than `u64::MAX` samples or
-    /// if there are none.
+    /// Adds a file of `rows` rows. Returns `false`, and adds nothing, if `rows` is 0 or the data set would
+    /// have more than `u64::MAX` samples.
     #[must_use]
     pub fn push(&mut self, rows: u64) -> bool {
         let end = self.num_samples().checked_add(rows).filter(|_| rows > 0);
@@ -30,23 +30,23 @@ impl DatasetLayout {
         end.is_some()
     }
 
-    /// Samples of all files.
+    /// Returns the number of samples in all files.
     pub fn num_samples(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// One past the last sample of each file.
+    /// Returns, for each file, the number of its last sample plus one.
     pub fn ends(&self) -> &[u64] {
         &self.ends
     }
 
-    /// File and row of a sample; `None` if it does not exist. Cost: logarithmic in the files.
+    /// Returns the file and row of a sample; `None` if it does not exist. Cost: logarithmic in the files.
     pub fn locate(&self, sample: u64) -> Option<(usize, u64)> {
         let file = self.ends.partition_point(|end| *end <= sample);
         (file < self.ends.len()).then(|| (file, sample - self.start(file)))
     }
 
-    /// The pieces of the files that make up `range`, in order; samples that do not exist are left out.
+    /// Returns the ranges of rows that make up `range`, in order; samples that do not exist are left out.
     pub fn pieces(&self, range: SampleRange) -> impl Iterator<Item = FileRows> + '_ {
         let end = range.end.min(self.num_samples());
         let first = self.ends.partition_point(|end| *end <= range.start);

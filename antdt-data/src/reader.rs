@@ -1,4 +1,4 @@
-//! What a worker reads its batches with: by range, in memory that has a bound.
+//! The reader of a worker's batches: it reads by range, in bounded memory.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -20,12 +20,13 @@ const READ_LEN_MAX: u64 = 1 << 16;
 
 /// Reads samples by number, in any order, with few and large reads of the data set.
 ///
-/// The samples are cut into blocks. The reader finds the blocks of a batch, reads those that it does not hold, neighbours
-/// with one read, and keeps them for the batches to come. A batch of a permuted shard touches nearly all of the shard's
-/// blocks, so a shard is read with one read when its first batch is, whatever the length of shards.
+/// The samples are cut into blocks. The reader finds the blocks of a batch, reads those that it does not
+/// hold, neighbours with one read, and keeps them for later batches. A batch of a permuted shard touches
+/// nearly all of the shard's blocks, so a shard is read with one read at its first batch, whatever the length
+/// of shards.
 ///
-/// Memory: what was used longest ago is dropped as soon as the reader holds more than its budget. A batch whose own blocks
-/// are more than that is read all the same, and dropped after.
+/// Memory: the least recently used blocks are dropped as soon as the reader holds more than its budget. A
+/// batch whose own blocks exceed the budget is read all the same, and its blocks are dropped afterwards.
 #[derive(Debug)]
 pub struct Reader<S: Splitter> {
     data: S,
@@ -47,10 +48,11 @@ struct Held<R> {
 }
 
 impl<S: Splitter> Reader<S> {
-    /// A reader of `data` in blocks of about `block_len` samples, which holds about `budget_bytes` of rows.
+    /// Returns a reader of `data` in blocks of about `block_len` samples, which holds about `budget_bytes` of
+    /// rows.
     ///
-    /// Blocks should be short against a shard, and long against what the data set reads at least: 256 rows for
-    /// [`Delimited`](crate::Delimited), some thousand for `Parquet`.
+    /// Blocks should be short compared with a shard, and long compared with the smallest read of the data
+    /// set: 256 rows for [`Delimited`](crate::Delimited), some thousand for `Parquet`.
     pub fn new(data: S, block_len: NonZeroU64, budget_bytes: usize) -> Self {
         let blocks = data.cuts(block_len);
         Self { data, blocks, budget_bytes, held: BTreeMap::new(), held_bytes: 0, batches: 0 }
@@ -61,16 +63,16 @@ impl<S: Splitter> Reader<S> {
         &self.data
     }
 
-    /// Memory that the rows take which it holds.
+    /// Returns the memory of the rows that it holds, in bytes.
     pub const fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Calls `each` with the samples of a batch, in the order of `samples`.
+    /// Calls `each` with the number and content of each sample of a batch, in the order of `samples`.
     ///
     /// # Errors
-    /// If a sample does not exist or cannot be read; `each` has seen none then. What is held stays valid, so the next
-    /// batch may succeed.
+    /// If a sample does not exist or cannot be read; `each` has seen none then. The rows held stay valid, so
+    /// the next batch may succeed.
     pub fn read(
         &mut self,
         samples: &[u64],

@@ -25,7 +25,7 @@ pub use object_store;
 #[cfg(feature = "remote")]
 pub use store::{RemoteStore, RequestLimits};
 
-/// The URL that a path is, if it is one: a scheme, `://`, and more. No file of this machine is called so.
+/// Returns a path as a URL, if it is one: a scheme, `://`, and more. No file of this machine has such a name.
 pub fn url_of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
@@ -34,7 +34,8 @@ pub fn url_of(path: &Path) -> Option<&str> {
     is_scheme.then_some(text)
 }
 
-/// The sources that a URL names: one object, or all objects below it, sorted by name, where it ends with `/`.
+/// Returns the sources that a URL names: one object or, if it ends with `/`, all objects below it, sorted by
+/// name.
 ///
 /// `file:///path` is the file of this machine. Other schemes need the features of this crate: `remote-http` for `http`
 /// and `https`, `remote-aws` for `s3`, `remote-gcp` for `gs`, `remote-azure` for `az`. `keep` decides by the object's

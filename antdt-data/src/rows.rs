@@ -1,10 +1,10 @@
-//! The samples of one range, in memory.
+//! Samples in memory.
 
 use antdt_core::SampleRange;
 
-/// The samples of one range, in memory: any of them at once, in any order.
+/// The samples of one range, in memory, to be read in any order.
 pub trait Rows {
-    /// One sample.
+    /// Type of one sample.
     type Row<'a>
     where
         Self: 'a;
@@ -12,10 +12,10 @@ pub trait Rows {
     /// Returns the range of samples.
     fn range(&self) -> SampleRange;
 
-    /// A sample, by its number in the data set; `None` if it is not in [`range`](Self::range).
+    /// Returns a sample by its number in the data set; `None` if it is not in [`range`](Self::range).
     fn row(&self, sample: u64) -> Option<Self::Row<'_>>;
 
-    /// Memory that they hold, in bytes.
+    /// Returns the memory of the samples, in bytes.
     fn len_bytes(&self) -> usize;
 }
 
@@ -29,12 +29,12 @@ pub struct ByteRows {
 }
 
 impl ByteRows {
-    /// No samples yet; the first one to come has this number.
+    /// Returns an empty list, whose first sample will have the number `first`.
     pub const fn starting_at(first: u64) -> Self {
         Self { first, bytes: Vec::new(), spans: Vec::new() }
     }
 
-    /// Adds the next sample.
+    /// Appends the next sample.
     pub fn push(&mut self, row: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(row);

@@ -43,18 +43,18 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
 const PROBES: u64 = 16;
 const PROBE_LEN_BYTES: usize = 4 << 10;
 
-/// What the first bytes of a file say about the rest.
+/// Container format of a file, detected from its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
-    /// None of the others, so probably text.
+    /// None of the others: probably text.
     Plain,
-    /// Parquet.
+    /// The Parquet format.
     Parquet,
     /// Compressed with gzip.
     Gzip,
     /// Compressed with Zstandard.
     Zstd,
-    /// Compressed in a form that this crate does not read: its name.
+    /// Compressed in a form, named here, that this crate does not read.
     Unknown(&'static str),
 }
 
@@ -87,10 +87,10 @@ impl fmt::Display for Container {
     }
 }
 
-/// A file of a data set as it was when it was opened: on a disk of this machine or in an object store.
+/// A file of a data set in the state in which it was opened: on a disk of this machine or in an object store.
 ///
-/// Every read checks that the file is still the same: by length and time of change on a disk, by entity tag in an object
-/// store.
+/// Every read checks that the file is still the same: by length and time of change on a disk, by entity tag
+/// in an object store.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// The path, or the URL, under which the user knows it.
@@ -107,7 +107,7 @@ enum Medium {
 }
 
 impl Source {
-    /// Opens a file on this machine. Reads nothing yet.
+    /// Opens a file on this machine. Reads no content yet.
     ///
     /// # Errors
     /// If the file is missing, empty or no regular file.
@@ -131,7 +131,7 @@ impl Source {
         Ok(Self { path: path.to_owned(), stamp, medium })
     }
 
-    /// The path, or the URL, under which the user knows it.
+    /// Returns the path or URL by which the user knows the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -141,7 +141,7 @@ impl Source {
         self.stamp.len_bytes
     }
 
-    /// Whether it lies on a disk of this machine.
+    /// Returns whether the file is on a disk of this machine.
     pub const fn is_on_disk(&self) -> bool {
         match self.medium {
             Medium::Disk => true,
@@ -150,18 +150,18 @@ impl Source {
         }
     }
 
-    /// What its first bytes say about the rest.
+    /// Detects the container format from the file's first bytes.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If these bytes cannot be read.
     pub fn container(&self) -> Result<Container, OpenError> {
         Ok(Container::of(&self.first(8)?))
     }
 
-    /// The first bytes, at most `limit_bytes`.
+    /// Returns the first bytes of the file, at most `limit_bytes`.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If these bytes cannot be read.
     pub fn first(&self, limit_bytes: u64) -> Result<Vec<u8>, OpenError> {
         let mut first = Vec::new();
         self.append(0, limit_bytes.min(self.stamp.len_bytes), 0, &mut first).map_err(OpenError::from_read)?;

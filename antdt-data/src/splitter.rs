@@ -1,4 +1,4 @@
-//! The seam: a data set that can be cut into shards and read shard by shard.
+//! The interface of a data set that can be cut into shards and read shard by shard.
 
 use std::num::NonZeroU64;
 
@@ -8,19 +8,19 @@ use crate::cuts::Cuts;
 use crate::error::ReadError;
 use crate::rows::Rows;
 
-/// A data set: which samples it has, where it is best cut into shards, and how a range of it is read.
+/// A data set: its samples, where it is best cut into shards, and how a range of it is read.
 ///
 /// The master asks for [`num_samples`](Self::num_samples) and [`cuts`](Self::cuts), and hands out ranges of sample
 /// numbers; it never reads a sample. A worker reads the range of each shard that it is granted, most simply through
 /// [`Reader`](crate::Reader). Both open the same files: the numbers mean the same only if both see the same data.
 pub trait Splitter: Send + Sync {
-    /// What a range is read into.
+    /// Type of the samples of a range in memory.
     type Rows: Rows;
 
-    /// Samples: numbers `0..num_samples()`. Constant.
+    /// Returns the number of samples, which are numbered `0..num_samples()`. Constant.
     fn num_samples(&self) -> u64;
 
-    /// Where to cut shards of about `target_len` samples: such that a shard is read with few and large reads.
+    /// Returns shards of about `target_len` samples, cut such that a shard is read with few and large reads.
     ///
     /// A pure function of the data and `target_len`, so that master and workers agree without a message.
     fn cuts(&self, target_len: NonZeroU64) -> Cuts;

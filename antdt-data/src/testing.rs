@@ -10,11 +10,12 @@ use crate::reader::Reader;
 use crate::rows::Rows;
 use crate::splitter::Splitter;
 
-/// Checks the contract of [`Splitter`] on a data set of known samples; `bytes` turns a row into what is expected.
+/// Checks the contract of [`Splitter`] on a data set of known samples; `bytes` converts a row to the bytes in
+/// `expected`.
 ///
-/// For several lengths of shards: the cuts partition the samples; every sample is read exactly once, with its own content,
-/// through shards taken in random order whose samples are permuted. Random ranges hold what they should, and samples that
-/// do not exist are refused.
+/// For several lengths of shards: the cuts partition the samples; every sample is read exactly once, with its
+/// own content, through shards taken in random order whose samples are permuted. Random ranges hold the right
+/// samples, and samples that do not exist are refused.
 ///
 /// # Panics
 /// If the data set breaks the contract.

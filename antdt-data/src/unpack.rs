@@ -20,7 +20,7 @@ use crate::source::{Container, Source};
 /// Copied at once.
 const CHUNK_LEN_BYTES: usize = 256 << 10;
 
-/// A copy that was begun or is complete: what the user should hear of it, in one line.
+/// Progress of a copy, for one line of output to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnpackNotice {
@@ -30,16 +30,16 @@ pub enum UnpackNotice {
         path: PathBuf,
         /// Length in bytes.
         len_bytes: u64,
-        /// Its form; [`Container::Parquet`] is fetched as it is.
+        /// Its container format; [`Container::Parquet`] is fetched as it is.
         container: Container,
-        /// Folder of the copy.
+        /// Folder that the copy is written to.
         folder: PathBuf,
     },
     /// The copy is complete.
     Complete {
         /// The file that it is a copy of.
         path: PathBuf,
-        /// Length of the copy.
+        /// Length of the copy in bytes.
         len_bytes: u64,
     },
 }
@@ -64,8 +64,8 @@ impl fmt::Display for UnpackNotice {
 }
 
 impl Source {
-    /// The source itself if it can be read by range; else its copy in the cache, which is made if it is not there yet.
-    /// `announce` is told of a copy before it is begun and when it is complete.
+    /// Returns the source itself if it can be read by range; else its copy in the cache, which is made if it
+    /// is not there yet. `announce` is called before a copy begins and when it is complete.
     ///
     /// Of several processes of one machine one makes the copy, and the others wait for it.
     ///

@@ -1,4 +1,4 @@
-//! How rows and fields of a text file are told apart.
+//! Dialects of text files: how rows and fields are separated.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use memchr::memchr;
 
 use crate::error::OpenError;
 
-/// How rows and fields of a text file are told apart.
+/// Dialect of a text file: how its rows and fields are separated.
 ///
-/// Rows end with a line feed, before which a carriage return is dropped; the last row needs no end. Empty lines are no
-/// rows. Where quotes are known, a field that begins with one reaches to the next single one, over delimiters and line
-/// ends; two in a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape character.
-/// Lines of spaces are no rows either, nor are lines that begin with the byte of a comment.
+/// Rows end with a line feed, before which a carriage return is dropped; the last row needs no end. Empty
+/// lines are no rows, nor are lines of spaces, nor lines that begin with the comment byte. In a dialect with
+/// quotes, a field that begins with one reaches to the next single one, over delimiters and line ends; two in
+/// a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     pub(super) delimiter: u8,
@@ -21,38 +21,39 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// Fields separated by commas, quoted with `"`; no header.
+    /// Returns the dialect of CSV: fields separated by commas, quoted with `"`; no header.
     pub const fn csv() -> Self {
         Self { delimiter: b',', quote: Some(b'"'), header: false, comment: None }
     }
 
-    /// Fields separated by tabs, without quotes; no header.
+    /// Returns the dialect of TSV: fields separated by tabs, without quotes; no header.
     pub const fn tsv() -> Self {
         Self { delimiter: b'\t', quote: None, header: false, comment: None }
     }
 
-    /// The first row of every file names the columns and is no sample.
+    /// Returns the dialect with a header: the first row of every file names the columns and is no sample.
     #[must_use]
     pub const fn with_header(mut self) -> Self {
         self.header = true;
         self
     }
 
-    /// Fields separated by another byte.
+    /// Returns the dialect with another delimiter between fields.
     #[must_use]
     pub const fn with_delimiter(mut self, delimiter: u8) -> Self {
         self.delimiter = delimiter;
         self
     }
 
-    /// Fields quoted with another byte, or never. Without quotes, rows are found faster.
+    /// Returns the dialect with another quote byte, or without quotes. Without quotes, rows are found faster.
     #[must_use]
     pub const fn with_quote(mut self, quote: Option<u8>) -> Self {
         self.quote = quote;
         self
     }
 
-    /// Lines that begin with this byte are no rows; without one, every line is.
+    /// Returns the dialect with comments: lines that begin with this byte are no rows. `None`: every line is
+    /// a row.
     #[must_use]
     pub const fn with_comment(mut self, comment: Option<u8>) -> Self {
         self.comment = comment;
@@ -83,7 +84,7 @@ impl Dialect {
         Err(OpenError::Dialect { what })
     }
 
-    /// The fields of a row, without their quotes. An empty row has one empty field.
+    /// Returns the fields of a row, without their quotes. An empty row has one empty field.
     pub const fn fields<'a>(&self, row: &'a [u8]) -> Fields<'a> {
         Fields { dialect: *self, rest: Some(row) }
     }

@@ -1,4 +1,4 @@
-//! Where the rows of a text file begin: the offset of every 256th, and how to keep it on disk.
+//! The index of a text file's rows: the offset of every 256th row, and its format on disk.
 //!
 //! An index is a cache. It carries the file's length, time of change and a checksum of 16 pieces of it, so that an index
 //! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
@@ -43,17 +43,18 @@ const CHUNK_LEN_BYTES: u64 = 256 << 10;
 /// closed, and must not fill the memory.
 const ROW_LEN_MAX_BYTES: usize = 256 << 10;
 
-/// What every row of a data set must be: checked once, while the rows are indexed.
+/// A check that every row of a data set must pass, done once while the rows are indexed.
 #[derive(Clone, Copy)]
 pub struct RowCheck {
-    /// A name that changes when the check does: an index says which check its rows have passed.
+    /// Name of the check, which must change when the check does: an index records which check its rows have
+    /// passed.
     pub name: &'static str,
-    /// Says what is wrong with a row.
+    /// Returns an error text for a row that fails.
     pub check: fn(Dialect, &[u8]) -> Result<(), String>,
 }
 
 impl RowCheck {
-    /// Every row will do.
+    /// The check that every row passes.
     pub const NONE: Self = Self { name: "", check: |_, _| Ok(()) };
 
     fn id(self) -> u32 {
@@ -356,15 +357,15 @@ fn text_begin(source: &Source) -> Result<u64, OpenError> {
     Ok(if source.first(3)? == b"\xef\xbb\xbf" { 3 } else { 0 })
 }
 
-/// Where row indexes are kept.
+/// The place where row indexes are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IndexPlace {
-    /// Nowhere: they are built each time a data set is opened, by every process that opens it.
+    /// In memory: every process builds an index each time it opens a data set.
     Memory,
-    /// Beside each file, as `NAME.antdt-index`. For what is in an object store, as `Memory`.
+    /// Beside each file, as `NAME.antdt-index`. Files in an object store are treated as with `Memory`.
     #[default]
     Beside,
-    /// In a folder of their own, for data that is read-only; it is created when it is missing.
+    /// In this folder, for data that are read-only; it is created if it does not exist.
     Folder(PathBuf),
 }
 

@@ -47,22 +47,22 @@ struct Indexed {
     origin: IndexOrigin,
 }
 
-/// Where the index of a file came from.
+/// Origin of the row index of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexOrigin {
-    /// It was found and fits.
+    /// A stored index was loaded.
     Loaded,
-    /// There was none.
+    /// There was no stored index; it was built.
     Built,
-    /// There was one that cannot be used; it was replaced.
+    /// There was a stored index that cannot be used; it was built anew and replaced.
     Rebuilt(IndexError),
 }
 
 impl Delimited {
     /// Opens files, in the order given, and indexes those that have no index of their own yet.
     ///
-    /// Processes may do so at the same time: an index appears whole or not at all, and in a folder of indexes only one of
-    /// them builds it.
+    /// Several processes may do so at the same time: an index file appears complete or not at all, and in a
+    /// folder of indexes only one process builds it.
     ///
     /// # Errors
     /// If a file is missing, without rows, compressed, or ends inside a quote; if headers differ; if an index cannot be
@@ -78,8 +78,8 @@ impl Delimited {
         Self::of(sources, dialect, place, RowCheck::NONE)
     }
 
-    /// Opens sources like [`open`](Self::open), wherever they lie, and checks each row while it is indexed. Rows that an
-    /// index was loaded for were checked when it was built.
+    /// Opens sources, on disks or in an object store, as [`open`](Self::open) does for files, and checks each
+    /// row while it is indexed. The rows of a loaded index were checked when it was built.
     ///
     /// # Errors
     /// As [`open`](Self::open), and with the line of the first row that fails its check.
@@ -130,23 +130,24 @@ impl Delimited {
         Ok(())
     }
 
-    /// How its rows are to be read: [`Dialect::fields`] takes one apart.
+    /// Returns the dialect of the rows; [`Dialect::fields`] splits one into fields.
     pub const fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// The place of a column, from 0, by its name in the header; `None` without a header or such a column.
+    /// Returns the position of a column, from 0, by its name in the header; `None` without a header or such a
+    /// column.
     pub fn column(&self, name: &str) -> Option<usize> {
         let header = self.header.as_deref()?;
         self.dialect.fields(header).position(|field| *field == *name.as_bytes())
     }
 
-    /// Which samples are in which file.
+    /// Returns which samples are in which file.
     pub const fn layout(&self) -> &DatasetLayout {
         &self.layout
     }
 
-    /// Where the index of each file came from, in the order of the files.
+    /// Returns where the index of each file came from, in the order of the files.
     pub fn origins(&self) -> impl Iterator<Item = &IndexOrigin> {
         self.files.iter().map(|file| &file.origin)
     }

@@ -1,4 +1,4 @@
-//! Finds the rows of a text, fed in chunks. Pure.
+//! A scanner that finds the rows of a text, given in chunks. Pure.
 //!
 //! The idea: `memchr` finds the line ends, and the quotes where the dialect knows them; nothing else is looked at but
 //! the bytes around those. Without quotes that is one pass at the speed of `memchr`. Source: our design.

@@ -1,17 +1,17 @@
-//! Rows in columns: what a range of a Parquet file is read into.
+//! Rows of Parquet files in memory, column by column.
 
 use antdt_core::SampleRange;
 
 use crate::rows::Rows;
 
-/// The rows of one range, column by column.
+/// The rows of one range of samples, column by column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnRows {
     pub(super) range: SampleRange,
     pub(super) columns: Vec<Column>,
 }
 
-/// One column of a range: a value per row.
+/// One column of a range of samples: a value per row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub(super) name: String,
@@ -20,26 +20,26 @@ pub struct Column {
     pub(super) valid: Option<Vec<bool>>,
 }
 
-/// The values of a column, `[rows]`, as they are stored: what a decimal, a time or an unsigned number is made of is left
-/// to the reader. Rows without a value hold zero, `false` or no bytes.
+/// The values of a column, `[rows]`, as Parquet stores them: decimals, times and unsigned numbers are not
+/// converted. Rows without a value hold zero, `false` or no bytes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Values {
-    /// BOOLEAN.
+    /// Values of the physical type BOOLEAN.
     Bool(Vec<bool>),
-    /// INT32.
+    /// Values of the physical type INT32.
     I32(Vec<i32>),
-    /// INT64.
+    /// Values of the physical type INT64.
     I64(Vec<i64>),
-    /// FLOAT.
+    /// Values of the physical type FLOAT.
     F32(Vec<f32>),
-    /// DOUBLE.
+    /// Values of the physical type DOUBLE.
     F64(Vec<f64>),
-    /// BYTE_ARRAY and FIXED_LEN_BYTE_ARRAY.
+    /// Values of the physical types BYTE_ARRAY and FIXED_LEN_BYTE_ARRAY.
     Bytes(Texts),
 }
 
-/// Byte strings in one buffer.
+/// The byte strings of a column, in one buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Texts {
     bytes: Vec<u8>,
@@ -52,17 +52,17 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
-    /// Number of byte strings.
+    /// Returns the number of byte strings.
     pub const fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there is no byte string.
     pub const fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The byte string of a row, counted from 0.
+    /// Returns the byte string of a row, counted from 0.
     pub fn get(&self, row: usize) -> Option<&[u8]> {
         let end = *self.ends.get(row)?;
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -71,17 +71,17 @@ impl Texts {
 }
 
 impl Column {
-    /// Its name; the fields of a struct are named with a dot.
+    /// Returns the name of the column; the fields of a struct are named with a dot.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its values, `[rows]`.
+    /// Returns the values, `[rows]`.
     pub const fn values(&self) -> &Values {
         &self.values
     }
 
-    /// Whether each row has a value, `[rows]`; `None` if all have one.
+    /// Returns whether each row has a value, `[rows]`; `None` if all rows have one.
     pub fn valid(&self) -> Option<&[bool]> {
         self.valid.as_deref()
     }
@@ -115,7 +115,7 @@ impl Column {
 }
 
 impl ColumnRows {
-    /// The columns, in the order of the projection.
+    /// Returns the columns, in the order of the projection.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
@@ -147,34 +147,35 @@ pub struct ColumnRow<'a> {
 }
 
 impl<'a> ColumnRow<'a> {
-    /// The value in a column, counted from 0 in the order of the projection; `None` if there is no such column.
+    /// Returns the value in a column, counted from 0 in the order of the projection; `None` if there is no
+    /// such column.
     pub fn value(&self, column: usize) -> Option<Value<'a>> {
         self.columns.get(column)?.value(self.at)
     }
 
-    /// The values of all columns, in the order of the projection.
+    /// Returns the values of all columns, in the order of the projection.
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + Clone + use<'a> {
         let at = self.at;
         self.columns.iter().filter_map(move |column| column.value(at))
     }
 }
 
-/// One value of one row.
+/// The value of one column in one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
-    /// No value.
+    /// The row has no value in this column.
     Null,
-    /// BOOLEAN.
+    /// A value of the physical type BOOLEAN.
     Bool(bool),
-    /// INT32.
+    /// A value of the physical type INT32.
     I32(i32),
-    /// INT64.
+    /// A value of the physical type INT64.
     I64(i64),
-    /// FLOAT.
+    /// A value of the physical type FLOAT.
     F32(f32),
-    /// DOUBLE.
+    /// A value of the physical type DOUBLE.
     F64(f64),
-    /// BYTE_ARRAY and FIXED_LEN_BYTE_ARRAY.
+    /// A value of the physical types BYTE_ARRAY and FIXED_LEN_BYTE_ARRAY.
     Bytes(&'a [u8]),
 }

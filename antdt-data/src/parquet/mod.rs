@@ -26,9 +26,9 @@ pub use column::{Column, ColumnRow, ColumnRows, Texts, Value, Values};
 
 /// A data set of the rows of Parquet files, one file after the other.
 ///
-/// Only the footers are read when it is opened. A shard holds whole row groups, or a piece of a long one; of a piece,
-/// pages before it are skipped unread. Columns that are not asked for are not read. Lists and maps are refused, and so is
-/// INT96; fields of structs are columns of their own.
+/// Opening reads only the footers. A shard holds whole row groups, or a piece of a long one; the pages before
+/// a piece are skipped unread. Columns that are not requested are not read. Lists, maps and INT96 are
+/// refused; the fields of structs are columns of their own.
 #[derive(Debug, Clone, Default)]
 pub struct Parquet {
     files: Vec<Opened>,
@@ -56,7 +56,7 @@ struct Wanted {
 }
 
 impl Parquet {
-    /// Opens files, in the order given, with the columns named, in the order given.
+    /// Opens files, in the order given, with the named columns, in the order given.
     ///
     /// # Errors
     /// If a file is missing, no Parquet file, or without rows; if a column is missing or not flat in one of them.
@@ -151,12 +151,12 @@ impl Parquet {
         Ok(())
     }
 
-    /// Names of the columns that are read, in order.
+    /// Returns the names of the columns that are read, in order.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|column| column.name.as_str())
     }
 
-    /// One past the last sample of each row group.
+    /// Returns, for each row group, the number of its last sample plus one.
     pub fn row_group_ends(&self) -> &[u64] {
         self.layout.ends()
     }

@@ -1,4 +1,4 @@
-//! An object store, asked from threads that block.
+//! A blocking client of an object store.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::source::Source;
 /// The first pause before a request is repeated, and the longest one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How long an object store is waited for.
+/// Timeouts for an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Time limit of one request; after it the request is sent again.
@@ -36,7 +36,7 @@ impl Default for RequestLimits {
     }
 }
 
-/// An object store, asked from threads that block. Its requests run on one thread of their own.
+/// A blocking client of an object store. Its requests run on one thread of their own.
 #[derive(Clone)]
 pub struct RemoteStore {
     store: Arc<dyn ObjectStore>,
@@ -57,7 +57,7 @@ impl Drop for Thread {
 }
 
 impl RemoteStore {
-    /// A store of the program's own.
+    /// Returns a client of a store that the program passes.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -71,7 +71,7 @@ impl RemoteStore {
         Ok(Self { store, thread: Arc::new(Thread(Some(runtime))), patience })
     }
 
-    /// The store that a URL is in, with what the environment says about it.
+    /// Returns a client of the store that a URL is in, with the settings in the environment.
     ///
     /// # Errors
     /// If the scheme is unknown or was left out of this program, or the environment contradicts itself.
@@ -79,7 +79,7 @@ impl RemoteStore {
         Self::over(store_of(url)?, RequestLimits::default())
     }
 
-    /// The sources that `url`, which is in this store, names: see [`open_url`](super::open_url).
+    /// Returns the sources that `url`, which is in this store, names: see [`open_url`](super::open_url).
     ///
     /// # Errors
     /// If nothing is there, or the store does not answer in time.
