@@ -1,4 +1,5 @@
-//! What a policy sees when it forms groups, and where it puts them.
+//! The interface between the generator and a policy that forms groups: the workers to choose from, and the
+//! groups formed.
 
 use antdt_core::{DetRng, Holder};
 
@@ -6,7 +7,7 @@ use crate::filter::ProgressFilter;
 use crate::message::GroupOrigin;
 use crate::roster::{Roster, Slot};
 
-/// A worker that may be drafted.
+/// A worker that a policy may put into a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     slot: Slot,
@@ -20,13 +21,14 @@ impl Candidate {
         self.holder
     }
 
-    /// Returns the host that it runs on.
+    /// Returns the number of the host that it runs on.
     pub const fn host(&self) -> u32 {
         self.host
     }
 }
 
-/// The groups that a policy forms when a worker asks, and the workers that it may draft for them.
+/// The view of the idle and busy workers that a policy gets when a worker asks for a group; it also takes the
+/// groups that the policy forms.
 #[derive(Debug)]
 pub struct Draft<'a> {
     roster: &'a Roster,
@@ -60,47 +62,49 @@ impl<'a> Draft<'a> {
         self.filter.least(self.roster[self.initiator].progress)
     }
 
-    /// The worker that asks.
+    /// Returns the worker that asks for a group.
     pub fn initiator(&self) -> Candidate {
         self.candidate(self.initiator)
     }
 
-    /// Workers that take part.
+    /// Returns the number of workers that take part.
     pub fn workers(&self) -> usize {
         self.roster.len()
     }
 
-    /// All that are in no group and not too far behind, with the initiator if it is in no group either. O(their number).
+    /// Returns all workers that are in no group and not too far behind, including the initiator if it is in
+    /// no group. O(their number).
     pub fn idle(&self) -> Vec<Candidate> {
         self.roster.idle(self.least()).map(|slot| self.candidate(slot)).collect()
     }
 
-    /// Any worker, drawn evenly from all; `None` if it is too far behind. O(1).
+    /// Returns a worker drawn evenly from all; `None` if the worker drawn is too far behind. O(1).
     pub fn any(&mut self) -> Option<Candidate> {
         let at = self.rng.below(self.roster.len() as u64) as usize;
         let slot = self.roster.present()[at];
         (self.roster[slot].progress >= self.least()).then(|| self.candidate(slot))
     }
 
-    /// Whether the initiator is itself so far behind the middle one of all that it would not be drafted by it. O(workers).
+    /// Returns whether the initiator is so far behind the median of all workers that a worker there would not
+    /// draft it. O(workers).
     pub fn initiator_lags(&self) -> bool {
         self.roster[self.initiator].progress < self.filter.least(self.roster.progress_median())
     }
 
-    /// A number below `bound`, from the generator's seed.
+    /// Returns a random number below `bound`, from the generator's seed.
     pub fn below(&mut self, bound: usize) -> usize {
         self.rng.below(bound as u64) as usize
     }
 
-    /// Puts `candidates` into a random order.
+    /// Shuffles `candidates`.
     pub fn shuffle(&mut self, candidates: &mut [Candidate]) {
         for last in (1..candidates.len()).rev() {
             candidates.swap(last, self.below(last + 1));
         }
     }
 
-    /// Forms a group. A worker that is named twice counts once; one that has left since, or is too far behind, does not count; a
-    /// group of one is none.
+    /// Forms a group. A worker that is named twice counts once. Workers that have left since, or are too far
+    /// behind, do not count; with fewer than two members no group is formed.
     pub fn form(&mut self, kind: GroupOrigin, members: &[Candidate]) {
         let least = self.least();
         let may = |candidate: &&Candidate| {

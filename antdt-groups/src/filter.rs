@@ -1,13 +1,14 @@
-//! The workers that are too far behind to be drafted.
+//! The filter that excludes workers which are too far behind.
 
 use std::num::NonZeroU64;
 
 use antdt_core::InvalidValue;
 
-/// Bounds how long a fast worker waits: a worker that starts a group drafts no worker that is so many requests behind it.
+/// Limit on how far behind a worker may be to be drafted, which bounds how long a fast worker waits. A worker
+/// that starts a group drafts no worker that has made so many fewer requests.
 ///
-/// Slow workers are not isolated by it. When *they* ask, all others are ahead of them and may be drafted, and then it is them
-/// that the others need not wait for.
+/// The filter does not isolate slow workers. When *they* ask, all others are ahead of them and may be
+/// drafted, and the others do not have to wait for them.
 ///
 /// Source: Prague's filter, `c_w - c_x < C_thres` (recalled). In pilot simulations 1 cost 10 to 12 % of the throughput of an
 /// even cluster, as noise alone makes differences of 1; 2 and 3 were best or as good as any; none cost 3 to 9 % with one worker
@@ -20,22 +21,23 @@ pub struct ProgressFilter {
 }
 
 impl ProgressFilter {
-    /// A filter that excludes workers `progress_gap_max` or more requests behind.
+    /// Returns a filter that excludes workers which are `progress_gap_max` or more requests behind.
     ///
     /// # Errors
-    /// If it is 0: not even the initiator would pass.
+    /// If `progress_gap_max` is 0: not even the initiator would pass.
     pub fn new(progress_gap_max: u64) -> Result<Self, InvalidValue> {
         let gap = NonZeroU64::new(progress_gap_max);
         let refused = || InvalidValue::new("progress_gap_max", 0, "at least 1; 3 is usual");
         Ok(Self { gap_max: Some(gap.ok_or_else(refused)?) })
     }
 
-    /// A filter that lets every worker be drafted.
+    /// Returns a filter that excludes no worker.
     pub const fn off() -> Self {
         Self { gap_max: None }
     }
 
-    /// The least progress that may be drafted by an initiator with this one.
+    /// Returns the least progress, in requests, of a worker that may be drafted by an initiator with progress
+    /// `initiator`.
     pub fn least(self, initiator: u64) -> u64 {
         match self.gap_max {
             Some(gap) => initiator.saturating_add(1).saturating_sub(gap.get()),

@@ -39,20 +39,21 @@ use crate::roster::{Roster, Slot};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GeneratorConfig {
-    /// Limit on the workers that may be drafted. Default: fewer than 3 requests behind.
+    /// Limit on how far behind a worker may be to be drafted. Default: fewer than 3 requests.
     pub filter: ProgressFilter,
-    /// From the start of a group to the last report, if the members do not break off before. 60 s: longer than a
-    /// member waits for its peers, and than it takes to repeat what was lost.
+    /// Longest time from the start of a group to the last report, unless the members break off before. 60 s:
+    /// longer than a member waits for its peers, and than it takes to repeat lost messages.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub group_limit: Duration,
-    /// How often a group may run before its members go on without an average. 3: a suspect sits out from the second on,
-    /// so it takes several failures at once to need more.
+    /// Number of times a group may run before its members go on without an average. 3: a suspect sits out
+    /// from the second run on, so it takes several failures at once to need more.
     pub attempts_max: u32,
-    /// Whether a group bridges workers whose groups had no member in common for a while.
+    /// Whether the generator forms groups to connect workers whose groups had no member in common for a
+    /// while.
     pub bridges: bool,
-    /// Workers that may take part. 65,536, some 200 bytes each.
+    /// Most workers that may take part. Default 65,536, which take some 200 bytes each.
     pub members_max: u32,
-    /// All groups are drawn from it.
+    /// Seed from which all groups are drawn.
     pub seed: Seed,
 }
 
@@ -98,7 +99,7 @@ struct LiveGroup {
     go: Option<Arc<Go>>,
 }
 
-/// Forms groups of workers, and sees to it that they run one after the other where they share a worker.
+/// Forms groups of workers, and makes sure that groups which share a worker run one after the other.
 ///
 /// Guarantees, whatever is sent to it in whatever order:
 ///
@@ -128,10 +129,10 @@ pub struct GroupGenerator {
 }
 
 impl GroupGenerator {
-    /// A generator without workers.
+    /// Returns a generator without workers.
     ///
     /// # Errors
-    /// If a setting cannot be used; the error names it.
+    /// If a setting is invalid; the error names it.
     pub fn new(config: GeneratorConfig, policy: Box<dyn GroupPolicy>) -> Result<Self, InvalidValue> {
         config.validate()?;
         if policy.group_size() < 2 {
@@ -158,19 +159,19 @@ impl GroupGenerator {
         self.membership
     }
 
-    /// Workers that take part.
+    /// Returns the number of workers that take part.
     pub fn members(&self) -> usize {
         self.roster.len()
     }
 
-    /// The groups that this worker is in and that are not over, in the order in which it will run them; none if it does
-    /// not take part.
+    /// Returns the groups in a worker's buffer: those that it has to run, in this order. None if it does not
+    /// take part.
     pub fn buffer(&self, node: NodeId) -> impl Iterator<Item = GroupKey> {
         let slot = self.roster.life_of(node).and_then(|holder| self.roster.slot_of(holder).ok());
         slot.into_iter().flat_map(|slot| self.roster[slot].buffer.iter().map(|group| self.group(*group).key))
     }
 
-    /// What a group in the buffer of this worker is for, and its members, by node.
+    /// Returns the origin and the members, by node, of a group in the buffer of this worker.
     pub fn group_of(&self, node: NodeId, group: GroupKey) -> Option<(GroupOrigin, Vec<Holder>)> {
         let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
         let found =
@@ -178,22 +179,23 @@ impl GroupGenerator {
         Some((found.kind, found.members.iter().map(|slot| self.roster[*slot].holder).collect()))
     }
 
-    /// Requests that this worker has made, and the progress with which it began; `None` if it does not take part.
+    /// Returns a worker's progress: the number of requests it has made, plus the progress with which it
+    /// began. `None` if it does not take part.
     pub fn progress(&self, node: NodeId) -> Option<u64> {
         let slot = self.roster.slot_of(self.roster.life_of(node)?).ok()?;
         Some(self.roster[slot].progress)
     }
 
-    /// Whether this worker is in a running group.
+    /// Returns whether a worker is in a running group.
     pub fn is_locked(&self, node: NodeId) -> bool {
         let slot = self.roster.life_of(node).and_then(|holder| self.roster.slot_of(holder).ok());
         slot.is_some_and(|slot| self.locks.is_set(slot))
     }
 
-    /// A worker wants to take part.
+    /// Handles the message of a worker that wants to take part.
     ///
     /// # Errors
-    /// If its life is over, it is no worker, or there are as many as may be.
+    /// If its incarnation is fenced, the node is not a worker, or as many workers take part as may.
     pub fn hello(&mut self, now: JobTime, holder: Holder, host: u32) -> Result<Taken, GeneratorError> {
         if holder.node.role != Role::Worker {
             return Err(GeneratorError::NoWorker { holder });
@@ -215,7 +217,7 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    /// A worker has finished a step and waits.
+    /// Handles the request of a worker that has finished a step and waits.
     ///
     /// # Errors
     /// If it does not take part, or still waits for the answer to an older request.
@@ -248,7 +250,7 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    /// A member's part in a group is over.
+    /// Handles the report of a member that its part in a group is over.
     ///
     /// # Errors
     /// If it does not take part, or there never was such a group.
@@ -297,7 +299,7 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    /// A worker that waits for nothing leaves.
+    /// Handles the message of a worker that leaves and waits for nothing.
     ///
     /// # Errors
     /// If it never took part, or waits for the answer to a request.
@@ -314,11 +316,11 @@ impl GroupGenerator {
         Ok(Taken::New)
     }
 
-    /// A worker was given up, and with it all older lives of its node. It may not have said hello yet: its greeting may
-    /// still be on its way, and must not be heard.
+    /// Removes a worker that was declared lost, and all older incarnations of its node. The worker may not
+    /// have said hello yet: its greeting may still be on its way, and is then refused.
     ///
     /// # Errors
-    /// If it is no worker.
+    /// If the node is not a worker.
     pub fn lost(&mut self, now: JobTime, holder: Holder) -> Result<Taken, GeneratorError> {
         if holder.node.role != Role::Worker {
             return Err(GeneratorError::NoWorker { holder });

@@ -1,4 +1,4 @@
-//! The workers that are in a running group.
+//! The lock vector: which workers are in a running group.
 
 /// One bit per worker: set while it is in a running group.
 ///
@@ -12,13 +12,13 @@ pub struct LockVector {
 }
 
 impl LockVector {
-    /// Whether this worker's bit is set.
+    /// Returns whether this worker's bit is set.
     pub fn is_set(&self, worker: u32) -> bool {
         let (word, bit) = place(worker);
         self.bits.get(word).is_some_and(|bits| bits & bit != 0)
     }
 
-    /// Sets the bits of all `workers`; none if one of them is set. Returns whether it did.
+    /// Sets the bits of all `workers`, or none if one of them is set. Returns whether it did.
     pub fn take(&mut self, workers: &[u32]) -> bool {
         if workers.iter().any(|worker| self.is_set(*worker)) {
             return false;

@@ -1,4 +1,4 @@
-//! [`GroupMember`]: a worker's part in averaging with others.
+//! [`GroupMember`]: a worker's side of averaging in groups.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,61 +8,62 @@ use antdt_core::{Holder, InvalidValue, JobTime, Machine};
 
 use crate::message::{GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupKey, ReduceOutcome, Taken};
 
-/// What can happen to a [`GroupMember`].
+/// An input of a [`GroupMember`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// A step was applied to the worker's own model: it is time to average.
+    /// The worker applied a step to its own model and wants to average.
     Synchronize,
-    /// The worker's part in the group that it was told to run is over.
+    /// The worker's part in the group that it was told to run is over, with this outcome.
     Over(GroupKey, ReduceOutcome),
     /// The worker has nothing more to train.
     Leave,
-    /// The generator says something.
+    /// A message of the generator arrived.
     Told(GeneratorEffect),
-    /// The generator's answer to a message.
+    /// The generator answered a message.
     Answered(GeneratorEvent, Result<Taken, GeneratorError>),
 }
 
-/// Effect that the driver must carry out.
+/// Effect that the worker must carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEffect {
-    /// Send this to the generator.
+    /// Send this message to the generator.
     Send(GeneratorEvent),
-    /// Average with the members of this group, beside the model; any other average that runs is void and may be stopped.
+    /// Compute the average with the members of this group, beside the model. An average that is still being
+    /// computed for another group is void and may be stopped.
     Reduce(Arc<Go>),
-    /// The average of this group is the model now.
+    /// Replace the model by the average of this group.
     Apply(GroupKey),
-    /// The average of this group is void; its making may be stopped.
+    /// Discard the average of this group; its computation may be stopped.
     Discard(GroupKey),
-    /// The worker may train on.
+    /// Continue training.
     Resume,
-    /// It has left: the generator knows.
+    /// The worker has left, and the generator knows.
     Left,
-    /// It was given up, and must end: nothing it does counts any more.
+    /// The generator refuses this incarnation, with this error: the worker must exit.
     Fenced(GeneratorError),
 }
 
 /// Where a member is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
-    /// It has said hello.
+    /// The worker has said hello.
     Joining,
-    /// It trains by itself.
+    /// The worker trains by itself.
     Training,
-    /// It waits for a group.
+    /// The worker waits for a group.
     Waiting,
-    /// It averages; whether that answers its request.
+    /// The worker averages in this group; the flag says whether that answers its request.
     Reducing(GroupKey, bool),
-    /// It has said how its part went; whether that answers its request.
+    /// The worker has reported its part in this group; the flag says whether that answers its request.
     Reported(GroupKey, ReduceOutcome, bool),
-    /// It has said goodbye.
+    /// The worker has said goodbye.
     Leaving,
     /// The worker has left, or was declared lost.
     Over,
 }
 
-/// A worker's side of the conversation with the [`GroupGenerator`](crate::GroupGenerator): it repeats what is not
-/// answered, ignores what is old, and takes an average over when it is committed and not before.
+/// A worker's side of the protocol with the [`GroupGenerator`](crate::GroupGenerator). It repeats messages
+/// that are not answered, ignores old ones, and adopts an average only when it is committed.
 #[derive(Debug, Clone)]
 #[doc(alias = "GroupSource")]
 pub struct GroupMember {
@@ -80,7 +81,7 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
-    /// A worker that says hello. Messages without an answer are repeated after `again_after`.
+    /// Returns a member that will say hello. It repeats messages without an answer after `again_after`.
     ///
     /// # Errors
     /// If `again_after` is 0.
@@ -107,7 +108,7 @@ impl GroupMember {
         self.holder
     }
 
-    /// Whether it trains by itself: it may synchronize, or leave.
+    /// Returns whether the worker trains by itself, so that it may synchronize or leave.
     pub fn is_training(&self) -> bool {
         self.phase == Phase::Training
     }

@@ -1,17 +1,17 @@
-//! What workers and the generator of groups say to each other.
+//! The messages between workers and the generator of groups.
 
 use std::fmt;
 use std::sync::Arc;
 
 use antdt_core::{Holder, JobTime, MembershipVersion};
 
-/// Which group: its place in the order of all groups, and the attempt to run it. Written `7.0`.
+/// Identity of a group: its place in the order of all groups, and the attempt to run it. Written `7.0`.
 ///
-/// A worker executes groups in increasing order of keys.
+/// A worker runs its groups in increasing order of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GroupKey {
-    /// Its place; given once, when the group is made.
+    /// Place in the order of all groups, given once when the group is formed.
     pub order: u64,
     /// Number of earlier attempts. A group that runs again after a failure keeps its place.
     pub attempt: u32,
@@ -23,38 +23,38 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// What a group was made for.
+/// How a policy chose the members of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GroupOrigin {
-    /// Drawn from all workers.
+    /// Drawn at random from all workers.
     Random,
-    /// A part of all that were idle.
+    /// One part of a division of all idle workers.
     Division,
-    /// One worker of each host.
+    /// One worker of each host, to average across hosts.
     Inter,
-    /// Some workers of one host.
+    /// Some workers of one host, while others average across hosts.
     IntraPart,
     /// All idle workers of one host.
     IntraAll,
-    /// Workers whose groups had no member in common for a while.
+    /// Workers whose groups had no member in common for a while, to connect them.
     Bridge,
 }
 
-/// Decision about a group's average.
+/// The generator's decision about a group's average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupDecision {
-    /// All members have the average: it is their model now.
+    /// All members have the average: each adopts it as its model.
     Commit,
-    /// Not all members have the average: none uses it.
+    /// Not all members have the average: each discards it.
     Abort,
 }
 
-/// How a member's part in a group went.
+/// Result of a member's part in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ReduceOutcome {
-    /// The member has the average, and has not used it yet.
+    /// The member has the average, and has not adopted it yet.
     Reduced,
     /// The member has no average. A suspect is left out of the next attempt.
     Failed {
@@ -63,58 +63,59 @@ pub enum ReduceOutcome {
     },
 }
 
-/// A group that runs.
+/// Order of the generator to run a group; every member gets the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Go {
     /// Key of the group.
     pub key: GroupKey,
-    /// Purpose that the group was formed for.
+    /// How the members were chosen.
     pub kind: GroupOrigin,
-    /// The membership under which it runs.
+    /// Membership version under which the group runs.
     pub membership: MembershipVersion,
     /// Members, in order of node; the position is the rank. At least two.
     pub members: Box<[Holder]>,
-    /// When the generator gives it up.
+    /// Time at which the generator gives the group up.
     pub deadline: JobTime,
 }
 
-/// What can happen to the generator. It takes repeated, late and reordered messages: at most one copy has an effect.
+/// A message to the generator. It accepts repeated, late and reordered messages: at most one copy has an
+/// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GeneratorEvent {
-    /// A worker wants to take part. An older life of its node is gone then.
+    /// A worker wants to take part. This ends older incarnations of its node.
     Hello {
-        /// Node and incarnation.
+        /// Worker that the message is about, and its incarnation.
         holder: Holder,
-        /// The host it runs on: equal for workers that share a link to others.
+        /// Number of the host it runs on: equal for workers that share a link to others.
         host: u32,
     },
-    /// A worker has finished a step and wants to average. It waits until it is answered, by `Skip` or the last group's
-    /// `Commit`.
+    /// A worker has finished a step and wants to average. It waits for the answer: `Skip`, or the `Commit` of
+    /// the last group.
     Request {
-        /// Node and incarnation.
+        /// Worker that the message is about, and its incarnation.
         holder: Holder,
-        /// Its running number of requests, from 1.
+        /// Running number of the worker's requests, from 1.
         sequence: u64,
     },
     /// A member's part in a running group is over.
     Done {
-        /// Node and incarnation.
+        /// Worker that the message is about, and its incarnation.
         holder: Holder,
-        /// The group.
+        /// Key of the group.
         group: GroupKey,
         /// Result of the member's part.
         outcome: ReduceOutcome,
     },
     /// A worker that waits for nothing leaves.
     Bye {
-        /// Node and incarnation.
+        /// Worker that the message is about, and its incarnation.
         holder: Holder,
     },
-    /// A worker was given up. None of its messages counts from now on.
+    /// A worker was declared lost. None of its messages counts from now on.
     Lost {
-        /// Node and incarnation.
+        /// Worker that the message is about, and its incarnation.
         holder: Holder,
     },
 }
@@ -132,36 +133,36 @@ impl GeneratorEvent {
     }
 }
 
-/// What became of a message.
+/// How the generator handled a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Taken {
-    /// It changed something.
+    /// The message changed something.
     New,
-    /// A repetition; what its sender may have missed is sent again.
+    /// The message is a repetition; answers that its sender may have missed are sent again.
     Again,
-    /// An old copy, overtaken by newer messages. It changed nothing.
+    /// The message is an old copy, overtaken by newer messages. It changed nothing.
     Old,
 }
 
-/// Why a message was refused. Nothing was changed.
+/// Reason why the generator refused a message. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum GeneratorError {
-    /// The incarnation is over, as far as the generator knows.
+    /// The incarnation was declared lost or replaced, as far as the generator knows: the worker must exit.
     #[error("{holder} was given up or has left; start its next life and say hello")]
     Fenced {
         /// Sender of the message.
         holder: Holder,
     },
-    /// The worker does not take part.
+    /// The worker does not take part: it must say hello first.
     #[error("{holder} does not take part; say hello first")]
     Unknown {
         /// Sender of the message.
         holder: Holder,
     },
-    /// Only workers average.
+    /// The node is not a worker. Only workers average.
     #[error("{holder} has no model of its own to average; only workers take part")]
     NoWorker {
         /// Sender of the message.
@@ -172,7 +173,7 @@ pub enum GeneratorError {
     Full {
         /// Sender of the message.
         holder: Holder,
-        /// Largest number allowed.
+        /// Largest number of workers.
         most: u32,
     },
     /// The worker still waits for the answer to another request.
@@ -182,65 +183,65 @@ pub enum GeneratorError {
     Open {
         /// Sender of the message.
         holder: Holder,
-        /// The request that is not answered.
+        /// Number of that request.
         open: u64,
     },
-    /// There is no such group.
+    /// No group with this key was formed.
     #[error(
         "{holder} reports group {group}, and only {made} were ever made; report the group that it was told to run"
     )]
     NoGroup {
         /// Sender of the message.
         holder: Holder,
-        /// The group named in the message.
+        /// Key of the group in the message.
         group: GroupKey,
-        /// Groups that were made.
+        /// Number of groups formed so far.
         made: u64,
     },
 }
 
-/// What the outside must do: messages to workers.
+/// A message from the generator to a worker, which its driver must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum GeneratorEffect {
-    /// The worker shall run this group.
+    /// The worker must run this group.
     Go {
         /// Incarnation that the message goes to.
         to: Holder,
-        /// The request that it serves.
+        /// Number of the request that the group serves.
         request: u64,
         /// The group, shared by its members.
         go: Arc<Go>,
         /// Whether its commit answers the request. If not, another group follows.
         last: bool,
     },
-    /// The request is answered: there is nothing, or nothing more, to average.
+    /// The request is answered: there is nothing more to average.
     Skip {
         /// Incarnation that the message goes to.
         to: Holder,
-        /// The request.
+        /// Number of the request.
         request: u64,
     },
-    /// All members of the group have the average: take it over.
+    /// All members of the group have the average: adopt it as the model.
     Commit {
         /// Incarnation that the message goes to.
         to: Holder,
-        /// The group.
+        /// Key of the group.
         group: GroupKey,
     },
     /// The group was aborted: discard its average. If the request is still open, another group follows.
     Abort {
         /// Incarnation that the message goes to.
         to: Holder,
-        /// The group.
+        /// Key of the group.
         group: GroupKey,
         /// Member that caused the abort, if it is known.
         culprit: Option<Holder>,
     },
-    /// To all workers: the set of present workers has changed.
+    /// The set of workers that take part has changed; goes to all of them.
     #[doc(alias = "Epoch")]
     Membership {
-        /// The new version.
+        /// New version of the membership.
         membership: MembershipVersion,
         /// Incarnation that joined or left.
         who: Holder,

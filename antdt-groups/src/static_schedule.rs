@@ -2,19 +2,21 @@
 
 use antdt_core::{InvalidValue, Rank};
 
-/// Groups without a generator, for even clusters: every member computes the same group from its rank and the step alone.
+/// A fixed schedule of groups, without a generator, for even clusters: every member computes the same group
+/// from its rank and the step alone.
 ///
-/// In odd steps a host averages as a whole. In even ones one worker of each host, its head, averages with those of the
-/// other hosts, and the rest of the host in pairs; which worker is the head changes from one even step to the next. So
-/// each network card carries one flow, every second step. All members of a group are in the same step, and take their steps
-/// in order: no two can wait for each other. But all workers wait for each other within two steps, so one slow worker slows
-/// all; that is what the [`GroupGenerator`](crate::GroupGenerator) is for.
+/// In odd steps a host averages as a whole. In even ones one worker of each host, its head, averages with
+/// those of the other hosts, and the rest of the host in pairs; which worker is the head changes from one
+/// even step to the next. So each network card carries one flow, every second step. All members of a group
+/// are in the same step, and take their steps in order: no two can wait for each other. But all workers wait
+/// for each other within two steps, so one slow worker slows all; that is what the
+/// [`GroupGenerator`](crate::GroupGenerator) is for.
 ///
-/// Of models that agree inside hosts, each two steps leave `(1 - 1/L)²` of the variance with `L` workers a host, however many
-/// hosts there are.
+/// Among models that are equal inside hosts, each two steps leave `(1 - 1/L)²` of the variance with `L`
+/// workers a host, however many hosts there are.
 ///
-/// Source: the static scheduler in the public part of Ripples's code, which has 4 workers a host built in; other numbers of
-/// workers, also different ones, are our generalisation.
+/// Source: the static scheduler in the public part of Ripples's code, which has 4 workers a host built in;
+/// other numbers of workers, also different ones, are our generalisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticSchedule {
     /// The first rank of each host, and the number of all ranks.
@@ -24,7 +26,8 @@ pub struct StaticSchedule {
 }
 
 impl StaticSchedule {
-    /// For hosts with so many workers each; ranks are counted host by host. Two workers of a host take turns as its head.
+    /// Returns the schedule for hosts with these numbers of workers; ranks are counted host by host. Two
+    /// workers of a host take turns as its head.
     ///
     /// # Errors
     /// If there is no host, one without workers, or too many workers to count.
@@ -33,10 +36,10 @@ impl StaticSchedule {
         Self::with_heads(workers_per_host, most.min(2))
     }
 
-    /// The same, with so many workers of a host taking turns.
+    /// Returns the schedule in which `heads` workers of each host take turns as its head.
     ///
     /// # Errors
-    /// The same, and if no worker would be a head, or more than the largest host has workers.
+    /// As [`new`](Self::new); also if `heads` is 0, or larger than the number of workers of the largest host.
     pub fn with_heads(workers_per_host: &[u32], heads: u32) -> Result<Self, InvalidValue> {
         let (Some(most), Some(least)) = (workers_per_host.iter().max(), workers_per_host.iter().min()) else {
             return Err(InvalidValue::new("workers_per_host", "(nothing)", "at least one host"));
@@ -56,13 +59,13 @@ impl StaticSchedule {
         Ok(Self { firsts, heads })
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     pub fn world(&self) -> u32 {
         self.firsts.last().copied().unwrap_or(0)
     }
 
-    /// The group of `rank` in `step`, in order of ranks; just itself if it averages alone. O(its size), and O(hosts)
-    /// for heads.
+    /// Returns the group of `rank` in `step`, in order of ranks; only `rank` itself if it averages alone.
+    /// O(its size), and O(hosts) for heads.
     ///
     /// # Panics
     /// If `rank` is not below [`world`](Self::world).

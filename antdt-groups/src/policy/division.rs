@@ -1,4 +1,4 @@
-//! All idle workers at once.
+//! The policy that divides all idle workers at once.
 
 use antdt_core::InvalidValue;
 
@@ -6,8 +6,9 @@ use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// Divides all workers that are in no group and not too far behind into disjoint random groups: no two of them conflict.
-/// An idle worker may still compute; the others of its group wait for the rest of that step at most.
+/// A policy that divides all workers that are in no group and not too far behind into disjoint random groups,
+/// so that no two groups conflict. An idle worker may still compute; the others of its group wait for the
+/// rest of that step at most.
 ///
 /// Source: Prague's Group Division, "Global Division" in the preprint (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +18,10 @@ pub struct Division {
 }
 
 impl Division {
-    /// Groups of `group_size`; one of each division may have one more.
+    /// Returns the policy for groups of `group_size`; one group of each division may have one more member.
     ///
     /// # Errors
-    /// If it is below 2.
+    /// If `group_size` is below 2.
     pub fn new(group_size: u32) -> Result<Self, InvalidValue> {
         Ok(Self { group_size: checked(group_size)? })
     }

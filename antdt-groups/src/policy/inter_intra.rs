@@ -1,4 +1,4 @@
-//! First across hosts, then inside them.
+//! The policy that averages across hosts first, then inside them.
 
 use antdt_core::InvalidValue;
 
@@ -6,9 +6,10 @@ use super::{GroupPolicy, checked, cut};
 use crate::draft::Draft;
 use crate::message::GroupOrigin;
 
-/// Divides all idle workers in two phases. In the first, one worker of each host averages with those of the other hosts,
-/// one flow for each network card, while the others average with some of their own host; in the second, each host
-/// averages as a whole. So every update crosses to each host once and is spread there.
+/// A policy that divides all idle workers in two phases. In the first, one worker of each host averages with
+/// those of the other hosts, one flow for each network card, while the others average with some of their own
+/// host; in the second, each host averages as a whole. So every update crosses to each host once and is
+/// spread there.
 ///
 /// Source: Prague's smart group generator (recalled; the details are ours).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,17 +20,18 @@ pub struct InterIntra {
 }
 
 impl InterIntra {
-    /// Groups of `group_size` inside hosts in the first phase.
+    /// Returns the policy with groups of `group_size` inside hosts in the first phase.
     ///
     /// # Errors
-    /// If it is below 2.
+    /// If `group_size` is below 2.
     pub fn new(group_size: u32) -> Result<Self, InvalidValue> {
         Ok(Self { group_size: checked(group_size)?, laggard_single_phase: false })
     }
 
-    /// The same, but a worker far behind gets one group and no second phase, for which its host would wait another of its slow
-    /// steps. In a pilot it took a third fewer steps to the same loss with one worker five times as slow, and up to 22 % of
-    /// the throughput with one twice as slow; so it is off unless asked for. It makes a division O(workers).
+    /// Changes the policy so that a worker far behind gets one group and no second phase, for which its host
+    /// would wait another of its slow steps. In a pilot it took a third fewer steps to the same loss with one
+    /// worker five times as slow, and up to 22 % of the throughput with one twice as slow; so it is off by
+    /// default. It makes a division O(workers).
     #[must_use]
     pub const fn with_laggards_in_a_single_phase(self) -> Self {
         Self { laggard_single_phase: true, ..self }

@@ -22,24 +22,24 @@ pub use division::Division;
 pub use inter_intra::InterIntra;
 pub use random::Random;
 
-/// Forms groups when a worker asks and has none.
+/// A policy that forms groups when a worker asks and is in none.
 ///
-/// Under every policy the order of groups is kept, no worker that has left or is too far behind is drafted, and the asking worker gets
-/// an answer: a policy can make averaging slow, not wrong.
+/// Under every policy the order of groups is kept, no worker that has left or is too far behind is drafted,
+/// and the asking worker gets an answer: a policy can make averaging slow, not wrong.
 pub trait GroupPolicy: Debug + Send {
-    /// Its name, in the words of the glossary: `division`.
+    /// Returns the policy's name, in the words of the glossary, such as `division`.
     fn name(&self) -> &'static str;
 
-    /// Members of a group that it aims at, at least 2.
+    /// Returns the number of members that its groups aim at, at least 2.
     fn group_size(&self) -> u32;
 
-    /// Whether a request takes the oldest group that its worker is in already. If not, every request forms groups, and
-    /// is answered after all that its worker is in then.
+    /// Returns whether a request takes the oldest group that its worker is in already. If not, every request
+    /// forms groups, and is answered after all groups that its worker is in then.
     fn is_buffered(&self) -> bool {
         true
     }
 
-    /// Forms groups for the initiator; it need not be in one.
+    /// Forms groups for the initiator of `draft`; the initiator need not be a member.
     fn form(&mut self, draft: &mut Draft<'_>);
 
     /// Returns a boxed copy.

@@ -1,4 +1,4 @@
-//! Random groups.
+//! The policy that forms random groups.
 
 use antdt_core::InvalidValue;
 
@@ -6,12 +6,15 @@ use super::{GroupPolicy, checked};
 use crate::draft::{Candidate, Draft};
 use crate::message::GroupOrigin;
 
-/// The initiator and randomly drawn workers, busy or not. The baseline: nearly all groups conflict.
+/// A policy that groups the initiator with randomly drawn workers, busy or not. The baseline: nearly all
+/// groups conflict.
 ///
-/// Every request forms a group of its own; each worker is drafted into `group_size - 1` further ones a step on average, and
-/// runs them too. [Buffered](Self::buffered), a worker that is in a group already takes that instead: one group a request.
+/// Every request forms a group of its own; each worker is drafted into `group_size - 1` further ones a step
+/// on average, and runs them too. [Buffered](Self::buffered), a worker that is in a group already runs that
+/// group instead: one group a request.
 ///
-/// Source: Ripples's random group generator, which is AD-PSGD with groups of 2, and its Group Buffer (recalled).
+/// Source: Ripples's random group generator, which is AD-PSGD with groups of 2, and its Group Buffer
+/// (recalled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Random {
     group_size: u32,
@@ -19,18 +22,18 @@ pub struct Random {
 }
 
 impl Random {
-    /// A fresh group of `group_size` for every request.
+    /// Returns the policy that forms a new group of `group_size` for every request.
     ///
     /// # Errors
-    /// If it is below 2.
+    /// If `group_size` is below 2.
     pub fn new(group_size: u32) -> Result<Self, InvalidValue> {
         Ok(Self { group_size: checked(group_size)?, buffered: false })
     }
 
-    /// Groups of `group_size`, for requests of workers that are in none.
+    /// Returns the policy that forms groups of `group_size` only for requests of workers that are in none.
     ///
     /// # Errors
-    /// If it is below 2.
+    /// If `group_size` is below 2.
     #[doc(alias = "GB")]
     pub fn buffered(group_size: u32) -> Result<Self, InvalidValue> {
         Ok(Self { group_size: checked(group_size)?, buffered: true })
