@@ -3,24 +3,25 @@
 use antdt_core::JobTime;
 use tokio::time::Instant;
 
-/// Gives [`JobTime`]: nanoseconds since the clock was made, monotonic. Follows tokio's paused time in tests.
+/// The job's clock: returns [`JobTime`], monotonic nanoseconds since the clock was made. Follows tokio's
+/// paused time in tests.
 #[derive(Debug, Clone, Copy)]
 pub struct JobClock {
     start: Instant,
 }
 
 impl JobClock {
-    /// A clock that stands at zero now.
+    /// Returns a clock that stands at zero now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// The present moment.
+    /// Returns the present time of the job.
     pub fn now(&self) -> JobTime {
         JobTime::from_duration(self.start.elapsed())
     }
 
-    /// The moment as tokio's timers take it; `None` if it lies beyond their range.
+    /// Converts a time of the job to one for tokio's timers; `None` if it is beyond their range.
     pub fn instant(&self, at: JobTime) -> Option<Instant> {
         self.start.checked_add(at.since_start())
     }

@@ -1,4 +1,4 @@
-//! The loop of one machine. The only place where a machine meets a clock.
+//! The task that runs one state machine. Only here does a machine meet a clock.
 
 use std::future::Future;
 
@@ -12,7 +12,7 @@ use crate::record::Recorder;
 /// Events taken in one round at most: bounds how long an answer can wait for others' effects.
 const ROUND_MAX: usize = 256;
 
-/// Carries out the effects of a machine.
+/// Carries out the effects of a machine that [`drive`](fn@drive) runs.
 pub trait Runner<M: Machine>: Send {
     /// Carries out the effects of one round, in order, and drains the vector.
     /// The round's answers are released when this returns.
@@ -37,8 +37,8 @@ where
     drive_recorded(machine, inbox, runner, clock, shutdown, ()).await
 }
 
-/// [`drive`](fn@drive), with a recorder that sees everything that goes in and out of the machine, in order and before it
-/// takes effect.
+/// Runs a machine as [`drive`](fn@drive) does, with a recorder that sees every event, answer and effect of
+/// the machine, in order and before it takes effect.
 pub async fn drive_recorded<M, R, T>(
     mut machine: M,
     mut inbox: Inbox<M>,

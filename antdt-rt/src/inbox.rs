@@ -1,9 +1,9 @@
-//! A bounded inbox in front of a machine.
+//! A bounded queue of events in front of a machine.
 
 use antdt_core::Machine;
 use tokio::sync::{mpsc, oneshot};
 
-/// The task that owned the machine has ended.
+/// The task that owned the machine has ended, so it accepts no events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the service has shut down")]
 pub struct Closed;
@@ -13,7 +13,7 @@ pub(crate) struct Letter<M: Machine> {
     pub(crate) reply: Option<oneshot::Sender<M::Answer>>,
 }
 
-/// Where events of a machine are sent. Cheap to clone.
+/// The sending end of a machine's queue of events. Cheap to clone.
 pub struct Mailbox<M: Machine> {
     sender: mpsc::Sender<Letter<M>>,
 }
@@ -30,7 +30,7 @@ impl<M: Machine> std::fmt::Debug for Mailbox<M> {
     }
 }
 
-/// The receiving end, owned by [`drive`](fn@crate::drive::drive).
+/// The receiving end of a machine's queue of events, for [`drive`](fn@crate::drive::drive).
 pub struct Inbox<M: Machine> {
     pub(crate) receiver: mpsc::Receiver<Letter<M>>,
 }
@@ -41,7 +41,7 @@ impl<M: Machine> std::fmt::Debug for Inbox<M> {
     }
 }
 
-/// A mailbox and its inbox. `bound` events wait at most; a sender beyond that waits its turn.
+/// Returns both ends of a queue of at most `bound` events; a sender waits while the queue is full.
 pub fn mailbox<M: Machine>(bound: usize) -> (Mailbox<M>, Inbox<M>) {
     let (sender, receiver) = mpsc::channel(bound);
     (Mailbox { sender }, Inbox { receiver })
@@ -61,7 +61,7 @@ impl<M: Machine> Mailbox<M> {
         answer.await.map_err(|_| Closed)
     }
 
-    /// Sends an event and discards its answer.
+    /// Queues an event and discards its answer.
     ///
     /// # Errors
     /// If the task that owned the machine has ended.

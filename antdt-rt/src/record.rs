@@ -12,17 +12,19 @@ pub use packing::{PackedFile, Packing, open_trace};
 #[cfg(feature = "record")]
 pub use writer::{MachineRecorder, Recorded, TraceSink, TraceWriter};
 
-/// Sees what goes in and out of one machine, in order. Called by the task that owns the machine, so it must be quick.
+/// An observer that sees the events, answers and effects of one machine, in order. The task that owns the
+/// machine calls it, so it must be quick.
 ///
-/// `()` sees nothing and costs nothing; `Some` or `None` of a recorder is one; so are two together.
+/// `()` observes nothing and costs nothing; an `Option` of a recorder is a recorder, and so is a pair of
+/// them.
 pub trait Recorder<Event, Answer, Effect>: Send {
-    /// The machine is about to be told this.
+    /// Called before the machine is told an event.
     fn event(&mut self, _now: JobTime, _event: &Event) {}
-    /// It answered this to the event before. The answer is not out yet.
+    /// Called with the machine's answer to the previous event, before the answer is sent.
     fn answer(&mut self, _now: JobTime, _answer: &Answer) {}
-    /// It is about to be told that its deadline has passed.
+    /// Called before the machine is told that its deadline has passed.
     fn deadline(&mut self, _now: JobTime) {}
-    /// It wants this done. It is not done yet.
+    /// Called with an effect of the machine, before the effect is carried out.
     fn effect(&mut self, _now: JobTime, _effect: &Effect) {}
 }
 

@@ -1,5 +1,5 @@
-//! When to try again. The delays are those of `backon`; its loops are not used, since ours also bound every single call,
-//! watch for the end of the process, and ask the error whether to register anew.
+//! Delays before retries. They are those of `backon`; its loops are not used, since ours also bound every
+//! single call, watch for the end of the process, and ask the error whether to register anew.
 
 use std::time::Duration;
 

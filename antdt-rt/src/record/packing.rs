@@ -1,4 +1,4 @@
-//! Traces as files: as they are, or compressed by gzip.
+//! Trace files, plain or compressed by gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -11,7 +11,8 @@ use flate2::write::GzEncoder;
 /// The first bytes of what gzip wrote. No trace, no table and no TOML begins so.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Whether what is written is compressed. The fastest level: a trace shrinks to about a twelfth, at some 150 MB/s.
+/// Compression of a trace file. Gzip at its fastest level shrinks a trace to about a twelfth, at some 150
+/// MB/s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     /// Without compression.
@@ -21,7 +22,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// What the name of a file asks for: gzip if it ends in `.gz`.
+    /// Returns the compression that a file name asks for: gzip if it ends in `.gz`.
     pub fn of(path: &Path) -> Self {
         let gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         if gzip { Self::Gzip } else { Self::Plain }
@@ -38,7 +39,7 @@ impl Packing {
     }
 }
 
-/// A file that is written from front to back by one, as it is or compressed.
+/// A file that is written from front to back, plain or compressed.
 #[derive(Debug)]
 pub struct PackedFile(Writer);
 
@@ -58,10 +59,10 @@ impl PackedFile {
         })
     }
 
-    /// Writes what is still in memory.
+    /// Writes all buffered bytes and ends the compressed stream.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the file cannot be written.
     pub fn finish(self) -> io::Result<()> {
         match self.0 {
             Writer::Plain(mut out) => out.flush(),
@@ -87,7 +88,7 @@ impl Write for PackedFile {
     }
 }
 
-/// Opens a file for reading. One that gzip wrote, whatever its name is, reads as what was compressed.
+/// Opens a trace for reading. A file that gzip compressed is decompressed, whatever its name.
 ///
 /// # Errors
 /// If it cannot be opened, or its first bytes cannot be read.

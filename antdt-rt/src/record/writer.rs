@@ -1,4 +1,5 @@
-//! A trace file, written by a thread of its own: the task of a machine leaves its lines in memory and goes on.
+//! A trace file, written by a thread of its own: the task of a machine leaves its lines in memory and
+//! continues.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -20,12 +21,13 @@ const WAITING_MAX: usize = 64 << 20;
 /// thread looks by itself, so that recording never pays for waking it.
 const WRITE_EVERY: Duration = Duration::from_millis(100);
 
-/// What a trace is written to.
+/// A destination of a trace, such as a file.
 pub trait TraceSink: Write + Send {
-    /// Forgets all but the first `len` bytes; what is written next follows them. Called when a write failed.
+    /// Truncates the destination to its first `len` bytes; what is written next follows them. Called when a
+    /// write failed.
     ///
     /// # Errors
-    /// If they cannot be forgotten: the trace may then end in a piece of a line.
+    /// If it cannot be truncated: the trace may then end in a piece of a line.
     fn cut(&mut self, len: u64) -> std::io::Result<()>;
 }
 
@@ -36,10 +38,11 @@ impl TraceSink for File {
     }
 }
 
-/// The trace of one job, being written.
+/// Writes the trace of one job.
 ///
-/// Recording never stops the job: when the disk is full, fails, or is so slow that 64 MiB wait for it, the recording ends
-/// where it is, with one warning in the log. What is in the file is then whole up to that place, for every machine.
+/// Recording never stops the job: when the disk is full, fails, or is so slow that 64 MiB wait for it, the
+/// recording ends where it is, with one warning in the log. The file is then complete up to that place, for
+/// every machine.
 #[derive(Debug)]
 pub struct TraceWriter {
     shared: Arc<Shared>,
@@ -47,12 +50,12 @@ pub struct TraceWriter {
     done: Receiver<Recorded>,
 }
 
-/// End of a recording.
+/// Size of a recording that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
-    /// Last entry of the recording: entries written and missing.
+    /// Last entry of the recording: the number of entries written and of those missing.
     pub end: TraceEnd,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
 }
 
@@ -112,13 +115,13 @@ impl TraceWriter {
         Ok(Self { shared, done })
     }
 
-    /// A recorder of the machine of this name.
+    /// Returns a recorder for the machine of this name.
     pub fn recorder(&self, machine: &'static str) -> MachineRecorder {
         MachineRecorder { shared: Arc::clone(&self.shared), machine }
     }
 
-    /// Writes what is left and the last entry; waits for that at most so long. `None` if the file was still not written
-    /// then. Blocks.
+    /// Writes all buffered lines and the last entry, and waits for that for at most `within`. Returns `None`
+    /// if the file was still not written then. Blocks.
     pub fn finish(self, within: Duration) -> Option<Recorded> {
         self.close();
         self.done.recv_timeout(within).ok()
@@ -137,7 +140,7 @@ impl Drop for TraceWriter {
     }
 }
 
-/// Leaves the lines of one machine for the thread to write.
+/// A [`Recorder`](super::Recorder) of one machine, which leaves its lines for the writer's thread.
 #[derive(Debug)]
 pub struct MachineRecorder {
     shared: Arc<Shared>,
