@@ -1,4 +1,4 @@
-//! The token of a job: every call to its master carries it.
+//! The token of a job, which every call to its master carries.
 //!
 //! It keeps processes of other jobs and other users out. Calls are not encrypted, so that it is no defence against an
 //! attacker on the network.
@@ -15,22 +15,22 @@ use tonic::{Request, Status};
 /// The metadata entry that carries it, as HTTP has it: `authorization: Bearer TOKEN`.
 const ENTRY: &str = "authorization";
 
-/// A channel whose calls carry a token.
+/// A gRPC channel whose calls carry a job's token.
 pub type JobChannel = InterceptedService<Channel, Bearer>;
 
-/// The secret of a job. Its `Debug` output does not show it.
+/// The secret of a job, as text. Its `Debug` output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// Characters that a token has at most.
+    /// Largest number of characters in a token.
     pub const LEN_MAX: usize = 256;
 
-    /// Takes the text of a token.
+    /// Checks and wraps the text of a token.
     ///
     /// # Errors
-    /// If it is empty, longer than [`LEN_MAX`](Self::LEN_MAX), or has other characters than ASCII letters, digits, `-`
-    /// and `_`.
+    /// If the text is empty, longer than [`LEN_MAX`](Self::LEN_MAX), or has other characters than ASCII
+    /// letters, digits, `-` and `_`.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidValue> {
         let text = text.into();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -61,17 +61,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The client's side: adds the token to each call, if there is one.
+/// Client interceptor that adds a job's token to each call, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Bearer {
-    /// Calls carry `token`.
+    /// Returns an interceptor that adds `token` to calls.
     pub fn new(token: &Token) -> Self {
         Self(Some(token.entry()))
     }
 
-    /// A channel whose calls carry the token of this bearer.
+    /// Returns a channel whose calls carry the token of this bearer.
     pub fn over(self, channel: Channel) -> JobChannel {
         InterceptedService::new(channel, self)
     }
@@ -86,12 +86,12 @@ impl Interceptor for Bearer {
     }
 }
 
-/// The service's side: refuses calls without the token as `UNAUTHENTICATED`.
+/// Service interceptor that refuses calls without the job's token as `UNAUTHENTICATED`.
 #[derive(Debug, Clone)]
 pub struct TokenCheck(Token);
 
 impl TokenCheck {
-    /// Calls must carry `token`.
+    /// Returns an interceptor that requires `token`.
     pub const fn new(token: Token) -> Self {
         Self(token)
     }

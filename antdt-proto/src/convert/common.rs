@@ -1,4 +1,4 @@
-//! Holders and leases.
+//! Conversion of holders and leases.
 
 use antdt_core as core;
 

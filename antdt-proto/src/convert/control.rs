@@ -1,4 +1,4 @@
-//! Plans and reports.
+//! Conversion of plans and reports.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl From<v1::Stall> for core::Stall {
 }
 
 impl v1::BatchReport {
-    /// The report of one batch, with the sum of its samples' losses.
+    /// Returns the message for the report of one batch; `loss_sum` is the sum of its samples' losses.
     pub fn from_core(report: &core::BatchReport, loss_sum: f64) -> Self {
         let phase = match report.phase {
             core::Phase::Train => v1::Phase::Train,
@@ -79,7 +79,8 @@ impl v1::BatchReport {
         }
     }
 
-    /// The report as `holder`'s; an unknown phase counts as one that is not judged.
+    /// Returns the report with `holder` as its sender. An unknown phase becomes one that the monitor does not
+    /// judge.
     pub fn to_core(&self, holder: core::Holder) -> core::BatchReport {
         core::BatchReport {
             holder,

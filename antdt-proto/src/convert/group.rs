@@ -1,4 +1,4 @@
-//! Steps that all take together.
+//! Conversion of the messages about steps that all workers take together.
 
 use antdt_core as core;
 
@@ -45,7 +45,7 @@ impl TryFrom<v1::StepResult> for core::StepResult {
 }
 
 impl v1::JoinRequest {
-    /// The request of a worker that stands where it says.
+    /// Returns the request of a worker that wants to join a group, with its standing.
     pub fn new(holder: core::Holder, standing: &core::Standing) -> Self {
         Self {
             holder: Some(holder.into()),
@@ -68,7 +68,7 @@ impl v1::JoinRequest {
 }
 
 impl v1::ReadyRequest {
-    /// A worker's word that its push of `step` is on all servers.
+    /// Returns a worker's message that its push of `step` is on all servers.
     pub fn new(holder: core::Holder, step: u64, readiness: &core::Readiness) -> Self {
         Self {
             holder: Some(holder.into()),

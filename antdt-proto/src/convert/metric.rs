@@ -1,4 +1,4 @@
-//! What an evaluation found.
+//! Conversion of the metrics of an evaluation.
 
 use antdt_core as core;
 
@@ -53,15 +53,15 @@ impl TryFrom<v1::Metric> for core::Metric {
     }
 }
 
-/// Metrics in the order in which they were first recorded.
+/// Returns the messages for metrics, in the order in which they were first recorded.
 pub fn from_core(metrics: &core::Metrics) -> Vec<v1::Metric> {
     metrics.iter().map(Into::into).collect()
 }
 
-/// Metrics as a peer sent them; values that are infinite or not a number are left out.
+/// Returns the metrics that a peer sent; values that are infinite or not a number are left out.
 ///
 /// # Errors
-/// If a name, a rule or the number of metrics makes no sense.
+/// If a name or a rule is invalid, or there are too many metrics.
 pub fn to_core(wire: Vec<v1::Metric>) -> Result<core::Metrics, WireError> {
     let mut metrics = core::Metrics::default();
     for metric in wire {

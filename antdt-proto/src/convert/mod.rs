@@ -1,4 +1,5 @@
-//! Between wire and core: `From` out, `TryFrom` in. What comes in is checked here and nowhere else.
+//! Conversion between wire messages and core types: `From` to the wire, `TryFrom` from it. Incoming messages
+//! are checked here and nowhere else.
 
 pub mod common;
 pub mod control;
@@ -8,25 +9,25 @@ pub mod shard;
 
 pub use shard::ack_outcome;
 
-/// A message with a missing or invalid field.
+/// Reason why a message was refused: a field is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A required field is absent.
+    /// A required field is missing.
     #[error("field `{field}` is missing")]
     Missing {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
     /// A number outside its range, or an unknown enum value.
     #[error("field `{field}` has the unknown value {value}")]
     Unknown {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
         /// Value of the field.
         value: i64,
     },
-    /// Metrics that cannot be recorded together.
+    /// The metrics of a message cannot be recorded together.
     #[error(transparent)]
     Metric(#[from] antdt_core::MetricError),
 }
@@ -37,15 +38,15 @@ impl From<WireError> for tonic::Status {
     }
 }
 
-/// The value of a field that must be there.
+/// Returns the value of a required field.
 ///
 /// # Errors
-/// If it is absent.
+/// If the field is missing.
 pub fn required<T>(field: &'static str, value: Option<T>) -> Result<T, WireError> {
     value.ok_or(WireError::Missing { field })
 }
 
-/// A duration as wire nanoseconds; saturates after 584 years.
+/// Returns a duration in nanoseconds for the wire; saturates after 584 years.
 pub fn to_ns(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

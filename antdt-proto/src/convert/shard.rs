@@ -1,4 +1,4 @@
-//! Registrations, exchanges, grants and acks.
+//! Conversion of registrations, exchanges, grants and acks.
 
 use std::time::Duration;
 
@@ -125,10 +125,10 @@ impl TryFrom<v1::ExchangeReply> for core::Exchanged {
     }
 }
 
-/// An outcome as it stands in a repeated field.
+/// Returns the outcome of an ack from its number in a repeated field.
 ///
 /// # Errors
-/// If the number stands for none.
+/// If no outcome has this number.
 pub fn ack_outcome(wire: i32) -> Result<core::AckOutcome, WireError> {
     let unknown = WireError::Unknown { field: "ack.outcome", value: wire.into() };
     v1::AckOutcome::try_from(wire).map_err(|_| unknown)?.try_into()
