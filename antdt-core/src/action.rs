@@ -1,4 +1,4 @@
-//! What can be done about a node's pace, and why it was.
+//! Actions on the pace of nodes, and the reasons for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,28 +7,29 @@ use std::time::Duration;
 
 use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
 
-/// A global action: all workers switch to it at one iteration, or none does.
+/// A versioned global action: the batch size of every worker. All workers switch to it at one iteration, or
+/// none does.
 #[doc(alias = "global action")]
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Plan {
-    /// The newest version wins.
+    /// Version of the plan; the newest one wins.
     pub version: PlanVersion,
-    /// The set of nodes it was made for; it is void in any other.
+    /// Version of the set of nodes that the plan was made for; in any other set it is void.
     pub membership: MembershipVersion,
-    /// Samples per batch of each live worker; they add up to the global batch size in synchronous modes.
-    /// Shared by all copies of the plan: every node gets one.
+    /// Samples per batch of each live worker; in synchronous modes they add up to the global batch size.
+    /// Shared by all copies of the plan, because every node gets one.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Arc<BTreeMap<NodeId, u32>>,
-    /// Steps that each worker takes between two averages, at least 1, where the sync mode averages models; `None` leaves it
-    /// to the mode's own setting.
+    /// Number of steps that each worker takes between two averages, at least 1, where the sync mode averages
+    /// models; `None` leaves it to the mode's own setting.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub local_steps: Option<u32>,
 }
 
 impl Plan {
-    /// A plan of batch sizes.
+    /// Returns a plan of batch sizes.
     pub fn new(
         version: PlanVersion,
         membership: MembershipVersion,
@@ -37,7 +38,7 @@ impl Plan {
         Self { version, membership, batch_sizes: Arc::new(batch_sizes), local_steps: None }
     }
 
-    /// The same plan with a number of steps between two averages.
+    /// Returns the same plan with another number of steps between two averages.
     #[must_use]
     pub fn with_local_steps(mut self, steps: Option<u32>) -> Self {
         self.local_steps = steps;
@@ -45,12 +46,12 @@ impl Plan {
     }
 }
 
-/// Something done to one life of one node.
+/// An action on one incarnation of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAction {
-    /// For idempotence: a repeated action is carried out once.
+    /// Id of the action, by which a repeated action is carried out only once.
     pub id: ActionId,
-    /// Keyed by incarnation: it can never hit the replacement.
+    /// Node and incarnation that the action is for; it never hits the replacement.
     pub target: Holder,
     /// Kind of the action.
     pub kind: NodeActionKind,
@@ -62,10 +63,10 @@ pub struct NodeAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeActionKind {
-    /// Drain, fence, stop and start it again.
+    /// Drain, fence and stop the node, then start it again.
     #[doc(alias = "KILL_RESTART")]
     KillRestart {
-        /// How long it may take to finish its batch before it is killed.
+        /// Time that the node has to finish its batch before it is killed.
         drain: Duration,
     },
 }
@@ -79,91 +80,91 @@ impl NodeActionKind {
     }
 }
 
-/// Why something was done, or not done. Every decision carries one.
+/// Reason why an action was taken, or not taken. Every decision carries one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Nothing to gain.
+    /// No action would help: the batch sizes fit the nodes' speeds.
     Balanced,
-    /// Too little is known yet.
+    /// Too few nodes have a verdict yet.
     NotEnoughData {
-        /// Nodes with a verdict.
+        /// Number of nodes with a verdict.
         known: usize,
-        /// Nodes that need one.
+        /// Number of nodes that need one.
         needed: usize,
     },
-    /// A plan is on its way or the membership just changed.
+    /// A plan is in flight, or the membership just changed.
     Unsettled,
-    /// The gain would be below the least that is worth a change.
+    /// The predicted gain is below the least that is worth a change.
     GainTooSmall {
-        /// Predicted gain, percent of the step time.
+        /// Predicted gain in percent of the step time.
         percent: u32,
     },
-    /// The last change is too recent.
+    /// The last change is too recent for another one.
     TooSoon,
-    /// Batch sizes move from slow to fast nodes.
+    /// Batch sizes move from slow to fast nodes, to shorten the step.
     Rebalance {
-        /// The slowest node.
+        /// Node with the largest time per sample.
         slowest: NodeId,
-        /// Its time per sample against its peers, in percent: 400 is four times slower.
+        /// Its time per sample over the median of its peers, in percent: 400 is four times slower.
         slowness_percent: u32,
-        /// Predicted gain, percent of the step time.
+        /// Predicted gain in percent of the step time.
         gain_percent: u32,
     },
-    /// No node is slower than its peers any more, and the batch sizes still say so.
+    /// No node is slower than its peers any more, and the batch sizes still differ.
     AlikeAgain {
-        /// Predicted gain, percent of the step time.
+        /// Predicted gain in percent of the step time.
         gain_percent: u32,
     },
-    /// The membership changed, the batch sizes follow.
+    /// The membership changed, and the batch sizes follow.
     MembershipChanged {
-        /// The live workers.
+        /// Number of live workers.
         workers: usize,
     },
     /// A node was slow through the whole long window and a restart pays.
     PersistentStraggler {
-        /// The node.
+        /// Node that the reason is about.
         node: NodeId,
-        /// Its time per sample against its peers, in percent.
+        /// Its time per sample over the median of its peers, in percent.
         slowness_percent: u32,
     },
     /// A restart would cost more than it gains.
     RestartNotWorthIt {
-        /// The node.
+        /// Node that the reason is about.
         node: NodeId,
-        /// The job must have this long to go for a restart to pay.
+        /// Remaining time of the job from which on a restart would pay.
         break_even: Duration,
     },
-    /// The budget of restarts forbids it.
+    /// The budget of restarts does not allow to restart the node.
     BudgetExhausted {
-        /// The node.
+        /// Node that the reason is about.
         node: NodeId,
     },
-    /// The node was restarted for slowness before and came back as slow.
+    /// The node was restarted as a straggler before and came back as slow.
     RestartDidNotHelp {
-        /// The node.
+        /// Node that the reason is about.
         node: NodeId,
     },
     /// A process ended by itself and is started again.
     NodeLost {
-        /// The node.
+        /// Node that the reason is about.
         node: NodeId,
         /// Exit of the process, in words.
         exit: String,
     },
-    /// The job is a dry run: what the policy decides is written down and not done.
+    /// The job is a dry run: the policy's decision was logged and not carried out.
     NotCarriedOut,
-    /// The policy asked for something that breaks an invariant; the whole decision was refused.
+    /// The policy's decision breaks an invariant and was refused as a whole.
     Refused {
-        /// Description of the fault.
+        /// Description of the broken invariant.
         what: String,
     },
-    /// A policy's own words.
+    /// A reason in a policy's own words.
     Other(String),
 }
 
 impl Reason {
-    /// The node that the reason is about; `None` if it is about the job.
+    /// Returns the node that the reason is about; `None` if it is about the job.
     pub const fn node(&self) -> Option<NodeId> {
         match self {
             Self::Rebalance { slowest: node, .. }
@@ -233,31 +234,32 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a plan is expected to do to the time of a synchronous step.
+/// Forecast of a synchronous step's duration with a plan and without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Forecast {
-    /// Expected time of a step without the plan.
+    /// Expected duration of a step without the plan.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub without: Duration,
-    /// Expected time of a step with it.
+    /// Expected duration of a step with the plan.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub with: Duration,
 }
 
 impl Forecast {
-    /// Cut of the step time that is promised, 0 to 1; below 0 if steps are to take longer.
+    /// Returns the promised reduction of the step time, as a share of it, 0 to 1; below 0 if steps are
+    /// expected to take longer.
     pub fn promised(&self) -> f64 {
         self.cut(self.with)
     }
 
-    /// Cut of the step time if a step takes `time`.
+    /// Returns the reduction of the step time, as a share of it, if a step takes `time`.
     pub fn cut(&self, time: Duration) -> f64 {
         if self.without.is_zero() { 0.0 } else { 1.0 - time.as_secs_f64() / self.without.as_secs_f64() }
     }
 }
 
-/// Reports the outcome of a plan or an action to the policy.
+/// Result of a plan or a restart, as it is reported to the policy.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ActionOutcome {
@@ -275,25 +277,25 @@ pub enum ActionOutcome {
     Measured {
         /// Version of the plan.
         version: PlanVersion,
-        /// What was expected of it.
+        /// Forecast that was made for the plan.
         forecast: Forecast,
-        /// Median time of the steps under it.
+        /// Measured median step time under the plan.
         step: Duration,
     },
-    /// The node came back.
+    /// The node was restarted and has registered.
     Restarted {
-        /// The action.
+        /// Id of the action.
         id: ActionId,
-        /// The new life.
+        /// New incarnation of the node.
         holder: Holder,
-        /// From the decision to the registration of the new life.
+        /// Time from the decision to the registration of the new incarnation.
         took: Duration,
     },
     /// The node could not be brought back.
     RestartFailed {
-        /// The action.
+        /// Id of the action.
         id: ActionId,
-        /// Reason, in words.
+        /// Description of the failure.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! [`Capabilities`]: what a sync mode asks of the rest of the system.
+//! [`Capabilities`]: what a sync mode requires of the rest of the system.
 //!
 //! A sync mode says how workers combine what they compute. Policies, servers, reports and the simulator never ask which
 //! mode a job runs; they ask for one of these answers. A new kind of answer is a new variant here, which every reader
@@ -6,11 +6,11 @@
 //!
 //! Source: our design.
 
-/// Which workers wait for each other.
+/// Which workers wait for each other when they combine their results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Barrier {
-    /// Every worker waits for all others each time they combine: the slowest one sets the pace.
+    /// Every worker waits for all others: the slowest one sets the pace.
     All,
     /// Every worker waits for all others but this many, the slowest of the step.
     AllBut(u32),
@@ -20,7 +20,7 @@ pub enum Barrier {
     Nobody,
 }
 
-/// Processes that hold the model.
+/// Which processes hold the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ModelPlace {
@@ -56,17 +56,17 @@ pub enum BatchSizes {
     Own,
 }
 
-/// How many steps a worker takes between two times that it combines with others.
+/// Number of steps that a worker takes between two times at which workers combine their results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LocalSteps {
-    /// One, always.
+    /// Always one step.
     One,
-    /// Several; a plan may change how many.
+    /// Several steps; a plan may change how many.
     Several,
 }
 
-/// What a sync mode asks of the rest of the system, and what it promises.
+/// Properties of a sync mode: what it requires of the rest of the system, and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Capabilities {
@@ -74,16 +74,16 @@ pub struct Capabilities {
     pub barrier: Barrier,
     /// Processes that hold the model.
     pub model: ModelPlace,
-    /// When a sample counts as trained.
+    /// When a sample counts as trained, and is acknowledged.
     pub acks: AckPoint,
     /// What the batch sizes of a plan must add up to.
     pub batch_sizes: BatchSizes,
-    /// How many steps a worker takes between two times that it combines with others.
+    /// Number of steps that a worker takes between two times at which workers combine their results.
     pub local_steps: LocalSteps,
 }
 
 impl Capabilities {
-    /// Every worker holds the model and adds its gradient to every step.
+    /// All-reduce (BSP): every worker holds the model and adds its gradient to every step.
     pub const REPLICAS_IN_STEP: Self = Self {
         barrier: Barrier::All,
         model: ModelPlace::Replicas,
@@ -92,7 +92,7 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Servers hold the model; all workers take each step together.
+    /// Synchronous parameter servers (BSP): servers hold the model; all workers take each step together.
     #[doc(alias = "BSP")]
     pub const SERVERS_IN_STEP: Self = Self {
         barrier: Barrier::All,
@@ -102,13 +102,14 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Servers hold the model; the workers take each step together, but without the `backups` slowest of them.
+    /// Returns parameter servers with backup workers: workers take each step together, without the `backups`
+    /// slowest of them.
     #[doc(alias = "backup workers")]
     pub const fn servers_with_backups(backups: u32) -> Self {
         Self { barrier: Barrier::AllBut(backups), ..Self::SERVERS_IN_STEP }
     }
 
-    /// Servers hold the model; each worker trains at its own pace.
+    /// Asynchronous parameter servers (ASP): each worker trains at its own pace.
     #[doc(alias = "ASP")]
     pub const SERVERS_AT_OWN_PACE: Self = Self {
         barrier: Barrier::Nobody,
@@ -118,13 +119,14 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
-    /// Servers hold the model; each worker trains at its own pace, but none gets more than `steps` ahead of the slowest one.
+    /// Returns stale synchronous parameter servers (SSP): each worker trains at its own pace, but none gets
+    /// more than `steps` ahead of the slowest one.
     #[doc(alias = "SSP")]
     pub const fn servers_within(steps: u32) -> Self {
         Self { barrier: Barrier::Within(steps), ..Self::SERVERS_AT_OWN_PACE }
     }
 
-    /// Every worker trains a model of its own for some steps; then all models are averaged.
+    /// Model averaging: every worker trains a model of its own for some steps; then all models are averaged.
     pub const AVERAGED: Self = Self {
         barrier: Barrier::All,
         model: ModelPlace::PerWorker,
@@ -133,7 +135,7 @@ impl Capabilities {
         local_steps: LocalSteps::Several,
     };
 
-    /// Combinations that occur, for tests that go through all of them.
+    /// All combinations that sync modes use, for tests that go through all of them.
     pub const COMMON: [Self; 6] = [
         Self::REPLICAS_IN_STEP,
         Self::SERVERS_IN_STEP,
@@ -143,7 +145,7 @@ impl Capabilities {
         Self::servers_with_backups(1),
     ];
 
-    /// Whether the job needs parameter servers.
+    /// Returns whether the job needs parameter servers.
     pub const fn needs_servers(self) -> bool {
         match self.model {
             ModelPlace::Servers => true,
@@ -151,18 +153,18 @@ impl Capabilities {
         }
     }
 
-    /// Whether the model lives in the workers, which form a group to combine: the group breaks when a member dies.
+    /// Returns whether workers hold the model and combine in a group, which breaks when a member dies.
     pub const fn forms_groups(self) -> bool {
         !self.needs_servers()
     }
 
-    /// Whether servers add up the gradients of several workers before they apply them: no worker has the gradient of a step,
-    /// and of several servers each has a part of it.
+    /// Returns whether servers add up the gradients of several workers before they apply them. Then no worker
+    /// has the gradient of a step, and of several servers each has a part of it.
     pub const fn servers_sum_gradients(self) -> bool {
         self.needs_servers() && self.steps_in_common()
     }
 
-    /// Whether the batch sizes of a plan must add up to the global batch size.
+    /// Returns whether the batch sizes of a plan must add up to the global batch size.
     pub const fn sums_to_global_batch(self) -> bool {
         match self.batch_sizes {
             BatchSizes::Global => true,
@@ -170,7 +172,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether every step is over when its slowest worker is.
+    /// Returns whether every step takes as long as its slowest worker.
     pub const fn steps_together(self) -> bool {
         match (self.barrier, self.local_steps) {
             (Barrier::All, LocalSteps::One) => true,
@@ -179,7 +181,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether the slowest worker sets the pace of all.
+    /// Returns whether the slowest worker sets the pace of all.
     pub const fn waits_for_all(self) -> bool {
         match self.barrier {
             Barrier::All => true,
@@ -187,8 +189,8 @@ impl Capabilities {
         }
     }
 
-    /// Whether a step, or the average of several, is one of all workers, numbered and committed once, even if some have no part
-    /// in it.
+    /// Returns whether all workers share steps, or averages of several steps, that are numbered and committed
+    /// once, even if some workers have no part in one.
     pub const fn steps_in_common(self) -> bool {
         match self.barrier {
             Barrier::All | Barrier::AllBut(_) => true,

@@ -1,4 +1,4 @@
-//! What is being handed out: shards, leases on them, and fragments of them in a batch.
+//! Shards, leases on them, and fragments of them in a batch.
 
 use std::time::Duration;
 
@@ -7,46 +7,46 @@ use smallvec::SmallVec;
 use crate::id::{Epoch, Generation, LeaseId};
 use crate::seed::{Permutation, Seed};
 
-/// Samples `start..end` of a data set: end exclusive.
+/// A range of samples of a data set, `start..end`, end exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleRange {
-    /// First sample.
+    /// Index of the first sample.
     pub start: u64,
-    /// One past the last sample.
+    /// Index of the last sample, plus one.
     pub end: u64,
 }
 
 impl SampleRange {
-    /// Number of samples.
+    /// Returns the number of samples.
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether it holds no sample.
+    /// Returns whether the range has no sample.
     pub const fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 }
 
-/// Which shard: the `index`-th piece of the data set, in one pass over it.
+/// Identity of a shard: the `index`-th piece of the data set, in one pass over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShardKey {
-    /// The pass.
+    /// Pass over the data.
     pub epoch: Epoch,
-    /// The piece, in the order of the data set.
+    /// Index of the piece, in the order of the data set.
     pub index: u64,
 }
 
-/// When samples count as done.
+/// When a worker acknowledges samples, before or after their update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Delivery {
-    /// Acknowledged after their update was committed: a crash may repeat them.
+    /// After the update was committed: a crash may repeat samples.
     #[default]
     AtLeastOnce,
-    /// Acknowledged when handed to the trainer: a crash may skip them.
+    /// When the samples are handed to the trainer: a crash may skip samples.
     AtMostOnce,
 }
 
@@ -58,27 +58,28 @@ pub enum Delivery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Grant {
-    /// The right to train it.
+    /// Id of the lease.
     pub lease: LeaseId,
-    /// The shard.
+    /// Shard that the lease is on.
     pub key: ShardKey,
-    /// First sample of the shard in the data set.
+    /// Index of the shard's first sample in the data set.
     pub start: u64,
-    /// Samples in the shard.
+    /// Number of samples in the shard.
     pub len: u64,
-    /// Samples `0..resume_at` of the permuted order are done already.
+    /// Offset at which to continue: samples `0..resume_at` of the permuted order are done already.
     pub resume_at: u64,
-    /// Order within the shard; `None` is the order of the data set.
+    /// Seed of the order within the shard; `None` is the order of the data set.
     pub seed: Option<Seed>,
 }
 
 impl Grant {
-    /// The order of the samples within the shard; build it once per shard, then ask [`sample`](Self::sample).
+    /// Returns the order of the samples within the shard; build it once per shard, then ask
+    /// [`sample`](Self::sample).
     pub fn order(&self) -> Option<Permutation> {
         self.seed.map(|seed| Permutation::new(seed, self.len))
     }
 
-    /// The number, in the data set, of the sample at `offset` of this shard.
+    /// Returns the index, in the data set, of the sample at `offset` of this shard.
     ///
     /// # Panics
     /// If `offset` is not below `len`.
@@ -88,81 +89,83 @@ impl Grant {
     }
 }
 
-/// What a fetch is answered with. `Wait`, `EndOfData` and an unreachable service are three different things.
+/// Answer to a request for a shard. `Wait`, `EndOfData` and an unreachable service are three different
+/// things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FetchOutcome {
-    /// A shard to train.
+    /// The worker gets a lease on this shard.
     Granted(Grant),
-    /// Nothing now, but a peer's shard may still come back or the next epoch may open.
+    /// There is no shard now, but a peer's shard may come back or the next epoch may open: ask again.
     Wait {
-        /// When to ask again at the latest.
+        /// Time after which to ask again at the latest.
         #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
         retry_after: Duration,
     },
     /// Every sample of every epoch is accounted for. Final within a generation.
     EndOfData,
-    /// The holder has as many leases as it may have.
+    /// The worker has as many leases as it may have: acknowledge or release some first.
     AtLimit,
 }
 
-/// Samples `0..offset` (permuted order) of a leased shard are done.
+/// Acknowledgement that samples `0..offset` (permuted order) of a leased shard are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ack {
-    /// The lease they were trained under.
+    /// Lease under which they were trained.
     pub lease: LeaseId,
-    /// One past the last sample that is done.
+    /// Offset of the last sample that is done, plus one.
     pub offset: u64,
 }
 
-/// Acks that are said together: one for each lease that a batch takes from, which is mostly one and seldom more than two.
-/// So many lie in place, and nothing is allocated for them.
+/// Acks that are sent together: one for each lease that a batch takes samples from. Two fit without an
+/// allocation, and a batch seldom needs more.
 pub type Acks = SmallVec<[Ack; 2]>;
 
-/// One outcome for each of some [`Acks`].
+/// The outcomes of some [`Acks`], in the same order.
 pub type AckOutcomes = SmallVec<[AckOutcome; 16]>;
 
-/// A lease of an earlier generation, as its holder remembers it: what it presents when the service was restarted.
+/// A lease of an earlier generation that a worker presents when it registers after a restart of the shard
+/// service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Held {
-    /// The lease.
+    /// Id of the lease.
     pub lease: LeaseId,
-    /// The shard.
+    /// Shard that the lease was on.
     pub key: ShardKey,
     /// Samples `0..offset` of the permuted order are part of the model.
     pub offset: u64,
 }
 
-/// What a registration is answered with.
+/// Answer to a registration with the shard service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Registered {
-    /// The present life of the service.
+    /// Current generation of the service.
     pub generation: Generation,
-    /// One for each lease that was presented, in order: the lease that takes its place, or `None` if it is void and
-    /// what was not acknowledged of it may be trained by another worker.
+    /// Result for each presented lease, in order: the lease that replaces it, or `None` if it is void.
+    /// Another worker may then train the samples of it that were not acknowledged.
     pub adopted: Vec<Option<Grant>>,
 }
 
-/// What a call that acknowledges and asks for more at once is answered with.
+/// Answer to a call that acknowledges samples and asks for shards.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Exchanged {
-    /// One for each ack, in order.
+    /// Outcome of each ack, in order.
     pub outcomes: AckOutcomes,
-    /// The answer to the first shard that was asked for; `None` if none was.
+    /// Answer for the first shard; `None` if the call asked for none.
     pub fetched: Option<FetchOutcome>,
-    /// Further shards, if the first was granted. They can be fewer than were asked for.
+    /// Leases on further shards, if the first was granted. They can be fewer than were asked for.
     pub more: Vec<Grant>,
-    /// Leases that another worker could begin at once: give them back unless a sample of them was handed out. Ignoring
-    /// it is safe and makes the tail longer.
+    /// Leases on shards that another worker could begin at once: release them unless a sample of them was
+    /// handed out. Ignoring this is safe and makes the end of the epoch longer.
     pub recalled: Vec<LeaseId>,
 }
 
 impl Exchanged {
-    /// Every shard that was granted, in the order in which they should be trained.
+    /// Returns every lease that was granted, in the order in which they should be trained.
     pub fn grants(&self) -> impl Iterator<Item = Grant> {
         let first = match self.fetched {
             Some(FetchOutcome::Granted(grant)) => Some(grant),
@@ -172,23 +175,23 @@ impl Exchanged {
     }
 }
 
-/// What an ack was answered with.
+/// Answer to an ack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AckOutcome {
-    /// Counted.
+    /// The samples count as done.
     Accepted,
-    /// The lease ended: the holder must drop it and not count the samples.
+    /// The lease has ended: the worker must drop it and not count the samples.
     StaleLease,
 }
 
-/// A piece of one leased shard inside a batch: offsets `from..to` of the permuted order.
+/// Part of a batch: the samples at offsets `from..to`, in permuted order, of one leased shard.
 ///
-/// It names its samples by the grant, and computes their numbers only when they are read.
+/// It refers to its samples by the lease, and computes their indices only when they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fragment {
-    /// The lease, as it was granted.
+    /// Lease that the samples belong to.
     pub grant: Grant,
     /// First offset, inclusive.
     pub from: u64,
@@ -197,31 +200,31 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Number of samples.
+    /// Returns the number of samples.
     pub const fn len(&self) -> u64 {
         self.to.saturating_sub(self.from)
     }
 
-    /// Whether it holds no sample.
+    /// Returns whether the fragment has no sample.
     pub const fn is_empty(&self) -> bool {
         self.to <= self.from
     }
 
-    /// The ack that is due once the batch is committed.
+    /// Returns the ack that is due once the batch is committed.
     pub const fn ack(&self) -> Ack {
         Ack { lease: self.grant.lease, offset: self.to }
     }
 
-    /// Numbers of its samples in the data set, in the order of training.
+    /// Returns the indices of its samples in the data set, in the order of training.
     ///
     /// # Panics
-    /// If it reaches beyond its shard.
+    /// If the fragment reaches beyond its shard.
     pub fn samples(&self) -> impl Iterator<Item = u64> + use<> {
         let (grant, order) = (self.grant, self.grant.order());
         (self.from..self.to).map(move |offset| grant.sample(order.as_ref(), offset))
     }
 
-    /// Whether this sample of the data set is one of its own.
+    /// Returns whether this sample of the data set is in the fragment.
     pub fn contains(&self, sample: u64) -> bool {
         let Some(place) = sample.checked_sub(self.grant.start).filter(|place| *place < self.grant.len) else {
             return false;
@@ -231,24 +234,25 @@ impl Fragment {
     }
 }
 
-/// Sample accounting. In every state `acked + todo + doing + quarantined == total`.
+/// Number of samples in each state. Always `acked + todo + doing + quarantined == total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
-    /// Samples of all epochs of a finite job: rows times epochs. Of the opened epochs when there is no end.
+    /// Samples of all epochs of a finite job: rows times epochs. With infinite epochs, samples of the opened
+    /// ones.
     pub total: u64,
-    /// Committed.
+    /// Samples that are acknowledged.
     pub acked: u64,
-    /// Waiting for a holder, unopened epochs included.
+    /// Samples that wait for a worker, those of unopened epochs included.
     pub todo: u64,
-    /// Leased and not yet acknowledged.
+    /// Samples that are leased and not yet acknowledged.
     pub doing: u64,
-    /// Given up after too many data faults.
+    /// Samples that were given up after too many data faults.
     pub quarantined: u64,
 }
 
 impl Counts {
-    /// Whether the identity holds.
+    /// Returns whether the states add up to the total.
     pub const fn balance(&self) -> bool {
         self.acked + self.todo + self.doing + self.quarantined == self.total
     }

@@ -1,4 +1,4 @@
-//! What every error of AntDT can say: when to try again, and which value was wrong.
+//! Types that all errors of AntDT share: when to try again, and which value was wrong.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use std::fmt;
 pub enum Retry {
     /// Nothing was changed; the same request may be sent at once.
     Now,
-    /// The other side is busy or away; back off, then send the same request.
+    /// The service is busy or unreachable; back off, then send the same request.
     Later,
-    /// The other side does not know the caller any more: register again, present what is held, then send the same
-    /// request.
+    /// The service does not know the caller any more: register again, present the leases held, then send the
+    /// same request.
     Register,
     /// The request itself is wrong or forbidden; sending it again cannot help.
     Never,
@@ -25,16 +25,16 @@ pub enum Retry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct InvalidValue {
-    /// The field or flag as the user wrote it.
+    /// Name of the field or flag, as the user wrote it.
     pub field: String,
     /// The refused value.
     pub value: String,
-    /// What is accepted instead, to be read after "must be".
+    /// Description of the values that are accepted, to be read after "must be".
     pub expected: String,
 }
 
 impl InvalidValue {
-    /// Builds the error from anything printable.
+    /// Returns the error for a value that can be printed.
     pub fn new(field: impl Into<String>, value: impl fmt::Display, expected: impl Into<String>) -> Self {
         Self { field: field.into(), value: value.to_string(), expected: expected.into() }
     }

@@ -1,7 +1,7 @@
-//! Identities. Each is its own type, so that a function taking two of them cannot be called wrongly.
+//! Identities. Each is its own type, so that the compiler refuses arguments in the wrong order.
 //!
-//! Three are never mixed: [`NodeId`] is a place in the job and survives restarts, [`Incarnation`] is which
-//! life of that place, [`Rank`] is a position in one group of one collective.
+//! Three are never mixed: [`NodeId`] is a place in the job and survives restarts, [`Incarnation`] numbers the
+//! lives of that place, [`Rank`] is a position in one group of one collective.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ macro_rules! number_id {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The one that follows. Saturates at the largest number.
+            /// Returns the following number. Saturates at the largest one.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
@@ -32,11 +32,11 @@ macro_rules! number_id {
 }
 
 number_id! {
-    /// Which life of a node. A restart in place has a higher number; lower ones are fenced.
+    /// Number of an incarnation of a node. Each restart has a higher number; lower ones are fenced.
     Incarnation(u32)
 }
 number_id! {
-    /// A life of the master. Leases of an earlier one are void.
+    /// Number of a start of the master. Leases of an earlier generation are void.
     Generation(u64)
 }
 number_id! {
@@ -48,32 +48,32 @@ number_id! {
     PlanVersion(u64)
 }
 number_id! {
-    /// Position in one group: `0..world`. Not a node: a node's rank changes with the membership.
+    /// Position of a member in one group: `0..world`. Not a node: a node's rank changes with the membership.
     Rank(u32)
 }
 number_id! {
-    /// One [`NodeAction`](crate::NodeAction), for idempotence.
+    /// Identity of a [`NodeAction`](crate::NodeAction), by which a repeated one is recognised.
     ActionId(u64)
 }
 number_id! {
-    /// A pass over the data, from 0.
+    /// Number of a pass over the data, from 0.
     Epoch(u32)
 }
 number_id! {
-    /// A global step of training, from 0. Under ASP each worker counts its own.
+    /// Number of a global step of training, from 0. Under ASP each worker counts its own.
     Iteration(u64)
 }
 number_id! {
-    /// A checkpoint of the model, and of everything that goes with it.
+    /// Number of a checkpoint of the model, the optimizer's state and the ledger.
     CheckpointId(u64)
 }
 number_id! {
-    /// A return of a running job to a checkpoint, or to its start. 0 before the first; what a worker did under an older one is
-    /// undone.
+    /// Number of a rollback: the return of a running job to a checkpoint, or to its start. 0 before the
+    /// first. What a worker did under an older one is undone.
     RollbackId(u64)
 }
 number_id! {
-    /// A holder's running number of fetches; a repeated one gets the same answer.
+    /// Running number of a worker's requests for shards; a repeated one gets the same answer.
     RequestId(u64)
 }
 
@@ -81,7 +81,7 @@ number_id! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
-    /// Computes gradients.
+    /// Computes gradients, and in some modes holds the model.
     Worker,
     /// Holds a partition of the parameters.
     Server,
@@ -96,24 +96,24 @@ impl fmt::Display for Role {
     }
 }
 
-/// A place in the job: the second worker, the first server. Stable over restarts.
+/// A place in the job, such as the second worker or the first server. It stays the same over restarts.
 ///
 /// Written `worker-1`, `server-0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
     /// Role of the node.
     pub role: Role,
-    /// Its number among the nodes of that role, from 0.
+    /// Index among the nodes of that role, from 0.
     pub index: u32,
 }
 
 impl NodeId {
-    /// The worker with this index.
+    /// Returns the worker with this index.
     pub const fn worker(index: u32) -> Self {
         Self { role: Role::Worker, index }
     }
 
-    /// The parameter server with this index.
+    /// Returns the parameter server with this index.
     pub const fn server(index: u32) -> Self {
         Self { role: Role::Server, index }
     }
@@ -145,14 +145,14 @@ impl FromStr for NodeId {
 /// Written `worker-1#0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// The place.
+    /// Node of the incarnation.
     pub node: NodeId,
-    /// Incarnation of the node.
+    /// Number of the incarnation.
     pub incarnation: Incarnation,
 }
 
 impl Holder {
-    /// The given life of the given node.
+    /// Returns this incarnation of this node.
     pub const fn new(node: NodeId, incarnation: Incarnation) -> Self {
         Self { node, incarnation }
     }
@@ -175,14 +175,14 @@ impl FromStr for Holder {
     }
 }
 
-/// The right to train one shard. Never reused: a new master counts in a new generation.
+/// Identity of a lease, the right to train one shard. Never reused: a new master counts in a new generation.
 ///
 /// Written `1.17`: generation and running number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
-    /// Life of the master that granted it.
+    /// Generation of the master that granted it.
     pub generation: Generation,
-    /// Running number within that life.
+    /// Running number within that generation.
     pub sequence: u64,
 }
 

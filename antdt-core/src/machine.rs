@@ -1,4 +1,4 @@
-//! The shape of every decision maker: no clock, no I/O, no threads, no logging, no ambient randomness.
+//! The interface of all state machines: no clock, no I/O, no threads, no logging, no ambient randomness.
 
 use crate::time::JobTime;
 
@@ -14,19 +14,20 @@ use crate::time::JobTime;
 ///
 /// Machines keep named inherent methods for readers and tests; `handle` only dispatches to them.
 pub trait Machine {
-    /// Everything that can happen to it.
+    /// An input of the machine, such as a call or a report.
     type Event;
-    /// Answer that the sender of the event gets at once.
+    /// Answer that the sender of an event gets.
     type Answer;
-    /// What the outside must do later, in order.
+    /// Action that the driver must carry out, in order.
     type Effect;
 
-    /// Takes one event and says what its sender is told.
+    /// Handles one event and returns the answer to its sender.
     fn handle(&mut self, now: JobTime, event: Self::Event) -> Self::Answer;
-    /// The next thing the outside must do, oldest first.
+    /// Returns the oldest effect that was not returned yet; `None` if there is none left.
     fn poll_effect(&mut self) -> Option<Self::Effect>;
-    /// When [`on_deadline`](Self::on_deadline) wants to be called; `None` when it does not.
+    /// Returns the time at which [`on_deadline`](Self::on_deadline) should be called; `None` if it need not
+    /// be.
     fn deadline(&self) -> Option<JobTime>;
-    /// The deadline has passed.
+    /// Handles a deadline that has passed.
     fn on_deadline(&mut self, now: JobTime);
 }

@@ -1,32 +1,33 @@
-//! What an evaluation found: named values, each with the rule by which values of several evaluators become one.
+//! Results of an evaluation: named values, each with the rule by which values of several evaluators become
+//! one.
 
-/// How values of one metric, each from other samples, become the value over all of these samples.
+/// Rule by which values of one metric, each over other samples, become the value over all of these samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Combine {
-    /// Mean by weight: a loss, an accuracy.
+    /// Mean by weight, as for a loss or an accuracy.
     Mean,
-    /// Sum: a count of mistakes.
+    /// Sum, as for a number of mistakes.
     Sum,
     /// Largest value.
     Max,
     /// Smallest value.
     Min,
-    /// The values do not say: the metric needs all samples at once, like the area under a ROC curve. One evaluator sees
-    /// them all and gives the value.
+    /// The values cannot be combined: the metric needs all samples at once, like the area under a ROC curve.
+    /// One evaluator sees them all and returns the value.
     Whole,
 }
 
-/// Which of two values is the better one.
+/// Whether a larger or a smaller value of a metric is better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Better {
-    /// The metric describes and does not judge.
+    /// Neither: the metric describes and does not judge.
     #[default]
     Neither,
-    /// The larger one.
+    /// A larger value is better.
     Higher,
-    /// The smaller one.
+    /// A smaller value is better.
     Lower,
 }
 
@@ -52,69 +53,69 @@ impl Metric {
     /// Longest name, in bytes.
     pub const NAME_MAX: usize = 64;
 
-    /// A metric by its rule.
+    /// Returns a metric that is combined by this rule.
     pub fn new(name: impl Into<String>, value: f64, weight: f64, combine: Combine) -> Self {
         Self { name: name.into(), value, weight, combine, better: Better::Neither }
     }
 
-    /// A mean over samples of weight `weight`.
+    /// Returns a metric that is the mean over samples; `weight` is usually their number.
     pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
         Self::new(name, value, weight, Combine::Mean)
     }
 
-    /// A value that only all samples together give.
+    /// Returns a metric that only all samples together give.
     pub fn whole(name: impl Into<String>, value: f64, weight: f64) -> Self {
         Self::new(name, value, weight, Combine::Whole)
     }
 
-    /// The same; a larger value is better.
+    /// Returns the same metric, of which a larger value is better.
     #[must_use]
     pub fn higher_is_better(self) -> Self {
         Self { better: Better::Higher, ..self }
     }
 
-    /// The same; a smaller value is better.
+    /// Returns the same metric, of which a smaller value is better.
     #[must_use]
     pub fn lower_is_better(self) -> Self {
         Self { better: Better::Lower, ..self }
     }
 }
 
-/// A metric cannot be recorded.
+/// Reason why a metric cannot be recorded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The name does not suit a report.
+    /// The name is not one that a report can print.
     #[error(
         "`{name}` names no metric; use 1 to {} of the characters a-z, A-Z, 0-9, _, -, ., /, @",
         Metric::NAME_MAX
     )]
     Name {
-        /// The name.
+        /// Name of the metric.
         name: String,
     },
-    /// Too many names.
+    /// There are too many metrics.
     #[error("`{name}` would be metric number {}; record at most {}", Metrics::COUNT_MAX + 1, Metrics::COUNT_MAX)]
     Count {
-        /// The name.
+        /// Name of the metric that was to be recorded.
         name: String,
     },
-    /// The values were recorded with different rules.
+    /// Values of one metric were recorded with different rules.
     #[error("metric `{name}` was recorded as {before:?} and now as {now:?}; give it one rule")]
     Rule {
-        /// The name.
+        /// Name of the metric.
         name: String,
-        /// The rule before.
+        /// Rule of the earlier value.
         before: Combine,
-        /// The rule now.
+        /// Rule of the new value.
         now: Combine,
     },
-    /// Two values of a metric that cannot be combined.
+    /// A metric has two values, and its rule is [`Combine::Whole`]: they cannot be combined.
     #[error(
         "metric `{name}` needs all samples at once and has a value already; let one evaluator record it once"
     )]
     Whole {
-        /// The name.
+        /// Name of the metric.
         name: String,
     },
 }
@@ -127,7 +128,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Most names.
+    /// Largest number of metrics.
     pub const COUNT_MAX: usize = 256;
 
     /// Records a value, which is combined with an earlier one of this name by the metric's rule. A metric of weight 0 is
@@ -170,7 +171,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Adds what another evaluator found on other samples.
+    /// Adds the metrics that another evaluator found on other samples.
     ///
     /// # Errors
     /// As [`record`](Self::record); what was merged before the error stays.
@@ -178,17 +179,17 @@ impl Metrics {
         other.metrics.into_iter().try_for_each(|metric| self.record(metric))
     }
 
-    /// Leaves out values that are infinite or not a number, which say nothing.
+    /// Removes values that are infinite or not a number.
     pub fn retain_finite(&mut self) {
         self.metrics.retain(|metric| metric.value.is_finite());
     }
 
-    /// The value of a metric.
+    /// Returns the value of a metric.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter().find(|metric| metric.name == name).map(|metric| metric.value)
     }
 
-    /// All metrics.
+    /// Returns all metrics.
     pub fn iter(&self) -> std::slice::Iter<'_, Metric> {
         self.metrics.iter()
     }

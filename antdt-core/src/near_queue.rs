@@ -1,14 +1,15 @@
-//! [`NearQueue`]: a queue whose first two entries lie in place.
+//! [`NearQueue`]: a queue that stores its first two entries in itself.
 
 use std::collections::{VecDeque, vec_deque};
 use std::iter::{Chain, Flatten};
 
-/// A queue whose first two entries lie where the queue itself lies, and only further ones somewhere else.
+/// A queue that stores its first two entries in itself, and allocates memory only for further ones.
 ///
-/// There is one for each worker in tables of thousands of workers, where each is far from everything else in memory.
-/// Mostly only its front is of interest, and reading it should touch one place in memory.
+/// It is meant for tables with one queue for each of thousands of workers, where each is far from everything
+/// else in memory. Mostly only the front of a queue is of interest, and reading it should touch one place in
+/// memory.
 ///
-/// Whatever concerns the first two is O(1); another one of n is removed in O(n).
+/// Operations on the first two entries are O(1); removing another one of n is O(n).
 ///
 /// ```
 /// use antdt_core::NearQueue;
@@ -26,22 +27,22 @@ pub struct NearQueue<T> {
 }
 
 impl<T> NearQueue<T> {
-    /// A queue of nothing.
+    /// Returns an empty queue.
     pub const fn new() -> Self {
         Self { near: [None, None], rest: VecDeque::new() }
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.near.iter().flatten().count() + self.rest.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     pub const fn is_empty(&self) -> bool {
         self.near[0].is_none()
     }
 
-    /// The entry with so many before it.
+    /// Returns the entry at a place, counted from 0.
     pub fn get(&self, place: usize) -> Option<&T> {
         match self.near.get(place) {
             Some(entry) => entry.as_ref(),
@@ -49,7 +50,7 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// The entry with so many before it, to change it.
+    /// Returns the entry at a place, counted from 0, to change it.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
         match place.checked_sub(self.near.len()) {
             None => self.near[place].as_mut(),
@@ -57,7 +58,7 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// Adds an entry behind all others.
+    /// Appends an entry.
     pub fn push_back(&mut self, value: T) {
         match self.near.iter_mut().find(|entry| entry.is_none()) {
             Some(entry) => *entry = Some(value),
@@ -65,7 +66,7 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// Takes the entry out that has so many before it.
+    /// Removes and returns the entry at a place, counted from 0.
     pub fn remove(&mut self, place: usize) -> Option<T> {
         let [first, second] = &mut self.near;
         match place {
@@ -75,13 +76,14 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// Where the entry with this key is, in a queue whose keys ascend: O(log n), O(1) for the first two.
+    /// Returns the place of the entry with this key, in a queue whose keys ascend: O(log n), O(1) for the
+    /// first two.
     pub fn place_of_key<K: Ord>(&self, key: &K, key_of: impl Fn(&T) -> K) -> Option<usize> {
         let near = self.near.iter().flatten().position(|entry| key_of(entry) == *key);
         near.or_else(|| Some(self.rest.binary_search_by_key(key, key_of).ok()? + self.near.len()))
     }
 
-    /// Keeps the entries that `keep` says `true` to, which may change them; O(n).
+    /// Keeps the entries for which `keep` returns `true`; `keep` may change them. O(n).
     pub fn retain_mut(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for mut entry in std::mem::take(self) {
             if keep(&mut entry) {
@@ -90,12 +92,12 @@ impl<T> NearQueue<T> {
         }
     }
 
-    /// All entries, the first one first.
+    /// Returns all entries, the first one first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.near.iter().flatten().chain(&self.rest)
     }
 
-    /// All entries, the first one first, to change them.
+    /// Returns all entries, the first one first, to change them.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> {
         self.near.iter_mut().flatten().chain(&mut self.rest)
     }

@@ -1,10 +1,10 @@
-//! What is known of a node besides its pace.
+//! Description of a node, its status, and how its process ended.
 
 use std::fmt;
 
 use crate::id::Holder;
 
-/// Hardware class: nodes are compared with their own class only.
+/// Hardware class of a node. A node is compared with nodes of its own class only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceClass(pub String);
@@ -25,7 +25,7 @@ impl fmt::Display for DeviceClass {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeInfo {
-    /// Which life of which node.
+    /// Node and incarnation that registers.
     pub holder: Holder,
     /// Name of the host it runs on, for anti-affinity.
     pub host: String,
@@ -37,17 +37,17 @@ pub struct NodeInfo {
     pub memory_bytes: Option<u64>,
     /// Smallest batch it can be given, in samples.
     pub batch_size_min: u32,
-    /// Largest batch that fits, in samples.
+    /// Largest batch that fits into its memory, in samples.
     pub batch_size_max: u32,
 }
 
-/// Where a node is in its life.
+/// Stage of a node's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NodeStatus {
-    /// Asked for, not yet heard of.
+    /// Requested; it has not registered yet.
     Pending,
-    /// Registered and working.
+    /// Registered and at work.
     Running,
     /// Finishing its batch before it leaves.
     Draining,
@@ -63,36 +63,37 @@ pub enum NodeStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Exit {
-    /// Code 0.
+    /// The process ended with code 0.
     Finished,
-    /// Ended by a signal that the job did not send.
+    /// A signal ended the process, which the job did not send.
     Killed {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// Out of memory.
+    /// The process ran out of memory.
     OutOfMemory,
     /// The user's code failed in a way that will repeat.
     Unretryable {
         /// Exit code.
         code: i32,
     },
-    /// Asked to be started again, or failed in an unknown way.
+    /// The process asked to be started again, or failed in an unknown way.
     Retryable {
         /// Exit code.
         code: i32,
     },
-    /// Fell silent: no heartbeat within the limit.
+    /// The process sent no heartbeat within the limit.
     Silent,
 }
 
 impl Exit {
-    /// Exit code by which a process of ours says that its master was lost or that it was fenced: start it again.
+    /// Exit code by which a process of AntDT says that its master was lost or that it was fenced: start it
+    /// again.
     pub const CODE_RETRY: i32 = 75; // EX_TEMPFAIL of sysexits.h
     /// Exit code by which a process says that starting it again cannot help (bad input, bad configuration).
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 
-    /// Whether a new process may do better.
+    /// Returns whether a new process may do better.
     pub const fn retryable(&self) -> bool {
         match self {
             Self::Killed { .. } | Self::OutOfMemory | Self::Retryable { .. } | Self::Silent => true,

@@ -1,7 +1,8 @@
-//! [`NodeMap`]: something per node, found in constant time.
+//! [`NodeMap`]: a map from nodes to values with constant-time lookup.
 //!
-//! Nodes of a role are numbered from 0, so their number is the place. Tables that grow with the job are asked for one
-//! node with every event; a search tree would make an event dearer the more nodes there are.
+//! The nodes of a role are numbered from 0, so their number is the index into a table. Maps that grow with
+//! the job are asked for one node with every event; a search tree would make an event dearer the more nodes
+//! there are.
 
 use std::ops::{Index, IndexMut};
 
@@ -12,8 +13,8 @@ const PAGE: usize = 4096;
 
 /// A map from nodes to values, in the order of [`NodeId`]: workers first, then servers, each by number.
 ///
-/// Finding is O(1). Memory is proportional to the numbers in use: up to 4,096 entries for each stretch of 4,096 numbers
-/// that has a node, and 24 bytes for each stretch below the highest.
+/// Lookup is O(1). Memory is proportional to the numbers in use: up to 4,096 entries for each stretch of
+/// 4,096 numbers that has a node, and 24 bytes for each stretch below the highest.
 ///
 /// ```
 /// use antdt_core::{NodeId, NodeMap};
@@ -34,39 +35,39 @@ pub struct NodeMap<T> {
 type Pages<T> = Vec<Vec<Option<T>>>;
 
 impl<T> NodeMap<T> {
-    /// A map of nothing.
+    /// Returns an empty map.
     pub const fn new() -> Self {
         Self { workers: Vec::new(), servers: Vec::new(), len: 0 }
     }
 
-    /// Nodes that have a value.
+    /// Returns the number of nodes that have a value.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no node has a value.
+    /// Returns whether no node has a value.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value of a node, if it has one.
+    /// Returns the value of a node.
     pub fn get(&self, node: NodeId) -> Option<&T> {
         let index = node.index as usize;
         self.pages(node.role).get(index / PAGE)?.get(index % PAGE)?.as_ref()
     }
 
-    /// The value of a node, if it has one, to change it.
+    /// Returns the value of a node, to change it.
     pub fn get_mut(&mut self, node: NodeId) -> Option<&mut T> {
         let index = node.index as usize;
         self.pages_mut(node.role).get_mut(index / PAGE)?.get_mut(index % PAGE)?.as_mut()
     }
 
-    /// Whether a node has a value.
+    /// Returns whether a node has a value.
     pub fn contains(&self, node: NodeId) -> bool {
         self.get(node).is_some()
     }
 
-    /// Gives a node a value; returns the one it had.
+    /// Sets the value of a node; returns the previous one.
     pub fn insert(&mut self, node: NodeId, value: T) -> Option<T> {
         let index = node.index as usize;
         let pages = self.pages_mut(node.role);
@@ -82,7 +83,7 @@ impl<T> NodeMap<T> {
         before
     }
 
-    /// Takes the value of a node away.
+    /// Removes and returns the value of a node.
     pub fn remove(&mut self, node: NodeId) -> Option<T> {
         let index = node.index as usize;
         let before = self.pages_mut(node.role).get_mut(index / PAGE)?.get_mut(index % PAGE)?.take();
@@ -90,17 +91,17 @@ impl<T> NodeMap<T> {
         before
     }
 
-    /// All nodes with their values, in the order of ids.
+    /// Returns all nodes with their values, in the order of ids.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &T)> {
         self.of_role(Role::Worker).chain(self.of_role(Role::Server))
     }
 
-    /// All nodes with their values, in the order of ids, to change the values.
+    /// Returns all nodes with their values, in the order of ids, to change the values.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (NodeId, &mut T)> {
         entries_mut(Role::Worker, &mut self.workers).chain(entries_mut(Role::Server, &mut self.servers))
     }
 
-    /// The nodes of a role with their values, in the order of ids.
+    /// Returns the nodes of a role with their values, in the order of ids.
     pub fn of_role(&self, role: Role) -> impl DoubleEndedIterator<Item = (NodeId, &T)> {
         self.pages(role).iter().enumerate().flat_map(move |(page, entries)| {
             let values = entries.iter().enumerate();
@@ -108,7 +109,7 @@ impl<T> NodeMap<T> {
         })
     }
 
-    /// The nodes of a role with their values, in the order of ids, to change the values.
+    /// Returns the nodes of a role with their values, in the order of ids, to change the values.
     pub fn of_role_mut(&mut self, role: Role) -> impl DoubleEndedIterator<Item = (NodeId, &mut T)> {
         entries_mut(role, self.pages_mut(role))
     }

@@ -1,19 +1,20 @@
-//! What a model's parameters look like from outside: named groups in one flat vector, and named tables of rows.
+//! The layout of a model's parameters: named groups in one flat vector, and named tables of rows.
 
 use std::ops::Range;
 
 use crate::error::InvalidValue;
 
-/// What becomes of a group's values in a step.
+/// How a step changes a group's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum GroupKind {
     /// The optimizer steps them along the mean gradient.
     Trainable,
-    /// No optimizer touches them: statistics that the model keeps of its data, like the running mean of a batch
-    /// normalisation. In the gradient's place the trainer gives, for each value, its new value times the samples of the
-    /// batch. The mean over the samples of the step replaces the value. Where servers apply each push at once, the value
-    /// moves towards the push's mean by the push's share of a nominal batch.
+    /// No optimizer touches them: statistics that the model keeps of its data, like the running mean of a
+    /// batch normalisation. Instead of a gradient the trainer returns, for each value, its new value times
+    /// the samples of the batch. The mean over the samples of the step replaces the value. Where servers
+    /// apply each push at once, the value moves towards the push's mean by the push's share of a nominal
+    /// batch.
     State,
 }
 
@@ -21,49 +22,49 @@ pub enum GroupKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ParamGroup {
-    /// Name, unlike that of any other group of the model: usually the parameter's path in the framework's module.
+    /// Name, unique among the groups of the model: usually the parameter's path in the framework's module.
     pub name: String,
-    /// Length, in elements.
+    /// Number of values.
     pub len: usize,
     /// Dimensions of the tensor that the values are, in row-major order; their product is the length.
     #[cfg_attr(feature = "serde", serde(default))]
     pub shape: Vec<usize>,
-    /// What becomes of the values in a step.
+    /// How a step changes the values.
     pub kind: GroupKind,
     /// Whether weight decay applies. Biases and norms are usually exempt.
     pub decays: bool,
 }
 
 impl ParamGroup {
-    /// A group that the optimizer steps, with weight decay if the job has any.
+    /// Returns a group that the optimizer steps, with weight decay if the job has any.
     pub fn trainable(name: impl Into<String>, len: usize) -> Self {
         Self { name: name.into(), len, shape: vec![len], kind: GroupKind::Trainable, decays: true }
     }
 
-    /// A group that no optimizer touches; see [`GroupKind::State`].
+    /// Returns a group that no optimizer touches; see [`GroupKind::State`].
     pub fn state(name: impl Into<String>, len: usize) -> Self {
         Self { name: name.into(), len, shape: vec![len], kind: GroupKind::State, decays: false }
     }
 
-    /// The same group as a tensor of these dimensions.
+    /// Returns the same group as a tensor of these dimensions.
     #[must_use]
     pub fn with_shape(self, shape: &[usize]) -> Self {
         Self { shape: shape.to_vec(), ..self }
     }
 
-    /// The same group without weight decay.
+    /// Returns the same group without weight decay.
     #[must_use]
     pub fn without_decay(self) -> Self {
         Self { decays: false, ..self }
     }
 }
 
-/// Shape of a model's parameters: groups of dense values, one after another in one flat vector of `f32`, and tables of
-/// embedding rows of which a batch touches few.
+/// Shape of a model's parameters: groups of dense values, one after another in one flat vector of `f32`, and
+/// tables of embedding rows of which a batch touches few.
 ///
-/// The rows of all tables share one numbering, the *joint rows*: those of a table follow those of the table before it. So a
-/// batch names all rows that it touches in one ascending list, and their values stand in one list in the same order,
-/// where only the number of values per row depends on the row's table.
+/// The rows of all tables share one numbering, the *joint rows*: those of a table follow those of the table
+/// before it. So a batch names all rows that it touches in one ascending list. Their values are in one list
+/// in the same order; the number of values per row depends on the row's table.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(
     feature = "serde",
@@ -79,11 +80,11 @@ pub struct ParamLayout {
 }
 
 impl ParamLayout {
-    /// A layout of these groups and tables, in this order.
+    /// Returns a layout of these groups and tables, in this order.
     ///
     /// # Errors
-    /// If a group or table has no name or one that another has, a group is empty, a table cannot exist, or there are more
-    /// values or rows than can be counted.
+    /// If a group or table has no name or the name of another, a group is empty, a table is invalid, or there
+    /// are more values or rows than can be counted.
     pub fn new(groups: Vec<ParamGroup>, tables: Vec<TableSpec>) -> Result<Self, InvalidValue> {
         let mut names: Vec<&str> = Vec::with_capacity(groups.len().max(tables.len()));
         let mut dense_len = 0_usize;
@@ -125,13 +126,13 @@ impl ParamLayout {
         Ok(Self { groups, dense_len, tables, starts })
     }
 
-    /// A layout of one trainable group `dense` and no table; no group if `len` is 0.
+    /// Returns a layout of one trainable group `dense` and no table; no group if `len` is 0.
     pub fn dense(len: usize) -> Self {
         let groups = if len == 0 { Vec::new() } else { vec![ParamGroup::trainable("dense", len)] };
         Self { groups, dense_len: len, tables: Vec::new(), starts: vec![0] }
     }
 
-    /// This layout with one more table.
+    /// Returns this layout with one more table.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -140,12 +141,12 @@ impl ParamLayout {
         Self::new(self.groups, self.tables)
     }
 
-    /// The groups, in the order in which they lie in the flat vector.
+    /// Returns the groups, in the order in which they lie in the flat vector.
     pub fn groups(&self) -> &[ParamGroup] {
         &self.groups
     }
 
-    /// The groups, each with its place in the flat vector.
+    /// Returns the groups, each with its range in the flat vector.
     pub fn ranges(&self) -> impl Iterator<Item = (Range<usize>, &ParamGroup)> {
         let mut start = 0;
         self.groups.iter().map(move |group| {
@@ -155,22 +156,22 @@ impl ParamLayout {
         })
     }
 
-    /// Length of the flat vector: of all groups.
+    /// Returns the length of the flat vector, which is that of all groups together.
     pub const fn dense_len(&self) -> usize {
         self.dense_len
     }
 
-    /// The tables.
+    /// Returns the tables.
     pub fn tables(&self) -> &[TableSpec] {
         &self.tables
     }
 
-    /// Rows of all tables: joint rows are `0..rows()`.
+    /// Returns the number of rows of all tables: joint rows are `0..rows()`.
     pub fn rows(&self) -> u64 {
         self.starts[self.tables.len()]
     }
 
-    /// First joint row of a table.
+    /// Returns the first joint row of a table.
     ///
     /// # Panics
     /// If there is no such table.
@@ -179,7 +180,7 @@ impl ParamLayout {
         self.starts[table]
     }
 
-    /// The joint row of a table's row.
+    /// Returns the joint row of a table's row.
     ///
     /// # Panics
     /// If there is no such table or row.
@@ -189,7 +190,7 @@ impl ParamLayout {
         first + index
     }
 
-    /// The table that a joint row lies in; `None` beyond the last.
+    /// Returns the index of the table that a joint row is in; `None` beyond the last.
     pub fn table_of(&self, row: u64) -> Option<usize> {
         let table = match &self.starts[..] {
             // One table: no search.
@@ -199,12 +200,12 @@ impl ParamLayout {
         (row < self.rows()).then_some(table)
     }
 
-    /// Values of a joint row; 0 beyond the last.
+    /// Returns the number of values of a joint row; 0 beyond the last.
     pub fn row_len(&self, row: u64) -> usize {
         self.table_of(row).map_or(0, |table| self.tables[table].dim)
     }
 
-    /// Values of all these joint rows, each counted as often as it is listed.
+    /// Returns the number of values of all these joint rows, each counted as often as it is listed.
     pub fn rows_len(&self, rows: &[u64]) -> usize {
         match &self.tables[..] {
             [table] => rows.iter().filter(|row| **row < table.rows).count() * table.dim,
@@ -212,7 +213,8 @@ impl ParamLayout {
         }
     }
 
-    /// Deals ascending joint rows to their tables: one part for each table, in order. Rows beyond the last table are in no part.
+    /// Splits ascending joint rows by table: one part for each table, in order. Rows beyond the last table
+    /// are in no part.
     pub fn by_table<'a>(&'a self, rows: &[u64]) -> Vec<TableRows<'a>> {
         let (mut start, mut value) = (0, 0);
         let deal = |(number, spec): (usize, &'a TableSpec)| {
@@ -226,7 +228,7 @@ impl ParamLayout {
         self.tables.iter().enumerate().map(deal).collect()
     }
 
-    /// Joint rows with their values, `values` being those of all `rows` one after another.
+    /// Returns joint rows with their values; `values` are those of all `rows`, one row after another.
     ///
     /// # Panics
     /// While iterating, if there are fewer values than the rows need.
@@ -243,7 +245,7 @@ impl ParamLayout {
         })
     }
 
-    /// As [`by_row`](Self::by_row), to change the values.
+    /// Returns rows as [`by_row`](Self::by_row) does, to change the values.
     ///
     /// # Panics
     /// As [`by_row`](Self::by_row).
@@ -261,16 +263,16 @@ impl ParamLayout {
     }
 }
 
-/// The rows of one table within a list of joint rows.
+/// The part of a list of joint rows that belongs to one table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableRows<'a> {
-    /// The table.
+    /// Table that the rows belong to.
     pub spec: &'a TableSpec,
-    /// Its first joint row: a joint row less this is a row of the table.
+    /// First joint row of the table: a joint row minus this number is a row of the table.
     pub first: u64,
-    /// Where its rows lie in the list.
+    /// Range of its rows in the list.
     pub rows: Range<usize>,
-    /// Where their values lie among the values of all rows.
+    /// Range of their values among the values of all rows.
     pub values: Range<usize>,
 }
 
@@ -321,24 +323,24 @@ impl From<ParamLayout> for UncheckedLayout {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TableSpec {
-    /// Name, unlike that of any other table of the model.
+    /// Name, unique among the tables of the model.
     pub name: String,
-    /// Rows; row ids are `0..rows`.
+    /// Number of rows; row ids are `0..rows`.
     pub rows: u64,
-    /// Values per row, in elements.
+    /// Number of values per row.
     pub dim: usize,
-    /// A row starts uniform in `[-init_scale, init_scale)`, as a pure function of (seed, row id):
-    /// every process computes the same value.
+    /// Half-width of the initial values, which are uniform in `[-init_scale, init_scale)`. They are a pure
+    /// function of (seed, row id), so that every process computes the same.
     pub init_scale: f32,
 }
 
 impl TableSpec {
-    /// A table of this shape.
+    /// Returns a table of this shape.
     pub fn new(name: impl Into<String>, rows: u64, dim: usize, init_scale: f32) -> Self {
         Self { name: name.into(), rows, dim, init_scale }
     }
 
-    /// Checks that the table can exist.
+    /// Checks that the settings are valid.
     ///
     /// # Errors
     /// If it has no rows, no columns, or an initial scale that is negative or not finite.

@@ -1,4 +1,4 @@
-//! Seams between crates that run in different tasks or processes. Standard futures; no runtime is named.
+//! Interfaces between crates that run in different tasks or processes. Standard futures; no runtime is named.
 
 use std::error::Error;
 use std::future::Future;
@@ -8,39 +8,41 @@ use crate::data::{Ack, AckOutcome, Exchanged, FetchOutcome, Held, Registered};
 use crate::error::Retry;
 use crate::id::{Holder, RequestId};
 
-/// An error of a seam: it says whether to try again.
+/// An error of such an interface, which says whether to try again.
 pub trait SeamError: Error + Send + Sync + 'static {
-    /// What the caller should do.
+    /// Returns what the caller should do.
     fn retry(&self) -> Retry;
 }
 
-/// Shards that may be asked for in one exchange: the answer must fit a message.
+/// Most shards that one exchange may ask for, so that the answer fits a message.
 pub const WANT_MAX: u32 = 1 << 12;
 
-/// Acks, or leases that are presented, in one call. With it a request stays well below the 4 MiB that a message may have; a
-/// larger one would occupy the task of the data set for longer.
+/// Most acks, or presented leases, in one call. With it a request stays well below the 4 MiB that a message
+/// may have; a larger one would occupy the task of the data set for longer.
 pub const ACKS_MAX: usize = 1 << 14;
 
-/// Where a worker gets its shards from: a service over the network, or a ledger in the same process.
+/// The source of a worker's shards: a service over the network, or a ledger in the same process.
 pub trait ShardSource: Send + Sync {
-    /// Why a call failed. None of these means "end of data".
+    /// Error of a call. No error means "end of data".
     type Error: SeamError;
 
-    /// Opens the source for a life of a node; earlier lives are fenced.
+    /// Registers an incarnation of a worker; its earlier incarnations are fenced.
     ///
-    /// `held` are the leases that this life still has from before a restart of the service; empty at first. A caller that
-    /// gets [`Retry::Register`] registers with them and goes on with those that are adopted.
+    /// `held` are the leases that this incarnation still has from before a restart of the service; empty at
+    /// first. A caller that gets [`Retry::Register`] registers with them and continues with those that are
+    /// adopted.
     fn register(
         &self,
         holder: Holder,
         held: &[Held],
     ) -> impl Future<Output = Result<Registered, Self::Error>> + Send;
 
-    /// Says what is done and asks for up to `want` shards, in one call: at most [`ACKS_MAX`] and [`WANT_MAX`]. Repeating the last `request` returns the
-    /// identical grants, and no ack counts twice. With a `want` of 0 the request number means nothing.
+    /// Acknowledges samples and asks for up to `want` shards, in one call: at most [`ACKS_MAX`] acks and
+    /// [`WANT_MAX`] shards. Repeating the last `request` returns the identical grants, and no ack counts
+    /// twice. With a `want` of 0 the request number is ignored.
     ///
-    /// Count `request` up after an answer with shards, and only then: a copy of the question that arrives late may be
-    /// granted too, and only a repetition of the same call returns it.
+    /// Increment `request` after an answer with shards, and only then: a copy of the call that arrives late
+    /// may be granted shards too, and only a repetition of the same call returns them.
     ///
     /// `wait` is how long the source may hold the call when there is nothing to grant yet.
     fn exchange(
@@ -52,7 +54,7 @@ pub trait ShardSource: Send + Sync {
         wait: Duration,
     ) -> impl Future<Output = Result<Exchanged, Self::Error>> + Send;
 
-    /// [`exchange`](Self::exchange) of no acks for one shard.
+    /// Asks for one shard, without acks, as [`exchange`](Self::exchange) does.
     fn fetch(
         &self,
         holder: Holder,
@@ -66,7 +68,8 @@ pub trait ShardSource: Send + Sync {
         }
     }
 
-    /// [`exchange`](Self::exchange) of acks for no shard. One answer for each entry, in order.
+    /// Acknowledges samples without asking for a shard, as [`exchange`](Self::exchange) does. Returns one
+    /// outcome for each entry, in order.
     fn ack(
         &self,
         holder: Holder,
@@ -83,7 +86,7 @@ pub trait ShardSource: Send + Sync {
         acks: &[Ack],
     ) -> impl Future<Output = Result<Vec<AckOutcome>, Self::Error>> + Send;
 
-    /// Reports that the data of a lease cannot be read past `ack.offset`.
+    /// Reports that the data of a lease cannot be read beyond `ack.offset`; `why` is for the log.
     fn fail(
         &self,
         holder: Holder,

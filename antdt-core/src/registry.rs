@@ -1,8 +1,8 @@
-//! What a program knows by name: policies, rules, models. One [`Registry`] for each kind.
+//! Registries of parts that users choose by name: policies, rules, models. One [`Registry`] for each kind.
 //!
-//! A registry holds the entries that ship, in a table that its crate writes, and those that a program adds with
-//! [`Registry::register`] before it reads its command line; both are then equal. It is a value that the whole process shares:
-//! names are read in many places, and a program has one set of them. It decides nothing.
+//! A registry holds the entries that ship, in a table that its crate writes, and those that a program adds
+//! with [`Registry::register`] before it reads its command line; both are treated alike. It is a value that
+//! the whole process shares: names are read in many places, and a program has one set of them.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -13,13 +13,13 @@ use std::time::Duration;
 use crate::error::InvalidValue;
 use crate::text::{format_duration, named_duration, nearest};
 
-/// Something that is known by name.
+/// An entry of a registry, which has a name.
 pub trait Named: Copy {
-    /// Its name on the command line, in job files and in reports.
+    /// Returns its name on the command line, in job files and in reports.
     fn name(&self) -> &'static str;
 }
 
-/// The entries of one kind, by name.
+/// All known parts of one kind, such as policies, by name.
 #[derive(Debug)]
 pub struct Registry<E: 'static> {
     kind: &'static str,
@@ -29,12 +29,13 @@ pub struct Registry<E: 'static> {
 }
 
 impl<E: Named> Registry<E> {
-    /// A registry of a kind (`policy`, which is also the flag and the job file's table) with the entries that ship.
+    /// Returns a registry of a kind with the entries that ship. `kind` is also the flag and the job file's
+    /// table, such as `policy`.
     pub const fn new(kind: &'static str, shipped: &'static [E]) -> Self {
         Self { kind, shipped, synonyms: &[], added: RwLock::new(Vec::new()) }
     }
 
-    /// Adds spelt-out names, each with the name that it most likely means. They are suggested, not accepted.
+    /// Adds synonyms, each with the name that is most likely meant. They are suggested, not accepted.
     #[must_use]
     pub const fn with_synonyms(mut self, synonyms: &'static [(&'static str, &'static str)]) -> Self {
         self.synonyms = synonyms;
@@ -82,18 +83,18 @@ impl<E: Named> Registry<E> {
 }
 
 impl<T> Registry<Entry<T>> {
-    /// Makes what has that name, with its default settings.
+    /// Builds the part of that name, with its default settings.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no entry has this name.
     pub fn by_name(&self, name: &str) -> Result<T, BuildError> {
         self.build(name, &BTreeMap::new())
     }
 
-    /// Makes what has that name with these settings; those that are not named have their defaults.
+    /// Builds the part of that name with these settings; settings that are not given have their defaults.
     ///
     /// # Errors
-    /// If there is no such entry or setting, or a value cannot be.
+    /// If there is no such entry or setting, or a value is invalid.
     pub fn build(&self, name: &str, texts: &BTreeMap<String, String>) -> Result<T, BuildError> {
         let entry = self.find(name)?;
         let settings = Settings { kind: self.kind, name, texts };
@@ -109,7 +110,7 @@ impl<T> Registry<Entry<T>> {
         Ok((entry.build)(&settings)?)
     }
 
-    /// Returns every entry and its settings with their defaults, as a job file has them.
+    /// Returns the text of every entry and its settings with their defaults, as a job file has them.
     pub fn listing(&self) -> String {
         let mut text = String::new();
         for entry in self.entries() {
@@ -128,20 +129,20 @@ impl<T> Registry<Entry<T>> {
     }
 }
 
-/// An entry that is made from settings of its own.
+/// An entry whose part is built from settings of its own.
 pub struct Entry<T> {
-    /// Its name on the command line, in job files and in reports.
+    /// Name on the command line, in job files and in reports.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Its settings, in the order in which they are listed.
+    /// Returns the settings, in the order in which they are listed.
     pub settings: fn() -> Vec<Setting>,
-    /// Makes it.
+    /// Builds the part.
     pub build: fn(&Settings<'_>) -> Result<T, InvalidValue>,
 }
 
 impl<T> Entry<T> {
-    /// An entry without settings.
+    /// Returns an entry without settings.
     pub const fn new(
         name: &'static str,
         about: &'static str,
@@ -172,30 +173,30 @@ impl<T> Named for Entry<T> {
     }
 }
 
-/// A setting of an entry.
+/// Description of one setting of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// Its key in the job file's table: `[policy.NAME]` for a policy.
+    /// Key in the job file's table, which is `[policy.NAME]` for a policy.
     pub name: &'static str,
-    /// Its text when the table does not name it.
+    /// Text of the default value.
     pub default: String,
-    /// What it means, with its unit, in one line.
+    /// Meaning, with the unit, in one line.
     pub about: &'static str,
 }
 
 impl Setting {
-    /// A setting and its value.
+    /// Returns a setting with this default value.
     pub fn new(name: &'static str, value: impl Display, about: &'static str) -> Self {
         Self { name, default: value.to_string(), about }
     }
 
-    /// A setting that is a length of time.
+    /// Returns a setting that is a duration, with this default.
     pub fn time(name: &'static str, value: Duration, about: &'static str) -> Self {
         Self { name, default: format_duration(value), about }
     }
 }
 
-/// Texts of an entry's settings by name, as a job file has them.
+/// The given settings of an entry as texts by name, as a job file has them.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings<'a> {
     kind: &'a str,
@@ -204,10 +205,10 @@ pub struct Settings<'a> {
 }
 
 impl Settings<'_> {
-    /// Reads a number or a truth value; `default` if it is not given.
+    /// Parses a number or a truth value; returns `default` if the setting is not given.
     ///
     /// # Errors
-    /// If its text does not read as one; the error names the table and the key.
+    /// If the text cannot be parsed; the error names the table and the key.
     pub fn value<T: FromStr>(&self, name: &str, default: T, expected: &str) -> Result<T, InvalidValue> {
         match self.texts.get(name) {
             Some(text) => text.parse().map_err(|_| self.refuse(name, text, expected)),
@@ -215,7 +216,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Reads a length of time with its unit; `default` if it is not given.
+    /// Parses a duration with its unit; returns `default` if the setting is not given.
     ///
     /// # Errors
     /// As [`value`](Self::value).
@@ -224,7 +225,7 @@ impl Settings<'_> {
         self.texts.get(name).map_or(Ok(default), |text| named_duration(field, text))
     }
 
-    /// The error of a setting that cannot be.
+    /// Returns the error for a setting with an invalid value.
     pub fn refuse(&self, name: &str, value: impl Display, expected: &str) -> InvalidValue {
         InvalidValue::new(self.field(name), value, expected)
     }
@@ -234,14 +235,14 @@ impl Settings<'_> {
     }
 }
 
-/// Why an entry cannot be made.
+/// Reason why a part cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No entry has this name.
     #[error(transparent)]
     Unknown(#[from] UnknownName),
-    /// A setting is unknown, or its value cannot be.
+    /// A setting is unknown, or its value is invalid.
     #[error(transparent)]
     Setting(#[from] InvalidValue),
 }
@@ -250,13 +251,13 @@ pub enum BuildError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{given}`; known: {}{}", known.join(", "), suggested(*.suggestion))]
 pub struct UnknownName {
-    /// What it should have been: `policy`.
+    /// Kind of the entry, such as `policy`.
     pub kind: &'static str,
-    /// The name as given.
+    /// Name that was given.
     pub given: String,
-    /// The names that are known.
+    /// Names that are known.
     pub known: Vec<&'static str>,
-    /// The known name nearest to it, if one is near.
+    /// Known name that is most similar, if one is similar enough.
     pub suggestion: Option<&'static str>,
 }
 

@@ -1,26 +1,26 @@
-//! What agents say about the work they did.
+//! Reports of a worker or server about its work.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::id::{Holder, Iteration, PlanVersion};
 
-/// What a node was doing; only [`Phase::Train`] is judged.
+/// Activity of a node during a batch; only [`Phase::Train`] is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Phase {
     /// Ordinary training.
     #[default]
     Train,
-    /// Evaluating.
+    /// Evaluating the model.
     Evaluate,
     /// Writing or reading a checkpoint.
     Checkpoint,
-    /// Measuring itself.
+    /// Measuring its own speed.
     Profile,
 }
 
-/// What a worker's training thread does without waiting for anybody else.
+/// Activity of a worker's training thread in which it waits for no other process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Work {
@@ -42,35 +42,35 @@ impl fmt::Display for Work {
     }
 }
 
-/// A worker whose training thread is at work and has not got on for a while.
+/// A lack of progress: a worker's training thread has been at one activity for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stall {
-    /// At what.
+    /// Activity of the thread.
     pub work: Work,
-    /// Since it last got on.
+    /// Time since its last progress.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub lasts: Duration,
 }
 
 impl Stall {
-    /// Shorter ones are reported to nobody.
+    /// Shortest duration of a stall that is reported.
     pub const LEAST: Duration = Duration::from_millis(500);
 }
 
-/// One batch of a worker, or one period of service of a server.
+/// Times of one batch of a worker, or of one period of service of a server.
 ///
-/// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall time.
-/// Only `compute` says something about the node itself: under BSP all nodes have the same total.
+/// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall
+/// time. Only `compute` says something about the node itself: under BSP all nodes have the same total.
 #[doc(alias = "BPT")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchReport {
-    /// Node and incarnation.
+    /// Node and incarnation that reports.
     pub holder: Holder,
-    /// Running number of the holder's reports; repeated or older ones are dropped.
+    /// Running number of the node's reports; repeated or older ones are dropped.
     pub sequence: u64,
-    /// The step the batch belonged to.
+    /// Step that the batch belonged to.
     pub iteration: Iteration,
     /// Plan in force while it was computed.
     pub plan: PlanVersion,
@@ -78,27 +78,27 @@ pub struct BatchReport {
     pub phase: Phase,
     /// Samples in the batch; for a server, bytes served.
     pub samples: u64,
-    /// Waiting for shards and reading rows.
+    /// Time spent waiting for shards and reading rows.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub data_wait: Duration,
-    /// From "batch in memory" to "gradient ready"; for a server, time spent serving.
+    /// Time from "batch in memory" to "gradient ready"; for a server, time spent serving.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub compute: Duration,
-    /// Sending and receiving parameters and gradients.
+    /// Time spent sending and receiving parameters and gradients.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub communicate: Duration,
-    /// Waiting for peers where that can be told from sending.
+    /// Time spent waiting for peers, where that can be told from sending.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub barrier_wait: Duration,
 }
 
 impl BatchReport {
-    /// From the batch's begin to its end.
+    /// Returns the batch's wall time.
     pub fn wall(&self) -> Duration {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
     }
 
-    /// Local compute time per sample, the only thing pace is judged on; `None` for an empty batch.
+    /// Returns the local compute time per sample, the only measure of pace; `None` for an empty batch.
     #[doc(alias = "tau")]
     pub fn sample_time(&self) -> Option<Duration> {
         let samples = u32::try_from(self.samples.max(1)).unwrap_or(u32::MAX);

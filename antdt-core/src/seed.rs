@@ -1,12 +1,13 @@
-//! All randomness of a job, from one number, the same on every platform.
+//! All randomness of a job, derived from one number, the same on every platform.
 
-/// The number a job's randomness comes from. Derive one for each use, so that no two uses share a stream.
+/// The number from which a job's randomness is derived. Derive a seed for each use, so that no two uses share
+/// a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// The seed for the use called `label`.
+    /// Returns the seed for the use called `label`.
     ///
     /// ```
     /// use antdt_core::Seed;
@@ -23,13 +24,13 @@ impl Seed {
         Self(mix(self.0 ^ mix(hash)))
     }
 
-    /// The seed for the `number`-th of many alike: an epoch, a shard, a row.
+    /// Returns the seed for the `number`-th of many things of one kind, such as epochs, shards or rows.
     #[must_use]
     pub fn derive_number(self, number: u64) -> Self {
         Self(mix(self.0 ^ mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15))))
     }
 
-    /// A generator of numbers from this seed.
+    /// Returns a generator of random numbers from this seed.
     pub fn rng(self) -> DetRng {
         DetRng { state: self.0 }
     }
@@ -49,25 +50,25 @@ pub struct DetRng {
 }
 
 impl DetRng {
-    /// The next 64 uniform bits.
+    /// Returns the next 64 uniform bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// A uniform number in `0..bound`. `bound` of 0 gives 0.
+    /// Returns a uniform number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // Multiply-shift; the bias is below bound / 2^64.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A uniform number in `[0, 1)`.
+    /// Returns a uniform number in `[0, 1)`.
     #[allow(clippy::cast_precision_loss, reason = "53 bits fit")]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number from the standard normal distribution (Box-Muller).
+    /// Returns a number from the standard normal distribution (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
@@ -92,7 +93,7 @@ impl Permutation {
     // Four rounds make a pseudorandom permutation of a pseudorandom function (Luby-Rackoff); small domains need a few more.
     const ROUNDS: usize = 6;
 
-    /// The permutation of `0..len` that belongs to `seed`.
+    /// Returns the permutation of `0..len` that belongs to `seed`.
     pub fn new(seed: Seed, len: u64) -> Self {
         let bits = 64 - len.saturating_sub(1).leading_zeros();
         let half_bits = bits.div_ceil(2).max(1);
@@ -100,17 +101,17 @@ impl Permutation {
         Self { len, half_bits, keys: std::array::from_fn(|_| rng.next_u64()) }
     }
 
-    /// How many numbers are permuted.
+    /// Returns how many numbers are permuted.
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is nothing to permute.
+    /// Returns whether there is nothing to permute.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Which number stands at `position`.
+    /// Returns the number at `position`.
     ///
     /// # Panics
     /// If `position` is not below [`len`](Self::len).
@@ -125,7 +126,7 @@ impl Permutation {
         }
     }
 
-    /// At which position `value` stands: the inverse of [`at`](Self::at), at the same cost.
+    /// Returns the position of `value`: the inverse of [`at`](Self::at), at the same cost.
     ///
     /// # Panics
     /// If `value` is not below [`len`](Self::len).

@@ -1,4 +1,4 @@
-//! Text forms of settings: durations with units, and near misses of names.
+//! Text forms of settings: durations with units, and the nearest known name to a misspelt one.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use crate::error::InvalidValue;
 /// No setting is as long: 100 years. Sums of a few of them are times of a job, and moments of any clock.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Reads a duration: `5s`, `250ms`, `1.5m`, `1m30s`, `2h`; the units are those of `humantime`. A bare number is refused:
-/// its unit is easily forgotten.
+/// Parses a duration: `5s`, `250ms`, `1.5m`, `1m30s`, `2h`; the units are those of `humantime`. A bare number
+/// is refused, because its unit is easily forgotten.
 ///
 /// # Errors
 /// If there is no unit, an unknown one, or a number that is negative or too large.
@@ -16,10 +16,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
     named_duration("duration", text)
 }
 
-/// The same for a setting called `field`.
+/// Parses a duration as [`parse_duration`] does, for a setting called `field`, which the error names.
 ///
 /// # Errors
-/// As [`parse_duration`], with the setting's name.
+/// As [`parse_duration`].
 pub fn named_duration(field: impl Into<String>, text: &str) -> Result<Duration, InvalidValue> {
     use humantime::DurationError as Error;
     let number = text.trim();
@@ -37,12 +37,13 @@ pub fn named_duration(field: impl Into<String>, text: &str) -> Result<Duration, 
     Err(InvalidValue::new(field, text, expected))
 }
 
-/// Writes a duration so that [`parse_duration`] reads the same one, without spaces: `1m30s`.
+/// Formats a duration so that [`parse_duration`] returns the same one, without spaces: `1m30s`.
 pub fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
-/// As much of a text as a message shows, without its line ends and what else would garble a terminal.
+/// Returns the beginning of a text, short enough for a message, without line ends and other control
+/// characters.
 pub fn beginning(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -52,8 +53,8 @@ pub fn beginning(text: &str) -> String {
     shown
 }
 
-/// Where in a text an error is, in one line: its number, what stands there, and the message. `at` are the bytes it is
-/// about.
+/// Returns one line that locates an error in a text: line number, content of the line, and the message. `at`
+/// is the range of bytes that the error is about.
 pub fn located(text: &str, at: Option<std::ops::Range<usize>>, message: &str) -> String {
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(", ");
     let Some(at) = at else { return message };
@@ -67,7 +68,7 @@ pub fn located(text: &str, at: Option<std::ops::Range<usize>>, message: &str) ->
     format!("line {}, `{}`: {message}", line + 1, beginning(there))
 }
 
-/// The word of `known` nearest to `word`, if it could be a slip of the hand: a third of the letters at most.
+/// Returns the word of `known` that is most similar to `word`, if at most a third of the letters differ.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(1);
     known

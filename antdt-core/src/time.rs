@@ -1,12 +1,13 @@
-//! Time as a number: nanoseconds since the job began.
+//! Times of a job as numbers: nanoseconds since the job began.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment of the job: nanoseconds since its start, on the master's monotonic clock.
+/// A point in time of a job: nanoseconds since its start, on the master's monotonic clock.
 ///
-/// There is no `now()`. Machines are told the time, so that a test, a simulator and a recording can tell it too.
+/// There is no `now()`. State machines are told the time, so that a test, a simulator and a recording can
+/// tell it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct JobTime(pub u64);
@@ -14,26 +15,26 @@ pub struct JobTime(pub u64);
 impl JobTime {
     /// The start of the job.
     pub const ZERO: Self = Self(0);
-    /// Later than any moment a job reaches.
+    /// A time later than any that a job reaches.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `since_start` after the job began.
+    /// Returns the time `since_start` after the job began.
     pub fn from_duration(since_start: Duration) -> Self {
         Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Seconds since the job began.
+    /// Returns the seconds since the job began.
     #[allow(clippy::cast_precision_loss, reason = "for display and reports; 2^53 ns are 104 days")]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Time since the job began.
+    /// Returns the duration since the job began.
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 
-    /// Time from `earlier` to this moment; zero if `earlier` is later.
+    /// Returns the duration from `earlier` to this time; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -59,14 +60,14 @@ impl fmt::Display for JobTime {
     }
 }
 
-/// For `#[serde(with = ...)]`: a [`Duration`] as whole nanoseconds, at most `u64::MAX`.
+/// Serializes a [`Duration`] as whole nanoseconds, at most `u64::MAX`; for `#[serde(with = ...)]`.
 #[cfg(feature = "serde")]
 pub mod nanoseconds {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Writes the number.
+    /// Serializes a duration as a number of nanoseconds.
     ///
     /// # Errors
     /// Those of the serializer.
@@ -74,10 +75,10 @@ pub mod nanoseconds {
         serializer.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Reads the number.
+    /// Deserializes a duration from a number of nanoseconds.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the value is not such a number.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         u64::deserialize(deserializer).map(Duration::from_nanos)
     }

@@ -1,13 +1,14 @@
-//! The lines of a recording: what a machine was told, what it answered, and what it wanted done.
+//! The lines of a recording: the events, answers and effects of a job's state machines.
 //!
-//! A trace is text: one JSON object per line, first a [`TraceHeader`], then a [`TraceEntry`] for each thing that happened. The
-//! entries of one machine stand in the order in which they happened; those of two machines may overtake each other by
-//! moments, as the machines did. A machine that is made as the header says and is told the recorded events at the
-//! recorded times gives the recorded answers and effects, byte for byte.
+//! A trace is text: one JSON object per line, first a [`TraceHeader`], then a [`TraceEntry`] for each event,
+//! answer or effect. The entries of one machine stand in the order in which they happened; those of two
+//! machines may overtake each other by moments, as the machines did. A machine that is made as the header
+//! says and is told the recorded events at the recorded times gives the recorded answers and effects, byte
+//! for byte.
 //!
 //! The last line is a [`TraceEntry`] of kind [`EntryKind::End`], unless the recording process was killed.
 //!
-//! Nothing here reads or writes a file.
+//! This module reads and writes no file.
 //!
 //! Source: our design.
 
@@ -19,7 +20,7 @@ use serde_json::value::RawValue;
 
 use crate::time::JobTime;
 
-/// The version of the format that is written here, and the only one that is read.
+/// Version of the format that is written here, and the only one that is read.
 pub const VERSION: u32 = 1;
 
 /// The first line of a trace.
@@ -27,38 +28,38 @@ pub const VERSION: u32 = 1;
 pub struct TraceHeader {
     /// Version of the format.
     pub antdt_trace: u32,
-    /// The program that recorded, and its version.
+    /// Name and version of the program that recorded.
     pub recorder: String,
-    /// The job.
+    /// Name of the job.
     pub job: String,
     /// Settings of the job by name, in text form.
     pub settings: BTreeMap<String, String>,
-    /// By name of the machine: what it was made from.
+    /// Settings from which each machine was made, by the machine's name.
     pub machines: BTreeMap<String, Value>,
 }
 
-/// Why a line is not what it should be.
+/// Reason why a line of a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// It is not the first line of a trace.
+    /// The line is not the header of a trace.
     #[error("it does not begin with the header of a trace; record one with `antdt run --record FILE`")]
     NoHeader,
-    /// Written by another release.
+    /// Another release wrote the trace: read it with that release.
     #[error(
         "its format version is {version}, and {VERSION} can be read; read it with the release that wrote it"
     )]
     Version {
-        /// Version in the file.
+        /// Format version of the trace.
         version: u64,
     },
-    /// It is no JSON, or of another shape.
+    /// The line is not JSON, or has the wrong fields.
     #[error("it is no entry of a trace: {0}")]
     Entry(#[from] serde_json::Error),
 }
 
 impl TraceHeader {
-    /// A header of the present version, of no machine yet.
+    /// Returns a header of the current version, without machines.
     pub fn new(recorder: impl Into<String>, job: impl Into<String>) -> Self {
         Self {
             antdt_trace: VERSION,
@@ -69,10 +70,10 @@ impl TraceHeader {
         }
     }
 
-    /// Reads the first line of a trace.
+    /// Parses the first line of a trace.
     ///
     /// # Errors
-    /// If it is none, or of a version that is not known.
+    /// If the line is not a header, or of an unknown version.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         let value: Value = serde_json::from_str(line).map_err(|_| LineError::NoHeader)?;
         match value.get("antdt_trace").and_then(Value::as_u64) {
@@ -82,7 +83,7 @@ impl TraceHeader {
         }
     }
 
-    /// Appends the line.
+    /// Appends the header as a line.
     ///
     /// # Errors
     /// Never by itself: a value that cannot be written was refused when it was made.
@@ -93,26 +94,27 @@ impl TraceHeader {
     }
 }
 
-/// What kind of thing happened.
+/// Kind of an entry of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
-    /// The machine was told this.
+    /// The machine was told this event.
     Event,
-    /// It answered this to the event before.
+    /// The machine's answer to the event before.
     Answer,
-    /// A deadline of the machine passed, and it was told so. No value.
+    /// A deadline of the machine passed, and the machine was told so. No value.
     Deadline,
-    /// It wanted this done.
+    /// An effect that the machine wanted carried out.
     Effect,
-    /// It was lost, and made again from what it had written down; its effects up to now say what that is. No value.
+    /// The machine was lost, and made again from its stored records, which follow from its effects up to
+    /// here. No value.
     Restart,
-    /// The recording ends here: a [`TraceEnd`].
+    /// The recording ends here; the value is a [`TraceEnd`].
     End,
 }
 
 impl EntryKind {
-    /// As written in a trace.
+    /// Returns the name as written in a trace.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Event => "event",
@@ -125,20 +127,21 @@ impl EntryKind {
     }
 }
 
-/// Any line of a trace but the first.
+/// An entry of a trace: any line but the first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
     /// Time at which it happened.
     #[serde(rename = "t")]
     pub at: JobTime,
-    /// Name of the machine; [`TraceEntry::TRACE`] of the recording itself.
+    /// Name of the machine; [`TraceEntry::TRACE`] for the recording itself.
     #[serde(rename = "m")]
     pub machine: String,
-    /// What kind of thing it is.
+    /// Kind of the entry.
     #[serde(rename = "k")]
     pub kind: EntryKind,
-    /// The event, the answer, the effect: as it was written, so that it can be compared without being understood.
+    /// The event, answer or effect as JSON, kept as it was written so that it can be compared without being
+    /// parsed.
     #[serde(rename = "v")]
     pub value: Box<RawValue>,
 }
@@ -151,39 +154,39 @@ impl PartialEq for TraceEntry {
 }
 
 impl TraceEntry {
-    /// The name that stands for the recording itself.
+    /// Name that stands for the recording itself.
     pub const TRACE: &'static str = "trace";
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// If it is no entry.
+    /// If the line is not an entry.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         Ok(serde_json::from_str(line)?)
     }
 
-    /// Reads the value.
+    /// Parses the value as type `T`.
     ///
     /// # Errors
-    /// If it is not of that type.
+    /// If the value is not of that type.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.value.get())
     }
 }
 
-/// What is written at the end of a recording.
+/// The numbers of entries, written at the end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TraceEnd {
-    /// Entries before this one.
+    /// Number of entries before this one.
     pub entries: u64,
-    /// Things that happened after the recording had to stop, and are not in it.
+    /// Number of entries that are missing because the recording had to stop.
     pub dropped: u64,
 }
 
-/// Appends the line of one entry. If the value cannot be written nothing is appended.
+/// Appends the line of one entry to `out`, or nothing on an error.
 ///
 /// # Errors
-/// If the value has no form in JSON.
+/// If the value cannot be written as JSON.
 pub fn write_entry<T: Serialize + ?Sized>(
     out: &mut Vec<u8>,
     at: JobTime,

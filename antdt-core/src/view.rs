@@ -1,4 +1,4 @@
-//! What a policy sees: an immutable picture of the job, so that a decision is a pure function of it.
+//! The job as a policy sees it: an immutable value, so that a decision is a pure function of it.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use crate::capability::Capabilities;
 use crate::id::{Incarnation, MembershipVersion, NodeId, PlanVersion};
 use crate::node::{DeviceClass, NodeStatus};
 
-/// How long a straggler has been one, and why.
+/// Kind of a straggler, by how long it has been slow and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum StragglerKind {
-    /// Slower hardware: constant, never a reason to restart.
+    /// Slow because its hardware is: constant, never a reason to restart.
     Deterministic,
-    /// Slow in the short window.
+    /// Slow in the short window of recent batches.
     Transient,
-    /// Slow through the long window.
+    /// Slow through the long window of recent batches.
     Persistent,
 }
 
-/// A node's speed against its peers of the same role and device class.
+/// The monitor's verdict on a node's speed, against its peers of the same role and device class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pace {
-    /// Too little is known: warm-up, too few batches or too few peers.
+    /// Too little is known: the node warms up, or there are too few batches or peers.
     #[default]
     Unknown,
-    /// Like its peers.
+    /// As fast as its peers.
     Normal,
     /// Faster than its peers.
     Leader,
@@ -46,32 +46,32 @@ impl Pace {
         }
     }
 
-    /// Whether the node is slower than its peers.
+    /// Returns whether the node is slower than its peers.
     pub const fn is_straggler(self) -> bool {
         matches!(self, Self::Straggler(_))
     }
 }
 
-/// What the batches of a node say of its speed, since its pace last changed.
+/// Estimate of a node's speed from its batches since its pace last changed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaceEstimate {
     /// Median compute time per sample.
     pub sample_time: Duration,
     /// Standard deviation of the logarithm of one batch's time per sample: 0.1 is noise of 10 %.
     pub spread: f64,
-    /// Batches that the median was taken over, at least 2.
+    /// Number of batches behind the median, at least 2.
     pub batches: u32,
 }
 
-/// Synchronous steps that were completed under the newest plan.
+/// Duration of the synchronous steps that were completed under the newest plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepView {
-    /// Plan that they were computed under.
+    /// Plan under which they were computed.
     pub plan: PlanVersion,
-    /// How many there were.
+    /// Number of steps.
     pub steps: u32,
-    /// Median time of a step.
+    /// Median duration of a step.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub time: Duration,
     /// Median part of a step in which its slowest worker did not compute: communication, and the commit.
@@ -79,16 +79,16 @@ pub struct StepView {
     pub overhead: Duration,
 }
 
-/// One node, as a policy sees it.
+/// State of one node, as a policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView {
-    /// The node.
+    /// Id of the node.
     pub id: NodeId,
     /// Incarnation of the node.
     pub incarnation: Incarnation,
     /// Device class of the node.
     pub device: DeviceClass,
-    /// Where it is in its life.
+    /// Stage of the node's life.
     pub status: NodeStatus,
     /// Samples per batch in the plan in force; 0 for a server.
     pub batch_size: u32,
@@ -100,35 +100,37 @@ pub struct NodeView {
     pub pace: Pace,
     /// Median compute time per sample over the short window; `None` while too little is known.
     pub sample_time_short: Option<Duration>,
-    /// The same over the long window.
+    /// Median compute time per sample over the long window; `None` while too little is known.
     pub sample_time_long: Option<Duration>,
-    /// What its batches since its last change of pace say; `None` before the second one after the warm-up.
+    /// Estimate from its batches since its last change of pace; `None` before the second one after the
+    /// warm-up.
     pub estimate: Option<PaceEstimate>,
-    /// Short-window time per sample against the median of the peers, 1 = like them; `None` while unknown.
+    /// Time per sample over the median of the peers, in the short window; 1 is as fast as they are. `None`
+    /// while unknown.
     pub slowness_ratio: Option<f64>,
     /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_fraction_long: f64,
     /// Age of the newest report; `None` before the first.
     pub last_report_age: Option<Duration>,
-    /// Lives before this one.
+    /// Number of incarnations before this one.
     pub restarts: u32,
-    /// Whether it is the node that must not be restarted without the user's word.
+    /// Whether it is the chief, the worker that is not restarted without the user's word.
     pub chief: bool,
 }
 
-/// How far the job is.
+/// Progress of a job: samples done, samples expected, and the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Progress {
-    /// Samples committed.
+    /// Number of committed samples.
     pub committed: u64,
-    /// Samples to commit in all: rows times epochs.
+    /// Number of samples to commit in all: rows times epochs.
     pub expected: u64,
     /// Samples per second over the short window.
     pub samples_per_second: f64,
 }
 
 impl Progress {
-    /// Time to the end at the present rate; `None` while the rate is unknown.
+    /// Returns the expected time to the end at the present rate; `None` while the rate is unknown.
     pub fn remaining(&self) -> Option<Duration> {
         #[allow(clippy::cast_precision_loss, reason = "an estimate")]
         let left = self.expected.saturating_sub(self.committed) as f64;
@@ -137,55 +139,56 @@ impl Progress {
     }
 }
 
-/// What the cluster scheduler is like, from the job's own history of starts.
+/// How long the cluster takes to start a node, from the job's own history of starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SchedulerView {
-    /// Expected time from asking for a node to its first batch.
+    /// Expected time from the request for a node to its first batch.
     pub start_delay: Duration,
-    /// Whether nodes are hard to get now.
+    /// Whether nodes are hard to get at present.
     pub busy: bool,
 }
 
-/// The job as a policy sees it.
+/// State of the whole job, as a policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterView {
     /// Running number of the control tick.
     pub tick: u64,
-    /// What the sync mode asks of a plan, and what a restart costs in it.
+    /// Properties of the sync mode: what it requires of a plan, and what a restart costs in it.
     pub mode: Capabilities,
-    /// Whether the job goes on while a node is away.
+    /// Whether the job continues while a node is away.
     pub elastic: bool,
-    /// The set of live nodes.
+    /// Version of the set of live nodes.
     pub membership: MembershipVersion,
     /// Whether nodes joined or left since the last tick.
     pub membership_changed: bool,
-    /// Newest plan in force.
+    /// Newest plan that is in force.
     pub plan: PlanVersion,
-    /// Whether a plan is on its way.
+    /// Whether a plan is published and not yet in force.
     pub plan_pending: bool,
     /// Samples per synchronous step; the sum of all batch sizes.
     pub global_batch_size: u32,
-    /// Workers by id.
+    /// Workers, by id.
     pub workers: Vec<NodeView>,
-    /// Servers by id.
+    /// Parameter servers, by id.
     pub servers: Vec<NodeView>,
     /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
     pub step: Option<StepView>,
-    /// How far the job is.
+    /// Progress of the job.
     pub progress: Progress,
-    /// What the scheduler is like.
+    /// Behaviour of the cluster scheduler.
     pub scheduler: SchedulerView,
 }
 
 impl ClusterView {
-    /// Whether the model would be left if this worker were not: with servers always, otherwise if another live worker has
-    /// it. One that has reported no batch yet may still be about to take it from a peer.
+    /// Returns whether the model would survive the loss of this worker: always with servers, otherwise if
+    /// another live worker has it. A worker that has reported no batch yet may not have received it from a
+    /// peer.
     pub fn has_model_without(&self, worker: NodeId) -> bool {
         self.mode.needs_servers()
             || self.live_workers().any(|other| other.id != worker && other.last_report_age.is_some())
     }
 
-    /// The running workers.
+    /// Returns the running workers.
     pub fn live_workers(&self) -> impl Iterator<Item = &NodeView> {
         self.workers.iter().filter(|node| node.status == NodeStatus::Running)
     }
