@@ -1,4 +1,4 @@
-//! Where a model computes.
+//! The device that a model computes on.
 
 use antdt_core::InvalidValue;
 
@@ -15,8 +15,8 @@ pub enum Device {
 }
 
 impl Device {
-    /// Picks the device for `cpu`, `cuda`, or `auto` (CUDA if there is any). Where CUDA was asked for and cannot be
-    /// had, the CPU is picked and the second value says why, for the user to read.
+    /// Picks the device for `cpu`, `cuda`, or `auto` (CUDA if available). If CUDA was asked for and is not
+    /// available, it picks the CPU, and the second value is a message for the user that says why.
     ///
     /// ```
     /// use antdt_burn::Device;

@@ -1,24 +1,26 @@
-//! Columns of a row to rows of the embedding table.
+//! Mapping of a row's columns to rows of the embedding table.
 //!
-//! Every column is one field. A numeric value is cut into buckets and then treated as a category, so that the model
-//! can learn any shape of its effect. A field owns `rows_per_field` consecutive rows of the table; a value falls on
-//! one of them by hash.
+//! Every column is one field. A numeric value is first assigned to a bucket and then treated as a category,
+//! so that the model can learn any shape of its effect. A field owns `rows_per_field` consecutive rows of the
+//! table; a value is assigned to one of them by hash.
 
 use crate::data::{RowBatch, Schema};
 
-/// How a numeric column is cut into buckets.
+/// How the values of a numeric column are divided into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bucketing {
-    /// Each value is its own bucket.
+    /// Each value has a bucket of its own.
     Exact,
-    /// `floor(ln(x)²)` above 2, each value its own bucket below. Fine for small counts, ever coarser for large ones.
+    /// Bucket `floor(ln(x)²)` above 2, a bucket for each value below. Fine for small counts, ever coarser for
+    /// large ones.
     ///
-    /// Source: the winning entry of the Kaggle display advertising challenge on Criteo's data, 2014 (recalled).
+    /// Source: the winning entry of the Kaggle display advertising challenge on Criteo's data, 2014
+    /// (recalled).
     LogSquared,
 }
 
 impl Bucketing {
-    /// The bucket of a value. [`MISSING`](crate::data::MISSING) has one of its own.
+    /// Returns the bucket of a value. [`MISSING`](crate::data::MISSING) has one of its own.
     pub fn of(self, value: i32) -> i32 {
         match self {
             Self::LogSquared if value > 2 => {

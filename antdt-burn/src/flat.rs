@@ -1,7 +1,8 @@
-//! A burn module's parameters as one flat vector, and back.
+//! Conversion of a burn module's parameters to one flat vector, and back.
 //!
-//! The job owns the parameters, not the framework: they come in as one flat vector with each batch, and gradients go
-//! out as one. Parameters stand in the order in which the module declares them, each in row-major order.
+//! The job owns the parameters, not the framework: they come in as one flat vector with each batch, and
+//! gradients go out as one. Parameters stand in the order in which the module declares them, each in
+//! row-major order.
 
 use antdt_agent::TrainError;
 use antdt_core::{ParamGroup, Seed};
@@ -9,7 +10,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 
-/// Where each parameter of a module lies in the flat vector.
+/// The place of each parameter of a burn module in one flat vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatLayout {
     /// Path in the module and shape of each parameter.
@@ -19,24 +20,25 @@ pub struct FlatLayout {
 }
 
 impl FlatLayout {
-    /// The layout of a module's float parameters.
+    /// Returns the layout of a module's float parameters.
     pub fn of<B: Backend, M: Module<B>>(module: &M) -> Self {
         let mut layout = Self { params: Vec::new(), path: Vec::new(), len: 0 };
         module.visit(&mut layout);
         layout
     }
 
-    /// Length of the flat vector, in elements.
+    /// Returns the length of the flat vector, in elements.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the module has no parameters.
+    /// Returns whether the module has no parameters.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// One group for each parameter, by its path in the module. A parameter of one dimension is a bias: no weight decay.
+    /// Returns one group for each parameter, named by its path in the module. A parameter of one dimension is
+    /// a bias and gets no weight decay.
     pub fn groups(&self) -> Vec<ParamGroup> {
         let group = |(path, shape): &(String, Vec<usize>)| {
             let group = ParamGroup::trainable(path, shape.iter().product()).with_shape(shape);
@@ -45,7 +47,7 @@ impl FlatLayout {
         self.params.iter().map(group).collect()
     }
 
-    /// Initial parameters: a pure function of `seed`, independent of the framework and the device.
+    /// Returns initial parameters: a pure function of `seed`, independent of the framework and the device.
     ///
     /// A parameter of several dimensions is uniform in `±√(6 / (fan in + fan out))`, where its last dimension is the
     /// fan out and the others multiply to the fan in; a parameter of one dimension is a bias and starts at 0.
@@ -90,7 +92,7 @@ impl<B: Backend> ModuleVisitor<B> for FlatLayout {
     }
 }
 
-/// The module with its parameters replaced by those of `flat`, as leaves of a fresh graph.
+/// Returns the module with the parameters of `flat`, as leaves of a new autodiff graph.
 ///
 /// # Panics
 /// If `flat` is shorter than the module's parameters.
@@ -113,7 +115,8 @@ impl<B: Backend> ModuleMapper<B> for Load<'_, B> {
     }
 }
 
-/// The gradient of each parameter, in the order of the layout; zeros for a parameter that the loss does not depend on.
+/// Returns the gradient of each parameter, in the order of the layout; zeros for a parameter that the loss
+/// does not depend on.
 ///
 /// # Errors
 /// If the framework cannot hand a gradient over.

@@ -1,18 +1,19 @@
-//! What an evaluation of a click-through model needs of all samples: the area under the ROC curve compares all pairs.
+//! Scores of evaluated samples, kept for metrics that need all samples at once, such as the area under the
+//! ROC curve.
 
 use antdt_core::{Metric, MetricError, Metrics};
 
 /// Labels and predicted probabilities of evaluated samples.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scores {
-    /// 0 or 1 for each sample.
+    /// Label, 0 or 1, of each sample.
     pub labels: Vec<f32>,
-    /// Predicted probability of 1 for each sample.
+    /// Predicted probability of label 1 for each sample.
     pub probabilities: Vec<f32>,
 }
 
 impl Scores {
-    /// Mean log loss; `None` without samples.
+    /// Returns the mean log loss; `None` without samples.
     pub fn log_loss(&self) -> Option<f64> {
         if self.labels.is_empty() {
             return None;
@@ -30,10 +31,10 @@ impl Scores {
         Some(sum / self.labels.len() as f64)
     }
 
-    /// Records `loss` and, where both labels occur, `auc`.
+    /// Records the metrics `loss` and, where both labels occur, `auc`.
     ///
     /// # Errors
-    /// If one of them is recorded already by another rule.
+    /// If one of them was recorded before with another rule.
     pub fn record(&self, metrics: &mut Metrics) -> Result<(), MetricError> {
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let weight = self.labels.len() as f64;
@@ -46,7 +47,7 @@ impl Scores {
         Ok(())
     }
 
-    /// Area under the ROC curve, ties counted half; `None` unless both labels occur.
+    /// Returns the area under the ROC curve, ties counted half; `None` unless both labels occur.
     pub fn auc(&self) -> Option<f64> {
         let mut order: Vec<usize> = (0..self.labels.len()).collect();
         order.sort_by(|a, b| self.probabilities[*a].total_cmp(&self.probabilities[*b]));

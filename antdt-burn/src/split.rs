@@ -1,27 +1,27 @@
-//! Which rows train and which are held out.
+//! The split of rows into those to train on and those for the evaluation.
 
 use antdt_core::Seed;
 
-/// Where the rows for evaluation come from.
+/// Which rows the evaluation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvalRows {
-    /// Held out of the data set; never trained.
+    /// Rows held out of the data set; they are never trained on.
     HeldOut,
-    /// Generated beyond the training rows; never trained.
+    /// Rows generated beyond the training rows; they are never trained on.
     Generated,
     /// The training rows themselves, since none were held out: the figures say how well they were learnt, not how
     /// well the model generalises.
     Training,
 }
 
-/// Samples of a workload.
+/// Number of samples of a workload, for training and for the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleCounts {
-    /// Samples to train in each epoch.
+    /// Number of samples to train on in each epoch.
     pub train: u64,
-    /// Samples to evaluate.
+    /// Number of samples to evaluate.
     pub eval: u64,
-    /// Where the samples to evaluate come from.
+    /// Which rows the samples to evaluate are.
     pub eval_rows: EvalRows,
 }
 

@@ -1,4 +1,4 @@
-//! Trains a click-through model: the bridge between the agent's trainer and a burn model.
+//! Trainer of click-through models: connects the agent's trainer interface to a burn model.
 
 use std::fmt;
 
@@ -44,17 +44,17 @@ struct Loaded {
 }
 
 impl ClickTrainer {
-    /// Opens the data and builds the model. `seed` decides which rows are held out, and the rows of a synthetic
-    /// source; every process of a job must be given the same.
+    /// Opens the data and builds the model. `seed` decides which rows are held out, and the rows of a
+    /// synthetic source; every process of a job must pass the same.
     ///
     /// # Errors
-    /// If a setting cannot be used or the data cannot be read.
+    /// If a setting is invalid or the data cannot be read.
     pub fn open(spec: &WorkloadSpec, seed: Seed) -> Result<Self, DatasetError> {
         Self::open_announced(spec, seed, &mut |_| {})
     }
 
-    /// Opens like [`open`](Self::open); `announce` is told of files that are copied first, since they cannot be read by
-    /// range.
+    /// Opens as [`open`](Self::open) does; `announce` is called for files that are copied first because they
+    /// cannot be read by range.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -81,12 +81,12 @@ impl ClickTrainer {
         })
     }
 
-    /// How many samples there are, and where those for evaluation come from.
+    /// Returns the number of samples, and which rows are evaluated.
     pub fn counts(&self) -> SampleCounts {
         self.split.counts()
     }
 
-    /// Labels and predicted probabilities of the samples evaluated since the evaluation began.
+    /// Returns the labels and predicted probabilities of the samples evaluated since the evaluation began.
     pub const fn scores(&self) -> &Scores {
         &self.scores
     }

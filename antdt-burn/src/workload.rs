@@ -1,4 +1,4 @@
-//! What to train on what: the settings of a job that concern the model and its data.
+//! The settings of a job that concern its model and data.
 
 use antdt_core::{InvalidValue, Seed};
 use antdt_data::{Cache, UnpackNotice};
@@ -9,38 +9,38 @@ use crate::device::Device;
 use crate::model::{Model, ModelShape};
 use crate::split::{SampleCounts, Split, share};
 
-/// A model and its data.
+/// A model, its data, and their settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadSpec {
-    /// The model.
+    /// Model to train.
     pub model: Model,
-    /// Where its rows come from.
+    /// Source of the rows.
     pub data: DataSource,
-    /// How the rows are written; `None` detects it. Without meaning for synthetic rows.
+    /// Format of the rows; `None` detects it. Ignored for synthetic rows.
     pub format: Option<Format>,
-    /// Share of the rows held out for evaluation, in `[0, 1)`; of synthetic rows, this many more are generated. With
-    /// 0 the training rows are evaluated.
+    /// Share of the rows held out for evaluation, in `[0, 1)`; with synthetic rows, this many more are
+    /// generated. With 0 the training rows are evaluated.
     pub eval_fraction: f64,
-    /// Rows of the table for each field. More rows mean fewer collisions of categories, and more memory:
+    /// Number of table rows for each field. More rows mean fewer collisions of categories, and more memory:
     /// `4 * (embedding + 1)` bytes each, as much again for the optimizer.
     pub rows_per_field: u64,
-    /// Values of an embedding.
+    /// Number of values of an embedding.
     pub embedding: usize,
-    /// Units of each hidden layer.
+    /// Number of units of each hidden layer.
     pub hidden: Vec<usize>,
-    /// Feature maps of each layer of the compressed interaction network of xDeepFM.
+    /// Number of feature maps of each layer of the compressed interaction network of xDeepFM.
     pub cin: Vec<usize>,
     /// Device that the model computes on.
     pub device: Device,
-    /// Where row indexes, and copies of files that cannot be read by range, are kept; `None` is the user's own folder
-    /// (see [`Cache::of_user`]). Without meaning for synthetic rows.
+    /// Folder for row indexes, and for copies of files that cannot be read by range; `None` is the user's own
+    /// folder (see [`Cache::of_user`]). Ignored for synthetic rows.
     pub cache: Option<Cache>,
     /// Memory for rows that were read from files, in bytes.
     pub read_budget_bytes: usize,
 }
 
 impl WorkloadSpec {
-    /// The model on the data, everything else at its default.
+    /// Returns the model on the data, with defaults for everything else.
     pub fn new(model: Model, data: DataSource) -> Self {
         Self {
             model,
@@ -61,7 +61,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Checks the numbers; does not look at the data.
+    /// Checks the settings, without reading the data.
     ///
     /// # Errors
     /// If a size is 0 or the share held out is not in `[0, 1)`.
@@ -120,22 +120,23 @@ impl WorkloadSpec {
     }
 }
 
-/// How many samples a workload has, without building its model. Text that has no index yet is checked to its end.
+/// Returns the number of samples of a workload, without building its model. Text that has no index yet is
+/// read and checked to its end.
 ///
 /// # Errors
-/// If a setting cannot be used or the data cannot be read.
+/// If a setting is invalid or the data cannot be read.
 pub fn count_rows(spec: &WorkloadSpec) -> Result<SampleCounts, DatasetError> {
     // The seed decides which rows are held out, not how many.
     spec.open_data(Seed::default(), &mut |_| {}).map(|(_, split)| split.counts())
 }
 
-/// The optimizer that suits both models, by its name in `antdt-model`.
+/// Name of the default optimizer, in `antdt-model`; it suits both models.
 pub const OPTIMIZER_DEFAULT: &str = "adagrad";
 
-/// The learning rate that suits both models with that optimizer.
+/// Default learning rate; it suits both models with that optimizer.
 pub const LEARNING_RATE_DEFAULT: f32 = 0.02;
 
-/// The global batch size that suits both models, in samples.
+/// Returns the default global batch size in samples; it suits both models.
 pub const fn global_batch_size_default() -> u64 {
     256
 }

@@ -1,4 +1,4 @@
-//! Why a data set cannot be opened or read.
+//! Errors of opening a data set.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,39 +11,39 @@ use super::Format;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
-    /// There is no such file or folder.
+    /// The file or folder does not exist.
     #[error(
         "{path}: no such file or folder; --data takes a file, a folder of files, a URL, or synthetic:ROWS"
     )]
     NotFound {
-        /// The requested path.
+        /// Path that was given.
         path: PathBuf,
     },
-    /// The operating system refused, or the file is damaged (a broken .gz ends here too).
+    /// A file operation failed, or the file is damaged (such as a broken .gz).
     #[error("{path}: cannot be read: {source}")]
     Read {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// No rows at all.
+    /// The file or folder has no rows.
     #[error("{path}: holds no rows; --data needs at least one")]
     Empty {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
     },
-    /// The first row is of no known form.
+    /// The first row is of no known format.
     #[error(
         "{path} line {line}: {columns} columns, which is no known format ({}); convert the file, or name its format with --format",
         Format::known()
     )]
     UnknownFormat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// Columns found, separated by spaces or commas.
+        /// Number of columns found, separated by spaces or commas.
         columns: usize,
     },
     /// A Parquet file has too few or too many columns.
@@ -53,18 +53,18 @@ pub enum DatasetError {
         Format::known()
     )]
     Columns {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Columns found.
+        /// Number of columns found.
         found: usize,
-        /// The format it was to be read as, and the columns that it needs.
+        /// Format it was to be read as, and the number of columns that it needs.
         due: Option<(&'static str, usize)>,
     },
-    /// The data set cannot be opened: a row is of the wrong shape, its index or its copy cannot be kept, a store does not
-    /// answer.
+    /// The data set cannot be opened: a row has the wrong columns, its index or its copy cannot be stored, or
+    /// a store does not answer.
     #[error(transparent)]
     Data(antdt_data::OpenError),
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
 }

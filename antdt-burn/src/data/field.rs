@@ -1,4 +1,4 @@
-//! One value of a row, wherever the row was read from: what the parsers of the formats take apart.
+//! One value of a row, whatever kind of file the row was read from: the input of the formats' parsers.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use super::{MISSING, NO_CATEGORY, RowBatch, category};
 /// One value of a row.
 #[derive(Debug, Clone)]
 pub(super) enum Field<'a> {
-    /// None is there.
+    /// The row has no value.
     Missing,
-    /// As written in a text file, or in a column of strings.
+    /// The value as written in a text file, or in a column of strings.
     Text(Cow<'a, [u8]>),
-    /// In a column of integers or booleans.
+    /// The value of a column of integers or booleans.
     Integer(i64),
-    /// In a column of floating point numbers.
+    /// The value of a column of floating point numbers.
     Real(f64),
 }
 

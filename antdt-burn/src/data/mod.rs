@@ -1,4 +1,4 @@
-//! Labelled rows: what a data set is, where it comes from, and why it could not be opened.
+//! Data sets of labelled rows.
 
 mod error;
 mod field;
@@ -16,41 +16,41 @@ pub use stored::{Opening, StoredRows};
 
 use crate::features::Bucketing;
 
-/// A numeric value that the row does not have.
+/// Value in a numeric column of a row that has none there.
 pub const MISSING: i32 = i32::MIN;
 
-/// A category that the row does not have. No category of a row is coded so.
+/// Code in a categorical column of a row that has no category there. No real category has this code.
 pub const NO_CATEGORY: u32 = 0;
 
 /// The columns of a data set. Constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
-    /// How each numeric column is cut into buckets, in the order of the columns.
+    /// How the values of each numeric column are divided into buckets, in the order of the columns.
     pub numeric: &'static [Bucketing],
     /// Number of categorical columns.
     pub categorical: usize,
 }
 
 impl Schema {
-    /// Number of columns without the label; each becomes one field of the model.
+    /// Returns the number of columns without the label; each becomes one field of the model.
     pub const fn fields(&self) -> usize {
         self.numeric.len() + self.categorical
     }
 }
 
-/// Some rows, decoded, in the order asked for.
+/// Decoded rows, in the order in which they were requested.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowBatch {
-    /// 0 or 1 for each row, `[rows]`.
+    /// Labels, 0 or 1 for each row, `[rows]`.
     pub labels: Vec<f32>,
-    /// `[rows, numeric columns]`; [`MISSING`] where the row has none.
+    /// Numeric values, `[rows, numeric columns]`; [`MISSING`] where the row has none.
     pub numeric: Vec<i32>,
     /// Hashed categories, `[rows, categorical columns]`; [`NO_CATEGORY`] where the row has none.
     pub categories: Vec<u32>,
 }
 
 impl RowBatch {
-    /// Forgets the rows, keeps the memory.
+    /// Removes the rows, and keeps the memory for others.
     pub fn clear(&mut self) {
         self.labels.clear();
         self.numeric.clear();
@@ -58,13 +58,13 @@ impl RowBatch {
     }
 }
 
-/// A row that cannot be had: the data set does not have it, it cannot be read, or it is of the wrong shape.
+/// A row that cannot be read: it does not exist, its file cannot be read, or it has the wrong columns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("row {row}: {why}")]
 pub struct RowError {
-    /// The number asked for.
+    /// Number of the requested row.
     pub row: u64,
-    /// Description of the fault.
+    /// Description of the error.
     pub why: String,
 }
 
@@ -75,18 +75,18 @@ impl RowError {
     }
 }
 
-/// Labelled rows, named by number.
+/// A data set of labelled rows, read by number.
 pub trait Dataset: fmt::Debug + Send {
-    /// Rows; their numbers are `0..rows()`.
+    /// Returns the number of rows, which are numbered `0..rows()`.
     fn rows(&self) -> u64;
 
-    /// The columns.
+    /// Returns the columns.
     fn schema(&self) -> Schema;
 
     /// Appends the rows of these numbers to `batch`, in this order.
     ///
     /// # Errors
-    /// If there is no row of such a number, or it cannot be read. What `batch` holds then is to be cleared.
+    /// If a row does not exist or cannot be read. `batch` then has undefined content: clear it.
     fn read(&mut self, rows: &[u64], batch: &mut RowBatch) -> Result<(), RowError>;
 }
 

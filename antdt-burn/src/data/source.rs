@@ -1,4 +1,4 @@
-//! Where rows come from.
+//! The source of a workload's rows.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use antdt_data::{Source, remote};
 
 use super::DatasetError;
 
-/// Where rows come from: the value of `--data`.
+/// Source of a workload's rows: the value of `--data`.
 ///
 /// ```
 /// use antdt_burn::DataSource;
@@ -23,9 +23,9 @@ use super::DatasetError;
 pub enum DataSource {
     /// A file, a folder of files, or a URL of objects in a store.
     Path(PathBuf),
-    /// Rows of [`Clicks`](super::synthetic::Clicks).
+    /// Generated rows, of [`Clicks`](super::synthetic::Clicks).
     Synthetic {
-        /// Training rows; rows for evaluation are generated beyond them.
+        /// Number of training rows; rows for evaluation are generated beyond them.
         rows: u64,
     },
 }

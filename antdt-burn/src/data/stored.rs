@@ -1,4 +1,4 @@
-//! Rows of files, read by range.
+//! Data sets of rows in files, read by range.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -16,7 +16,8 @@ const TEXT_BLOCK: NonZeroU64 = NonZeroU64::new(256).expect("not zero");
 /// The same of Parquet, whose every read begins with the dictionary of each column.
 const PARQUET_BLOCK: NonZeroU64 = NonZeroU64::new(4096).expect("not zero");
 
-/// Rows of files of one format, read by range as batches ask for them: memory does not grow with the files.
+/// A data set of rows in files of one format, read by range as batches need them: memory does not grow with
+/// the files.
 #[derive(Debug)]
 pub struct StoredRows {
     format: Format,
@@ -32,21 +33,21 @@ enum Rows {
 /// Settings for opening files.
 #[derive(Debug)]
 pub struct Opening<'a> {
-    /// Where indexes, and copies of files that cannot be read by range, are kept.
+    /// Folder for indexes, and for copies of files that cannot be read by range.
     pub cache: &'a Cache,
     /// Memory for rows that were read, in bytes.
     pub budget_bytes: usize,
 }
 
 impl StoredRows {
-    /// Opens a file, the files of a folder in the order of their names, or what a URL names: text or Parquet, plain or
-    /// compressed. `format` of `None` is detected from the first file.
+    /// Opens a file, the files of a folder in the order of their names, or what a URL names: text or Parquet,
+    /// plain or compressed. A `format` of `None` is detected from the first file.
     ///
-    /// Text without an index in the cache is read once, and each row of it is checked. `announce` is told of files that
-    /// have to be copied first.
+    /// Text without an index in the cache is read once, and each row of it is checked. `announce` is called
+    /// for files that have to be copied first.
     ///
     /// # Errors
-    /// If a file cannot be read or a row has the wrong shape; see [`DatasetError`].
+    /// If a file cannot be read or a row has the wrong columns; see [`DatasetError`].
     pub fn open(
         path: &Path,
         format: Option<Format>,

@@ -58,7 +58,7 @@ struct Column {
 }
 
 impl Clicks {
-    /// Plants the weights that belong to `seed`.
+    /// Returns the data set of `rows` rows whose planted weights and values follow from `seed`.
     pub fn new(seed: Seed, rows: u64) -> Self {
         let mut rng = seed.derive("planted weights").rng();
         // Every third column misses values, as about a third of Criteo's do.
@@ -76,13 +76,13 @@ impl Clicks {
         Self { seed: seed.derive("clicks"), rows, integers, columns }
     }
 
-    /// The planted probability that the row of this number is a click.
+    /// Returns the planted probability that this row is a click.
     pub fn probability(&self, row: u64) -> f64 {
         self.generate(row, &mut RowBatch::default())
     }
 
-    /// AUC of ranking these rows by their planted probabilities: what the best model would reach on them. `None`
-    /// unless both labels occur.
+    /// Returns the AUC of ranking these rows by their planted probabilities, which is the best that a model
+    /// can reach. `None` unless both labels occur.
     pub fn bayes_auc(&self, rows: SampleRange) -> Option<f64> {
         let mut batch = RowBatch::default();
         #[allow(clippy::cast_possible_truncation, reason = "a probability needs no more than f32")]

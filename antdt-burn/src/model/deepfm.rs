@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use super::{ClickModel, Model, ModelShape, Perceptron, split_rows};
 use crate::engine::{self, Family};
 
-/// Its line of the registry.
+/// Entry of DeepFM in the registry.
 pub const MODEL: Model = Model {
     name: "deepfm",
     about: "factorisation machine beside a multi-layer perceptron, over shared embeddings",
@@ -26,7 +26,7 @@ impl Family for DeepFms {
     }
 }
 
-/// DeepFM: a factorisation machine and a perceptron over the same embeddings, added up.
+/// The DeepFM model: a factorisation machine and a perceptron over the same embeddings, added up.
 ///
 /// `logit = Σ w_f + ½ Σ_d [(Σ_f v_fd)² - Σ_f v_fd²] + MLP(v)`, where `w_f` is the first-order weight and `v_f` the
 /// embedding of the value of field `f`.
@@ -38,7 +38,7 @@ pub struct DeepFm<B: Backend> {
 }
 
 impl<B: Backend> DeepFm<B> {
-    /// The model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
         Self { perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, device) }
     }

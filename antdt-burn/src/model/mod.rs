@@ -23,12 +23,12 @@ use crate::engine::Engine;
 /// The models that a job can name.
 pub const REGISTRY: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL];
 
-/// A model that is known by name: the value of `--workload`.
+/// A model in the registry: the value of `--workload`.
 #[derive(Clone, Copy)]
 pub struct Model {
     /// Name by which users choose it.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Description in one line.
     pub about: &'static str,
     /// Refuses sizes that it cannot have.
     pub(crate) check: fn(&ModelShape) -> Result<(), InvalidValue>,
@@ -69,26 +69,26 @@ impl fmt::Debug for Model {
 /// Sizes of a model's layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelShape {
-    /// Fields of a sample.
+    /// Number of fields of a sample.
     pub fields: usize,
-    /// Values of an embedding, without the first-order weight.
+    /// Number of values of an embedding, without the first-order weight.
     pub embedding: usize,
-    /// Units of each hidden layer of the perceptron.
+    /// Number of units of each hidden layer of the perceptron.
     pub hidden: Vec<usize>,
-    /// Feature maps of each layer of the compressed interaction network; only xDeepFM has one.
+    /// Number of feature maps of each layer of the compressed interaction network; only xDeepFM has one.
     pub cin: Vec<usize>,
 }
 
 impl ModelShape {
-    /// Values of a table row: the embedding, then the first-order weight.
+    /// Returns the number of values of a table row: the embedding, then the first-order weight.
     pub const fn row_dim(&self) -> usize {
         self.embedding + 1
     }
 }
 
-/// A model of click-through rates.
+/// A model that predicts click-through rates.
 pub trait ClickModel<B: Backend>: Module<B> {
-    /// Logits `[samples]` of table rows `[samples, fields, embedding + 1]`.
+    /// Returns the logits `[samples]` for the table rows `[samples, fields, embedding + 1]` of the samples.
     fn logits(&self, rows: Tensor<B, 3>) -> Tensor<B, 1>;
 }
 

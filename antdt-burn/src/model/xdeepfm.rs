@@ -10,7 +10,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::{ClickModel, Model, ModelShape, Perceptron, linear, split_rows};
 use crate::engine::{self, Family};
 
-/// Its line of the registry.
+/// Entry of xDeepFM in the registry.
 pub const MODEL: Model = Model {
     name: "xdeepfm",
     about: "DeepFM's parts with a compressed interaction network",
@@ -35,8 +35,8 @@ impl Family for XDeepFms {
     }
 }
 
-/// xDeepFM: first-order weights, a compressed interaction network (CIN) and a perceptron over the same embeddings,
-/// added up.
+/// The xDeepFM model: first-order weights, a compressed interaction network (CIN) and a perceptron over the
+/// same embeddings, added up.
 ///
 /// Layer `l` of the CIN makes `H_l` feature maps: `x^l_h = relu(Σ_ij W^l_ijh (x^{l-1}_i ∘ x^0_j))`, where `∘`
 /// multiplies element by element along the embedding and `x^0` is the embeddings themselves. Each map is summed along
@@ -53,7 +53,7 @@ pub struct XDeepFm<B: Backend> {
 }
 
 impl<B: Backend> XDeepFm<B> {
-    /// The model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
+    /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
         let mut maps = shape.fields;
         let cin = shape

@@ -1,4 +1,4 @@
-//! Formats of rows, and how to tell them apart.
+//! Formats of rows, and their detection.
 //!
 //! To add a format: write a file here with a type that implements `Columns`, and add it to the [`REGISTRY`].
 
@@ -48,8 +48,8 @@ trait Columns {
     fn parse(column: usize, field: &Field<'_>, sink: &mut impl Sink) -> Result<(), &'static str>;
 }
 
-/// What the columns of a row are: the value of `--format`. How rows are kept (text with tabs, commas or spaces, Parquet,
-/// compressed or not) shows in the file itself.
+/// A format of rows: the meaning of their columns, and the value of `--format`. The container (text with
+/// tabs, commas or spaces, Parquet, compressed or not) is detected from the file itself.
 #[derive(Clone, Copy)]
 pub struct Format {
     name: &'static str,
@@ -96,7 +96,7 @@ impl Format {
         self.name
     }
 
-    /// The columns that rows of this format have.
+    /// Returns the columns that rows of this format have.
     pub const fn schema(self) -> Schema {
         self.schema
     }
