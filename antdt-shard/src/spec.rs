@@ -12,7 +12,7 @@ use crate::order::ShardOrder;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
-    /// A shard for every so many samples; the last one may be shorter. At most 2³². The length must not
+    /// Shards of this many samples; the last one may be shorter. At most 2³². The length must not
     /// follow a batch size that changes while the job runs: see [`shard_len_default`].
     Every(u64),
     /// Shards as the data suggest: at the ends of row groups, files or tasks. The list holds the end of each

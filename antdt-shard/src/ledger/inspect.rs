@@ -1,4 +1,4 @@
-//! What the invariants look at in a snapshot.
+//! The view of a snapshot that the invariants check.
 
 use std::collections::BTreeMap;
 

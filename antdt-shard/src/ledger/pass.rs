@@ -1,4 +1,4 @@
-//! One share's pass over one epoch: what waits, and what is out.
+//! One share's pass over one epoch: which shards wait, and which are leased.
 
 use std::collections::BTreeMap;
 

@@ -100,7 +100,8 @@ pub enum ObjectError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The object store refused the operation, and would do so again: check credentials, bucket and path.
+    /// The object store refused the operation, and would do so again: check the permissions, and that the
+    /// store can create an object only if it does not exist.
     #[error(
         "the object store refuses to {what} {path}; see to its permissions, and that it can create conditionally"
     )]

@@ -1,4 +1,4 @@
-//! The future of a store or a source, run to its end without a runtime.
+//! Runs the future of a store or a source to its end without a runtime.
 
 use std::pin::pin;
 use std::sync::Arc;

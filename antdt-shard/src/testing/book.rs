@@ -1,4 +1,4 @@
-//! The book-keeper: what a history did, by its own account.
+//! The bookkeeper: an independent record of what a history did.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

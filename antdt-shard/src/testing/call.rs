@@ -1,4 +1,4 @@
-//! Everything that can happen to a ledger, and what it answers.
+//! The calls to a ledger in a history, and its answers.
 
 use antdt_core::{
     Ack, AckOutcome, Exchanged, FetchOutcome, Generation, Grant, Held, Holder, Incarnation, JobTime, NodeId,

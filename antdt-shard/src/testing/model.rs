@@ -1,4 +1,4 @@
-//! What ought to happen to a ledger: the naive one, and a book-keeper that watches.
+//! The expected behaviour of a ledger: the naive ledger, and a bookkeeper that watches.
 
 use antdt_core::Generation;
 

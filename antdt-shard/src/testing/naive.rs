@@ -1,5 +1,6 @@
-//! A ledger that is obviously right: every sample is a flag, every lease that ever was is in a list, and every
-//! question is answered by looking at all of them. It shares no code with the real one but the orders of the spec.
+//! A ledger that is obviously right: every sample is a flag, every lease ever granted is in a list, and every
+//! question is answered by looking at all of them. It shares no code with the real one but the orders of the
+//! spec.
 
 use std::collections::{BTreeMap, BTreeSet};
 

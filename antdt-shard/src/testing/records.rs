@@ -1,4 +1,4 @@
-//! Long lives of a ledger for the suites, without a model: only the records that they leave.
+//! Long histories of a ledger for the suites, without a model: only the records that they leave.
 
 use antdt_core::{Ack, FetchOutcome, Generation, Holder, Incarnation, Machine, NodeId, RequestId, Seed};
 

@@ -1,4 +1,4 @@
-//! Steps made into calls, by what happened before them.
+//! Conversion of a history's steps into calls, given what happened before them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a history is played against: a ledger, its log, and the way to it.
+//! The subject of a history: a ledger, its log, and the way to it.
 
 use std::collections::BTreeSet;
 

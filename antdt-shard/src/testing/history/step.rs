@@ -162,7 +162,7 @@ pub enum Speaker {
     Owner,
     /// Another worker, by number.
     Another(u32),
-    /// The holder's node in another incarnation, relative to the newest one.
+    /// The holder's node in another incarnation, relative to the holder's own.
     Life(i8),
 }
 

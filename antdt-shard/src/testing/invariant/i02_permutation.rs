@@ -1,5 +1,5 @@
-//! The hand-out order of an epoch is a permutation fixed by seed and epoch: of the waiting shards, a request gets
-//! those that come first in it.
+//! The order in which an epoch's shards are handed out is a permutation fixed by seed and epoch: a request
+//! gets those of the waiting shards that come first in it.
 
 use antdt_core::ShardKey;
 

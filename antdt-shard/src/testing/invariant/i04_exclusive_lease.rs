@@ -1,4 +1,4 @@
-//! A shard has at most one live lease; the name of a lease is never used again, nor is a generation.
+//! A shard has at most one live lease, and no lease id or generation is used twice.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! Every sample is counted at most once, whatever is repeated, late or sent by dead workers, and only if its
-//! holder says so. A restore takes back what was counted after the snapshot; a restart what was not written down.
+//! Every sample is counted at most once, whatever messages are repeated, late or sent by dead workers, and
+//! only if the holder of its lease acknowledges it. A restore takes back what was counted after the snapshot;
+//! a restart takes back what was not in the log.
 
 use super::{CheckResult, Moment};
 

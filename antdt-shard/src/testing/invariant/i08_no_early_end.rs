@@ -1,5 +1,5 @@
-//! While a worker holds a lease, a shard waits or an epoch is unopened, no worker hears of the end; and after it nothing is
-//! granted in the same generation.
+//! No worker is told the end of the data while a worker holds a lease, a shard waits or an epoch is unopened;
+//! and after the end nothing is granted in the same generation.
 
 use antdt_core::FetchOutcome;
 

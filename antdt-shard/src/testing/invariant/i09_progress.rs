@@ -1,5 +1,6 @@
-//! As long as one worker (of each share) lives, fetches and acknowledges, every history ends, in a number of events that
-//! is known before: the end of each history checks it. A waiting worker is woken as soon as a shard can be granted.
+//! As long as one worker (of each share) lives, fetches and acknowledges, every history ends within a known
+//! number of events, which is checked at the end of each history. A waiting worker is woken as soon as a
+//! shard can be granted.
 
 use antdt_core::{Ack, FetchOutcome, Holder, Incarnation, NodeId, RequestId};
 

@@ -1,4 +1,4 @@
-//! The offset of a shard never goes back but by restore or restart, and what is refused changes nothing.
+//! The offset of a shard never goes back except by restore or restart, and a refused call changes nothing.
 
 use super::{CheckResult, Moment};
 

@@ -1,5 +1,5 @@
-//! A shard that is granted again resumes where it was acknowledged, so that its holders together deliver each sample
-//! once as acknowledged.
+//! A shard that is granted again resumes at its acknowledged offset, so that its holders together deliver
+//! each sample once as acknowledged.
 
 use super::{CheckResult, Moment};
 

@@ -1,5 +1,5 @@
-//! The order of the samples within a shard follows from seed, epoch and index: not from its holder, and not from
-//! when.
+//! The order of the samples within a shard follows from seed, epoch and index: not from the worker that holds
+//! it, and not from the time.
 
 use super::{CheckResult, Moment};
 

@@ -1,5 +1,6 @@
-//! A life that registers ends all earlier ones of its node; the end of a life survives restores, and restarts once it is
-//! written down. After it nothing that the life says changes anything; a later life does not notice.
+//! An incarnation that registers fences all earlier ones of its node. A fence survives restores, and restarts
+//! once it is in the log. No later message of a fenced incarnation changes anything, and a newer incarnation
+//! is not affected.
 
 use antdt_core::{AckOutcome, Holder};
 

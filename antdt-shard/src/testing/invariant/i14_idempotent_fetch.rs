@@ -1,4 +1,4 @@
-//! The repetition of the last question that was answered with grants is answered with the same, and allocates nothing.
+//! Repeating the last request that was answered with grants returns the same grants, and allocates nothing.
 
 use super::{CheckResult, Moment};
 use crate::testing::call::Call;

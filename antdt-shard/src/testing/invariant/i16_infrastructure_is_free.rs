@@ -1,5 +1,5 @@
-//! However often nodes are lost, services end and leases are given back: none of it is a fault of the data, and no shard
-//! is given up for it.
+//! Losses of nodes, ends of services and released leases, however many, never count as data faults, and no
+//! shard is quarantined for them.
 
 use super::{CheckResult, Moment};
 use crate::testing::call::Call;

@@ -1,5 +1,5 @@
-//! A shard is given up after exactly `max_data_faults` faults of its data, with the samples that are left of it; a job
-//! that must not lose so many grants nothing more.
+//! A shard is quarantined after exactly `max_data_faults` data faults, with its remaining samples; a job that
+//! may not lose so many samples grants nothing more.
 
 use std::collections::BTreeMap;
 

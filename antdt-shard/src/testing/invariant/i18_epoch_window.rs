@@ -1,4 +1,5 @@
-//! At most `epoch_overlap + 1` epochs are unclosed; without an overlap none begins before the one before it ended.
+//! At most `epoch_overlap + 1` epochs are unfinished; without an overlap no epoch opens before the previous
+//! one ended.
 
 use super::{CheckResult, Moment};
 use crate::spec::Assignment;

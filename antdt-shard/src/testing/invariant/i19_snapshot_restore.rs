@@ -1,6 +1,6 @@
-//! A snapshot is the ledger without its leases: what was out waits at its offset. Set back to it the ledger goes on from
-//! there, grants again what was acknowledged after it and nothing from before, and forgets no fence. It survives its way
-//! through bytes.
+//! A snapshot is the ledger without its leases: leased shards wait at their offsets. A ledger that is
+//! restored to it continues from there, grants again what was acknowledged after it and nothing from before,
+//! and forgets no fence. Encoding and decoding a snapshot does not change it.
 
 use antdt_core::Generation;
 

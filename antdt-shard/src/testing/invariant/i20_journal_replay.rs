@@ -1,5 +1,5 @@
-//! The log is the ledger without its leases: read again it gives the same state, and every beginning of it gives a
-//! state that satisfies the accounts, with no more done than was.
+//! The log is the ledger without its leases: replaying it gives the same state, and replaying any beginning
+//! of it gives a state with balanced accounts and with no more samples done than there were.
 
 use std::collections::BTreeSet;
 

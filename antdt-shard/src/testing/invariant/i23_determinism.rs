@@ -1,5 +1,5 @@
-//! Equal events give equal answers, equal records and byte-identical snapshots. Every ledger has a twin that is told the
-//! same; `subject.rs` compares what the two answer and write down.
+//! Equal events give equal answers, equal records and byte-identical snapshots. Every ledger has a twin that
+//! gets the same events; `subject.rs` compares the answers and records of the two.
 
 use super::{CheckResult, Moment};
 

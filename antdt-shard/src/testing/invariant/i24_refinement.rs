@@ -1,4 +1,5 @@
-//! The ledger answers every event as the naive model does, writes down the same, and then is in the same state.
+//! The ledger gives the answer of the naive model to every event, writes the same records, and then is in the
+//! same state.
 
 use std::collections::BTreeMap;
 
