@@ -1,4 +1,4 @@
-//! The same loops for processors with AVX2 or AVX-512, found out at run time.
+//! The reference loops for processors with AVX2 or AVX-512, which are detected at run time.
 //!
 //! All types but the half ones are the loops of [`scalar`], built once more for wider registers: no operation is
 //! reordered, so the results have the same bits. `f16` is converted by the processor, eight or sixteen at a time, and of

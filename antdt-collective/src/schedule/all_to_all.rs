@@ -1,4 +1,4 @@
-//! Every rank has a block for every other one.
+//! All-to-all: every rank has a block for every other one.
 //!
 //! In round `k` rank `r` sends to `r+k` and receives from `r-k`: every rank has one message each way at a time, and no
 //! receiver has two senders. Cost `(n-1)α + S/B` with `S` the longer of what a rank sends and receives, the fewest bytes

@@ -1,4 +1,4 @@
-//! What a schedule costs: five numbers of a machine, and a walk over all ranks' rounds.
+//! The cost of a schedule: five numbers of a network, and a walk over all ranks' rounds.
 
 use super::{Schedule, Step};
 

@@ -1,12 +1,14 @@
-//! Every rank sends to every rank: few rounds, for messages whose time is latency, and for ranks that share memory.
+//! Direct exchange: every rank sends to every rank, in few rounds. For messages whose time is latency, and
+//! for ranks that share memory.
 //!
-//! Rank `r` collects chunk `r` from all others, folds it in order of rank after its own, and sends the total to all.
-//! Cost `2α + 2(n-1)/n·S/B + (n-1)/n·Sγ` while the network takes `n-1` messages at once; many senders into one receiver
-//! is what makes it lose to the ring for long buffers. Between ranks of one memory there is no such thing, and its totals
-//! are read and written less often than the ring's: long chunks are then collected segment by segment, so that what has
-//! come from the others is still in the cache when it is folded. One owner computes each total, so all ranks have the same bits.
-//! Beside it for short buffers stands [`doubling`](super::doubling): one message per round, but `log2 n` rounds, and two
-//! more when `n` is no power of two. Rejected: a star through one rank; its network takes all bytes of all ranks.
+//! Rank `r` collects chunk `r` from all others, folds it in order of rank after its own, and sends the total
+//! to all. Cost `2α + 2(n-1)/n·S/B + (n-1)/n·Sγ` while the network takes `n-1` messages at once. Many senders
+//! into one receiver make it lose to the ring for long buffers. Ranks that share memory have no such
+//! contention, and totals are read and written less often than in the ring. Long chunks are then collected
+//! segment by segment, so that the segments of the others are still in the cache when they are folded. One
+//! owner computes each total, so all ranks have the same bits. The alternative for short buffers is
+//! [`doubling`](super::doubling): one message per round, but `log2 n` rounds, and two more when `n` is no
+//! power of two. Rejected: a star through one rank; its network takes all bytes of all ranks.
 //!
 //! Source: folklore.
 

@@ -1,4 +1,4 @@
-//! Blocks to one root, or from it: gather and scatter of unequal blocks.
+//! Gather to a root and scatter from it, with blocks of unequal length.
 //!
 //! Every other rank has one message with the root, all in one round. Cost: `α + (n-2)o + S'/B` with `S'` the blocks of
 //! all but the root: the root's connection carries each byte once, and no algorithm can carry fewer through it.

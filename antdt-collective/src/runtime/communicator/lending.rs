@@ -1,23 +1,26 @@
 //! All-reduce of ranks that share memory.
 //!
-//! Rank `r` folds chunk `r` of every rank, from where it lies, in order of rank and in one pass, and leaves the total where
-//! each of them wants it. One round, whatever the length and the number of ranks.
+//! Rank `r` folds chunk `r` of every rank, in place, in order of rank and in one pass, and writes the total
+//! to the memory of each of them. One round, whatever the length and the number of ranks.
 //!
-//! In a [`CommunicatorBuffer`](super::CommunicatorBuffer), which is twice there, a rank reads `S` bytes and writes `S`: its own chunk of all operands,
-//! and of all results. The caller's own buffer is not shared: a rank first copies the others' chunks into memory that
-//! they reach, which is where they leave their totals, and copies all of the result in the end: `(n-1)/n·S + S` more read
-//! and written. Until then the caller's buffer is as it was, whatever happens.
+//! In a [`CommunicatorBuffer`](super::CommunicatorBuffer), which has memory for operand and result, a rank
+//! reads `S` bytes and writes `S`: its own chunk of all operands, and of all results. The caller's own buffer
+//! is not shared: a rank first copies the others' chunks into memory that they reach, where they also write
+//! their totals, and copies all of the result in the end: `(n-1)/n·S + S` more read and written. Until then
+//! the caller's buffer is as it was, whatever happens.
 //!
-//! What a rank has written and another one reads moves to the other's cache, and is costly to get back before it was
-//! pushed out there: writing 32 KiB that a peer had read took 5 to 18 µs, and less than 1 µs if the peer had written them
-//! meanwhile (2 cores of an AMD EPYC). So a total goes where its operand was: each line is read and then written by one
-//! rank, read and then written by the other. Rejected for that: totals that all others read where they were made, which
-//! is a round more. In a program that does nothing else, 256 KiB of two ranks took 44 µs that way, and 11 to 13 µs this way.
+//! A cache line that one rank has written and another one reads moves to the other's cache, and is costly to
+//! get back before that cache has evicted it: writing 32 KiB that a peer had read took 5 to 18 µs, and less
+//! than 1 µs if the peer had written them meanwhile (2 cores of an AMD EPYC). So a total goes where its
+//! operand was: each line is read and then written by one rank, read and then written by the other. Rejected
+//! for that: totals that all others read where they were made, which is a round more. In a program that does
+//! nothing else, 256 KiB of two ranks took 44 µs that way, and 11 to 13 µs this way.
 //!
-//! A rank that was late may leave its total when its peers have given up. So memory that was lent in a call that failed is
-//! not used again. Rejected: a schedule's rounds ([`Direct`](crate::schedule::Direct)), where each of the others' chunks
-//! is a message of its own: they are folded one after the other, or kept until they can be, in as many rounds as it
-//! takes to find them in the cache again, and with more ranks than cores each round switches the running process.
+//! A late rank may write its total after its peers have aborted. So memory that was lent in a call that
+//! failed is not used again. Rejected: a schedule's rounds ([`Direct`](crate::schedule::Direct)), where each
+//! of the others' chunks is a message of its own: they are folded one after the other, or kept until they can
+//! be, in as many rounds as it takes to find them in the cache again, and with more ranks than cores each
+//! round switches the running process.
 //!
 //! Source: our design.
 

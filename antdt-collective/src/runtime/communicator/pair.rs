@@ -1,13 +1,15 @@
 //! All-reduce of two ranks that read each other's memory, in the caller's own buffer.
 //!
-//! Each copies its operand into memory that the other reads where it lies, segment by segment, and folds the other's
-//! copy into the buffer while that part of it is still in a cache: recursive doubling, which for two ranks is one
-//! round. The copies are also the way back: when the call breaks off, they are what the buffer held before.
+//! Each rank copies its operand, segment by segment, into memory that the other one reads in place, and folds
+//! the other's copy into the buffer while that part of it is still in a cache: recursive doubling, which for
+//! two ranks is one round. The copies also undo a call that breaks off, because they hold the buffer's
+//! earlier content.
 //!
-//! Cost `S` read and written for the copies, past the caches, `2S` read and `S` written to fold: 4 passes over memory.
-//! Rejected for two ranks: the result made in shared memory and copied out in the end, which is 5 passes and a half, of
-//! which one goes through a ring whose lines both cores write in turn; where the two have no cache in common that alone
-//! takes longer than all of this. Rejected for more: every rank would read every buffer.
+//! Cost `S` read and written for the copies, past the caches, `2S` read and `S` written to fold: 4 passes
+//! over memory. Rejected for two ranks: the result made in shared memory and copied out in the end, which is
+//! 5 passes and a half, of which one goes through a ring whose lines both cores write in turn; where the two
+//! have no cache in common that alone takes longer than all of this. Rejected for more: every rank would read
+//! every buffer.
 //!
 //! Source: our design.
 

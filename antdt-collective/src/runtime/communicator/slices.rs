@@ -1,4 +1,4 @@
-//! Reductions in place, and long ones slice by slice.
+//! Reductions in place, with long buffers reduced slice by slice.
 //!
 //! A slice holds so many bytes for each member ([`CommunicatorConfig::slice`](super::CommunicatorConfig)) that what one
 //! round has folded is still in the cache when the next one sends it, and is not fetched from memory once more: over

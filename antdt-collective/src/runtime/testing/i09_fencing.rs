@@ -1,4 +1,4 @@
-//! I9: messages of calls and rounds that are over change no result, however often they come.
+//! I9: messages of earlier calls and rounds change no result, however often they come.
 
 use super::Either;
 use super::barrier::Barrier;

@@ -1,4 +1,4 @@
-//! I14: a group of one keeps what it has, and in a group of two the short way comes to the same bits as the ring.
+//! I14: a group of one keeps its data, and in a group of two every algorithm gives the bits of the ring.
 
 use super::case::{Case, bits, bytes, cases, for_each, with_element};
 use super::members::{Make, PATIENT, on_all};

@@ -1,17 +1,17 @@
 //! A channel through shared memory: a ring each way, and a connection beside them.
 //!
-//! Both ends are known to each other by a TCP connection first. The one that dialled says which job it belongs to and hands
-//! over its [`Card`]; the other one answers with its own, if the job is its own as well. Ends on one host then swap
-//! memory as the members of a group do, and bytes go through rings. Ends on two hosts, and an end that was not answered
-//! with a card, stay with the connection.
+//! The two ends first connect over TCP. The one that dialled sends its job and its [`Card`]; the other one
+//! answers with its own, if the job is the same. Ends on one host then swap memory as the members of a group
+//! do, and bytes go through rings. Ends on two hosts, and an end that gets no card as an answer, stay with
+//! the connection.
 //!
-//! An end that finds nothing to do sleeps on the connection, not on its bell: nothing ticks while a server waits for a worker
-//! that computes. An end that moves a counter and finds the other end asleep sends it one byte there. The end of the connection is
-//! the end of the process.
+//! An end without work sleeps on the connection, not on its bell: nothing ticks while a server waits for a
+//! worker that computes. An end that moves a counter while the other end sleeps sends it one byte there. When
+//! the process of one end dies, the other end notices that the connection ended.
 //!
-//! Rejected: messages that stay where they lie, as between members of a group. Requests and replies are made in memory that
-//! grows and is used again for the next one; that would have to be regions, and the sender could not go on before
-//! they were read.
+//! Rejected: messages that are read in the sender's memory, as between members of a group. Requests and
+//! replies are made in memory that grows and is used again for the next one; that would have to be regions,
+//! and the sender could not continue before they were read.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Both ways between this member and one peer of the same host, and how far the messages on them are.
+//! The link between this member and one peer of the same host, in both directions, with the progress of its
+//! messages.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,17 +1,20 @@
 //! The transport between members of one host, over memory that they share.
 //!
-//! Every member has one file in memory, without a name, which all others have mapped. A message that lies in a
-//! [region](super::Transport::region) of the sender is not sent at all: the receiver folds it in from where it lies, in
-//! one pass, and says when it is done. Any other message goes through a ring that stays in the caches: one pass to write
-//! it, one to fold it in. Short blocks from every member to every member are written once, into a slot that all read.
+//! Every member has one file in memory, without a name, which all others have mapped. A message in a
+//! [region](super::Transport::region) of the sender is not sent at all: the receiver folds it in place, in
+//! one pass, and then tells the sender. Any other message goes through a ring that stays in the caches: one
+//! pass to write it, one to fold it in. Short blocks from every member to every member are written once, into
+//! a slot that all read.
 //!
-//! All-reduce of `S` bytes with `n` members and buffers that the communicator allocated: each member folds its own and
-//! `n-1` foreign pieces of `S/n` bytes, in one pass, and leaves the total in each of the `n` places where it is wanted: `S`
-//! bytes read and `S` written, which is the least. Regions that were not lent for an answer are mapped read-only.
+//! All-reduce of `S` bytes with `n` members and buffers that the communicator allocated: each member folds
+//! its own and `n-1` foreign pieces of `S/n` bytes, in one pass, and writes the total to each of the `n`
+//! places where it is wanted: `S` bytes read and `S` written, which is the least. Regions that were not lent
+//! for an answer are mapped read-only.
 //!
-//! A waiting member polls for some microseconds, then sleeps on its bell, which is rung by a member that moves a counter while
-//! it sleeps. Beside the memory each pair keeps its TCP connection: its end is the end of the process, and it carries the
-//! reason when a member gives up. A sleeper looks there every few milliseconds.
+//! A waiting member polls for some microseconds, then sleeps on its bell; a member that moves a counter while
+//! it sleeps rings the bell. Beside the memory each pair keeps its TCP connection, whose end shows that the
+//! peer's process has ended; an aborting member sends its reason there. A sleeping member checks the
+//! connection every few milliseconds.
 //!
 //! Rejected: files in `/dev/shm`, which stay when a process is killed; copying out of the other process by
 //! `process_vm_readv`, which needs the right to trace it and pins pages in every call; a polling thread.

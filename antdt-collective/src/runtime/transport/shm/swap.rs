@@ -1,4 +1,4 @@
-//! How members of one host find each other's memory.
+//! How members of one host exchange their shared memory.
 //!
 //! Over their connections all members tell each other which host they are on and the name of a local socket of their own.
 //! Those of one host then hand each other the descriptors of their memory files through these sockets, which is the one

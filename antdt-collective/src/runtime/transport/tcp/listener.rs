@@ -1,4 +1,5 @@
-//! Making the connections of a group: which rank connects to which, and how unknown and late callers are refused.
+//! Connecting the members of a group: which rank connects to which, and how unknown and late callers are
+//! refused.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

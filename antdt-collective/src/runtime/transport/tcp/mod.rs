@@ -1,4 +1,4 @@
-//! Members that are processes, connected each with each over TCP.
+//! A transport between processes that are connected, each with each, over TCP.
 //!
 //! One thread drives all connections of a rank: every message of a round moves whenever its socket allows, so it
 //! cannot matter which rank sends first. A message goes in segments of 512 KiB, each a frame, and is folded in piece by piece
