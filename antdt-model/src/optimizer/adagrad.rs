@@ -1,4 +1,4 @@
-//! [`Adagrad`]: steps that get shorter where gradients were large.
+//! [`Adagrad`]: an optimizer whose steps get shorter where gradients were large.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! [`Adam`]: a running mean of gradients over the root of a running mean of their squares.
+//! [`Adam`]: an optimizer that divides a running mean of gradients by the root of a running mean of their
+//! squares.
 
 use std::collections::BTreeMap;
 

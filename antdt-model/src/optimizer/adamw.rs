@@ -1,4 +1,4 @@
-//! [`AdamW`]: Adam with weight decay beside the gradient.
+//! [`AdamW`]: Adam with weight decay that is decoupled from the gradient.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! [`Momentum`]: a step along a running sum of gradients.
+//! [`Momentum`]: an optimizer that steps along a running sum of gradients.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! [`Sgd`]: a step along the mean gradient.
+//! [`Sgd`]: an optimizer that steps along the mean gradient.
 
 use std::collections::BTreeMap;
 

@@ -1,18 +1,19 @@
 //! One parameter server's part of the model, and the rule by which pushes change it.
 //!
-//! **In step** ([`Staleness::Synchronous`]): a push is buffered under (step, holder) and changes nothing. The step
-//! coordinator decides whose pushes make up the step; the next pull of any worker brings that decision, a
-//! [`CommitToken`], and each server applies exactly those pushes, once, in order of holder, before it answers. So all
-//! servers apply the same set, or none, without talking to each other: a gradient can't be accepted for some
-//! parameters and dropped for others.
+//! **Synchronous training** ([`Staleness::Synchronous`]): a push is buffered under (step, worker) and changes
+//! nothing. The step coordinator decides whose pushes make up the step; the next pull of any worker brings
+//! that decision, a [`CommitToken`], and each server applies exactly those pushes, once, in order of worker,
+//! before it answers. So all servers apply the same set, or none, without talking to each other: a gradient
+//! can't be accepted for some parameters and dropped for others.
 //!
-//! **At its own pace** ([`Staleness::Unbounded`]): a push is applied when it comes, once per (holder, step).
+//! **Asynchronous training** ([`Staleness::Unbounded`]): a push is applied when it arrives, once per (worker,
+//! step).
 //!
-//! Either way a life that was declared lost, and every earlier life of a node once a later one has pushed, is refused:
-//! a late push of a process that was given up cannot change the model.
+//! In both cases the server refuses an incarnation that was declared lost, and earlier incarnations of a node
+//! once a later one has pushed: a late push of a lost process cannot change the model.
 //!
-//! Rejected: a queue of tokens, as `TensorFlow`'s `SyncReplicasOptimizer` has (read): a slow worker's unused token is
-//! taken by a fast one, and a push may be dropped without its worker learning of it.
+//! Rejected: a queue of tokens, as `TensorFlow`'s `SyncReplicasOptimizer` has (read): a slow worker's unused
+//! token is taken by a fast one, and a push may be dropped without its worker learning of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
