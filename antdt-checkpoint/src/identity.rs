@@ -1,4 +1,5 @@
-//! [`JobIdentity`]: what a job must have in common with the one that took a checkpoint, to go on from it.
+//! [`JobIdentity`]: the properties that a job must share with the job that took a checkpoint, to continue
+//! from it.
 //!
 //! Workers, servers, sync mode, policy, batch size and optimizer may change, and so are not in it.
 
