@@ -1,4 +1,4 @@
-//! [`StepLog`]: how long synchronous steps take under the newest plan.
+//! [`StepLog`]: the durations of synchronous steps under the newest plan.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The rule that ships: thresholds on the slowness ratio, with hysteresis.
+//! The default pace rule: thresholds on the slowness ratio, with hysteresis.
 
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{InvalidValue, Pace, StragglerKind};
