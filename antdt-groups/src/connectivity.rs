@@ -1,4 +1,4 @@
-//! Checks that the progress of every worker reaches every other.
+//! Checks that averages spread the progress of every worker to every other one.
 
 use crate::roster::{Roster, Slot};
 

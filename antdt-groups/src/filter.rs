@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use antdt_core::InvalidValue;
 
 /// Limit on how far behind a worker may be to be drafted, which bounds how long a fast worker waits. A worker
-/// that starts a group drafts no worker that has made so many fewer requests.
+/// that starts a group drafts no worker that is this many requests, or more, behind it.
 ///
 /// The filter does not isolate slow workers. When *they* ask, all others are ahead of them and may be
 /// drafted, and the others do not have to wait for them.

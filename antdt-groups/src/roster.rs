@@ -1,4 +1,4 @@
-//! The present workers, and the generator's state of each.
+//! The workers that take part, with the generator's state of each.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! [`StaticSchedule`]: the group as a function of rank and step.
+//! [`StaticSchedule`]: groups that follow from rank and step alone, without a generator.
 
 use antdt_core::{InvalidValue, Rank};
 
