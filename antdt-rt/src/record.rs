@@ -1,4 +1,4 @@
-//! Observers of a driven machine.
+//! Observers of a state machine that a task drives.
 
 use antdt_core::JobTime;
 
