@@ -192,7 +192,8 @@ fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     serde_json::from_str(&text).map_err(|error| RunDirError::Malformed { path: file, why: error.to_string() })
 }
 
-/// Returns the run directories of jobs that were started without `--run-dir`, sorted.
+/// Returns the run directories in the user's state folder, sorted. Jobs that name neither a run directory nor
+/// a report folder have theirs there.
 pub fn known() -> Vec<PathBuf> {
     let entries = state_folder().and_then(|folder| fs::read_dir(folder).ok());
     let paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

@@ -38,7 +38,7 @@ pub struct StragglerSpec {
 
 impl StragglerSpec {
     /// Returns the factor by which the worker's computation takes longer at a time since the job's start,
-    /// after so many restarts; 1 while it is not slow.
+    /// after `restarts` restarts; 1 while it is not slow.
     pub fn factor(&self, restarts: u32, at: Duration) -> f64 {
         let cured = self.restart == AfterRestart::Cures && restarts > 0;
         let active = at >= self.from && self.to.is_none_or(|to| at < to);

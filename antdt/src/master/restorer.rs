@@ -1,5 +1,5 @@
-//! [`Restorer`]: restores the ledger of a running job to the newest checkpoint, and tells workers where models start from
-//! then.
+//! [`Restorer`]: restores the ledger of a running job to the newest checkpoint, and tells workers where
+//! models start from then.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
