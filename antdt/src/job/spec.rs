@@ -138,7 +138,7 @@ settings! {
     advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
-    /// Run directory: the folder through which antdt status, scale and stop reach the job.
+    /// Run directory: the folder through which antdt status, scale, checkpoint and stop reach the job.
     run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
     /// Name of the job.
     job_id: Option<String> = None, "job-id", "NAME", unset "generated";
