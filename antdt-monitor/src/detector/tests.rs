@@ -372,7 +372,7 @@ fn a_silent_node_is_late_and_then_silent_and_reports_are_signs_of_life() {
 /// Before a median is known, the longest of the first steps says how long a silence may be.
 #[test]
 fn a_node_that_falls_silent_after_its_first_steps_is_not_waited_for_as_if_nothing_were_known() {
-    let liveness = LivenessConfig::following_steps(ms(500), ms(1500), ms(10_000));
+    let liveness = LivenessConfig::following_steps(ms(500), ms(1250), ms(10_000));
     let lost_after = |batches: u64| {
         let config = MonitorConfig { liveness, ..MonitorConfig::default() };
         let mut detector = StragglerDetector::new(config).unwrap();
@@ -391,7 +391,7 @@ fn a_node_that_falls_silent_after_its_first_steps_is_not_waited_for_as_if_nothin
         now.since(JobTime::ZERO)
     };
     assert_eq!(lost_after(2), ms(10_500));
-    assert_eq!(lost_after(3), ms(2000));
+    assert_eq!(lost_after(3), ms(1750));
 }
 
 #[test]
