@@ -349,7 +349,7 @@ impl Bench<'_> {
         let job = Job::start(&order)?;
         let report = self.finish(job)?;
         let first = pause::until_next(&report, 0.0).context("the job that goes on took no step")?;
-        let from = report.resumed.clone().context("the second job went on from nothing")?;
+        let from = report.resumed.context("the second job went on from nothing")?;
         Ok(Entry::shown("kill -9 of everything, --resume: until the first step", first, "s").beside(from))
     }
 
@@ -403,8 +403,8 @@ fn until_back(report: &Report, at: f64) -> Result<f64> {
 
 /// What the report says of the rollback.
 fn went_back(report: &Report) -> String {
-    let events = report.events.iter().filter(|event| event.kind == "rollback");
-    events.map(|event| event.text.clone()).last().unwrap_or_else(|| "it did not go back".to_owned())
+    let mut events = report.events.iter().rev().filter(|event| event.kind == "rollback");
+    events.next().map(|event| event.text.clone()).unwrap_or_else(|| "it did not go back".to_owned())
 }
 
 #[cfg(test)]

@@ -376,7 +376,7 @@ fn a_node_that_falls_silent_after_its_first_steps_is_not_waited_for_as_if_nothin
     let lost_after = |batches: u64| {
         let config = MonitorConfig { liveness, ..MonitorConfig::default() };
         let mut detector = StragglerDetector::new(config).unwrap();
-        let (mut job, _) = job(true, 2);
+        let (job, _) = job(true, 2);
         job.join_all(&mut detector);
         for batch in 1..=batches {
             (0..2).for_each(|worker| {
