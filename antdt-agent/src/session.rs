@@ -150,6 +150,11 @@ impl AgentSession {
         self.plan.take()
     }
 
+    /// Whether the worker is to stand still for a checkpoint that it has not [taken](Self::take_checkpoint).
+    pub const fn is_checkpoint_due(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
     /// Takes the checkpoint for which the worker is to stand still. Each is taken once, however often it was ordered.
     pub fn take_checkpoint(&mut self) -> Option<CheckpointId> {
         let checkpoint = self.checkpoint.take()?;

@@ -1,7 +1,7 @@
 //! Control values that are summed with every synchronous step. They make a plan start at the same iteration
 //! on all ranks, or on none, without a barrier of its own.
 //!
-//! Every rank adds `[n, eod, w, w², reform, leaving, loss]` to the step's sums, in `f64` and apart from the
+//! Every rank adds `[n, eod, w, w², reform, leaving, whole, loss]` to the step's sums, in `f64` and apart from the
 //! gradient. All ranks see the same totals and so decide alike. With `w` the newest plan that a rank holds
 //! and can apply, all ranks hold the same one exactly if `world * Σw² = (Σw)²`: equality in the
 //! Cauchy-Schwarz inequality. The sum alone would not do: versions 1, 2, 3 add up to three times 2.
@@ -23,6 +23,8 @@ pub struct Lanes {
     pub reform: bool,
     /// Whether the rank was ordered to leave and would do so after this step. It asks for a new group, too.
     pub leaving: bool,
+    /// Whether the rank needs the mean of all ranks' models next, where a step averages those of a few.
+    pub whole: bool,
     /// Sum of the losses of the rank's samples.
     pub loss_sum: f64,
 }
@@ -40,13 +42,15 @@ pub struct Verdict {
     pub reform: bool,
     /// Whether every rank would leave. Then rank 0 must stay, or the model would be lost with the last rank.
     pub all_leaving: bool,
+    /// Whether any rank needs the mean of all ranks' models next.
+    pub whole: bool,
     /// Sum of the losses over all samples of the step.
     pub loss_sum: f64,
 }
 
 impl Lanes {
     /// Number of values in a rank's contribution.
-    pub const LEN: usize = 7;
+    pub const LEN: usize = 8;
 
     /// Integers up to here are exact in an `f64`; beyond, no agreement is claimed.
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
@@ -63,6 +67,7 @@ impl Lanes {
             version * version,
             flag(self.reform),
             flag(self.leaving),
+            flag(self.whole),
             self.loss_sum,
         ]
     }
@@ -74,7 +79,7 @@ impl Lanes {
         reason = "sums of non-negative integers"
     )]
     pub fn decide(totals: &[f64; Self::LEN], world: u32) -> Verdict {
-        let [samples, end_of_data, versions, squares, reform, leaving, loss_sum] = *totals;
+        let [samples, end_of_data, versions, squares, reform, leaving, whole, loss_sum] = *totals;
         let world = f64::from(world);
         let (left, right) = (world * squares, versions * versions);
         let agreed = left == right && left < Self::EXACT_MAX;
@@ -84,6 +89,7 @@ impl Lanes {
             plan_agreed: agreed.then(|| PlanVersion((versions / world) as u64)),
             reform: reform > 0.0,
             all_leaving: leaving >= world,
+            whole: whole > 0.0,
             loss_sum,
         }
     }
@@ -136,7 +142,9 @@ mod tests {
             (verdict.samples, verdict.end_of_data, verdict.reform, verdict.loss_sum),
             (10, false, true, 3.0)
         );
-        assert!(!verdict.all_leaving);
+        assert!(!verdict.all_leaving && !verdict.whole);
+        let whole = Lanes { whole: true, ..Lanes::default() }.encode();
+        assert!(Lanes::decide(&whole, 3).whole, "one rank is enough");
         let leaving = Lanes { leaving: true, reform: true, ..Lanes::default() }.encode();
         assert!(Lanes::decide(&leaving, 1).all_leaving && !Lanes::decide(&leaving, 2).all_leaving);
     }

@@ -30,6 +30,10 @@ pub enum ModelPlace {
     Servers,
     /// Every worker holds a model of its own, which differs from the others between two averages.
     PerWorker,
+    /// Every worker holds a model of its own, which differs from the others as long as the job runs: in a step a worker averages with
+    /// a few others. The job's model is the uniform mean of all, which they make before a checkpoint, a change of the group, and the
+    /// end.
+    Mixed,
 }
 
 /// When a sample counts as trained.
@@ -135,12 +139,23 @@ impl Capabilities {
         local_steps: LocalSteps::Several,
     };
 
+    /// Every worker trains a model of its own, and averages it with a few others in each step; all take each step together.
+    #[doc(alias = "D-PSGD")]
+    pub const MIXED_IN_STEP: Self = Self {
+        barrier: Barrier::All,
+        model: ModelPlace::Mixed,
+        acks: AckPoint::Average,
+        batch_sizes: BatchSizes::Global,
+        local_steps: LocalSteps::One,
+    };
+
     /// All combinations that sync modes use, for tests that go through all of them.
-    pub const COMMON: [Self; 6] = [
+    pub const COMMON: [Self; 7] = [
         Self::REPLICAS_IN_STEP,
         Self::SERVERS_IN_STEP,
         Self::SERVERS_AT_OWN_PACE,
         Self::AVERAGED,
+        Self::MIXED_IN_STEP,
         Self::servers_within(2),
         Self::servers_with_backups(1),
     ];
@@ -149,7 +164,23 @@ impl Capabilities {
     pub const fn needs_servers(self) -> bool {
         match self.model {
             ModelPlace::Servers => true,
-            ModelPlace::Replicas | ModelPlace::PerWorker => false,
+            ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => false,
+        }
+    }
+
+    /// Whether each worker changes a model of its own, and workers combine models rather than gradients.
+    pub const fn averages_models(self) -> bool {
+        match self.model {
+            ModelPlace::PerWorker | ModelPlace::Mixed => true,
+            ModelPlace::Replicas | ModelPlace::Servers => false,
+        }
+    }
+
+    /// Whether a worker averages with some of the others only, so that there is one model of all only when they make it.
+    pub const fn mixes(self) -> bool {
+        match self.model {
+            ModelPlace::Mixed => true,
+            ModelPlace::Replicas | ModelPlace::Servers | ModelPlace::PerWorker => false,
         }
     }
 
