@@ -10,6 +10,7 @@ pub mod table;
 
 mod tables;
 
+pub mod given;
 pub mod gradient;
 pub mod local;
 pub mod portion;
@@ -28,6 +29,7 @@ pub mod sparse;
 pub mod runtime;
 
 pub use dense::DenseParams;
+pub use given::Given;
 pub use gradient::{SparseGradient, clip, clip_factor, mean_scale, norm};
 pub use local::LocalReplica;
 pub use optimizer::Optimizer;

@@ -13,10 +13,17 @@
 //! worker's own, and so does its number of steps; the learning rate goes by the samples behind the last average, of which all
 //! know. Cost: one copy of the flat vector and of the touched rows.
 //!
+//! # Where workers average with a few others
+//!
+//! Then models differ after an average, too, and there is no base that all have: each worker [gives](LocalReplica::give) its whole
+//! model, and [goes on](LocalReplica::mix) with the uniform [mean](LocalReplica::mean) of those that it was given and its own.
+//! Its base is what it went on with last, so that steps can be undone all the same.
+//!
 //! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::given::Given;
 use crate::gradient::{SparseGradient, mean_scale};
 use crate::portion::Portion;
 use crate::replica::Replica;
@@ -145,6 +152,55 @@ impl LocalReplica {
         Ok(())
     }
 
+    /// Returns the worker's own model, for the workers that average with it.
+    pub fn give(&self) -> Given {
+        Given { dense: self.model.dense().to_vec(), rows: self.model.changed_rows() }
+    }
+
+    /// Returns the uniform mean of these models, which fit this one. The same models in the same order give the same bits.
+    pub fn mean(&self, models: &[Given]) -> Given {
+        #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
+        let share = 1.0 / models.len().max(1) as f64;
+        let mut dense = vec![0.0; self.model.dense().len()];
+        for model in models {
+            add(&mut dense, &model.dense);
+        }
+        let layout = self.model.layout();
+        let of_rows = |model: &'_ Given| -> BTreeMap<u64, Vec<f32>> {
+            let rows = layout.by_row(&model.rows.rows, &model.rows.values);
+            rows.map(|(row, values)| (row, values.to_vec())).collect()
+        };
+        let by_row: Vec<BTreeMap<u64, Vec<f32>>> = models.iter().map(of_rows).collect();
+        let all: BTreeSet<u64> = by_row.iter().flat_map(BTreeMap::keys).copied().collect();
+        let mut rows = SparseGradient::default();
+        let mut initial = Vec::new();
+        for row in all {
+            initial.resize(layout.row_len(row), 0.0);
+            self.model.initial_row(row, &mut initial);
+            let mut sum = vec![0.0; initial.len()];
+            for model in &by_row {
+                // A row that a worker never changed is as it started.
+                add(&mut sum, model.get(&row).unwrap_or(&initial));
+            }
+            rows.rows.push(row);
+            rows.values.extend(scaled(&sum, share));
+        }
+        Given { dense: scaled(&dense, share).collect(), rows }
+    }
+
+    /// Goes on with a mean of models. `samples` are those of the step that all workers took.
+    ///
+    /// # Errors
+    /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
+    pub fn mix(&mut self, mean: Given, samples: u64) -> Result<(), TableError> {
+        self.model.set(&mean.dense, &mean.rows)?;
+        self.model.count(samples);
+        self.base = mean.dense;
+        self.base_rows.clear();
+        self.samples = 0;
+        Ok(())
+    }
+
     /// Returns the model of the last average in the form that [`Replica::import`] reads, with this worker's
     /// optimizer state.
     pub fn export(&self) -> Vec<u8> {
@@ -152,6 +208,16 @@ impl LocalReplica {
         base.set(&self.base, &self.base_rows()).expect("the base has the shape of the model");
         base.export()
     }
+}
+
+/// In double precision, so that only the mean is rounded.
+fn add(sum: &mut [f64], values: &[f32]) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "rounded once")]
+fn scaled(sum: &[f64], share: f64) -> impl Iterator<Item = f32> {
+    sum.iter().map(move |sum| (sum * share) as f32)
 }
 
 #[cfg(test)]
@@ -239,6 +305,74 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        /// On a ring, where the neighbours of each worker are others.
+        #[test]
+        fn the_mean_of_all_models_is_the_same_before_and_after_they_mix(
+            seed in any::<u32>(), workers in 1_usize..7, steps in 1_u64..6
+        ) {
+            let adagrad = &rule("adagrad", 0.1);
+            let mut all_workers = vec![LocalReplica::new(replica(adagrad)); workers];
+            let mean = |workers: &[LocalReplica]| -> Vec<f64> {
+                let mut mean = vec![0.0_f64; 3 + 8 * DIM];
+                for worker in workers {
+                    for (mean, value) in mean.iter_mut().zip(all(worker.model())) {
+                        *mean += f64::from(value) / workers.len() as f64;
+                    }
+                }
+                mean
+            };
+            for step in 0..steps {
+                for (index, worker) in all_workers.iter_mut().enumerate() {
+                    let (dense, rows, samples) = gradient(u64::from(seed) + step * 100 + index as u64);
+                    worker.advance(&dense, &rows, samples).unwrap();
+                }
+                let (before, given) = (mean(&all_workers), all_workers.iter().map(LocalReplica::give));
+                let given: Vec<Given> = given.map(|given| Given::decode(&given.encode(), &layout()).unwrap()).collect();
+                for (index, worker) in all_workers.iter_mut().enumerate() {
+                    let mut near = vec![(index + workers - 1) % workers, index, (index + 1) % workers];
+                    near.sort_unstable();
+                    near.dedup();
+                    let near: Vec<Given> = near.into_iter().map(|index| given[index].clone()).collect();
+                    worker.mix(worker.mean(&near), 5).unwrap();
+                }
+                for (after, before) in mean(&all_workers).iter().zip(&before) {
+                    prop_assert!((after - before).abs() < 1e-6, "{} {}", after, before);
+                }
+            }
+            // The mean of all is one model, whoever makes it.
+            let given: Vec<Given> = all_workers.iter().map(LocalReplica::give).collect();
+            let expected = mean(&all_workers);
+            for worker in &mut all_workers {
+                worker.mix(worker.mean(&given), 5).unwrap();
+                prop_assert_eq!(worker.model().trained(), Trained { steps, samples: 5 * (steps + 1) });
+            }
+            for worker in &all_workers {
+                prop_assert_eq!(all(worker.model()), all(all_workers[0].model()));
+                for (value, expected) in all(worker.model()).iter().zip(&expected) {
+                    prop_assert!((f64::from(*value) - expected).abs() < 1e-6);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_after_a_mean_is_undone_to_the_mean() {
+        let sgd = &rule("sgd", 0.5);
+        let mut worker = LocalReplica::new(replica(sgd));
+        let (dense, rows, samples) = gradient(1);
+        worker.advance(&dense, &rows, samples).unwrap();
+        let other = LocalReplica::new(replica(sgd)).give();
+        worker.mix(worker.mean(&[worker.give(), other]), 2 * samples).unwrap();
+        let mean = all(worker.model());
+        let (dense, rows, samples) = gradient(2);
+        worker.advance(&dense, &rows, samples).unwrap();
+        assert_ne!(all(worker.model()), mean);
+        let given = Replica::import(&worker.export(), &layout(), sgd, Seed(3)).unwrap();
+        worker.revert();
+        assert_eq!((all(worker.model()), all(&given)), (mean.clone(), mean));
     }
 
     #[test]

@@ -162,6 +162,21 @@ impl Replica {
         Ok(())
     }
 
+    /// Returns the rows that a gradient has changed, and their values.
+    pub(crate) fn changed_rows(&self) -> SparseGradient {
+        let mut rows = SparseGradient::default();
+        for (row, values, _) in self.tables.stored() {
+            rows.rows.push(row);
+            rows.values.extend_from_slice(values);
+        }
+        rows
+    }
+
+    /// Writes the initial value of a row. The row was checked.
+    pub(crate) fn initial_row(&self, row: u64, into: &mut [f32]) {
+        self.tables.initial(row, into);
+    }
+
     /// Returns the shape of the model.
     pub const fn layout(&self) -> &ParamLayout {
         self.tables.layout()

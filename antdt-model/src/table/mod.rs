@@ -218,6 +218,11 @@ impl SparseTable {
         Ok(())
     }
 
+    /// The value with which a row starts, for `[dim]` values.
+    pub(crate) fn initial(&self, row: u64, into: &mut [f32]) {
+        initial(&self.spec, self.seed, row, into);
+    }
+
     /// The stored rows in ascending order: row, values, state.
     pub(crate) fn stored(&self) -> impl Iterator<Item = (u64, &[f32], &[f32])> {
         let dim = self.spec.dim;

@@ -160,6 +160,12 @@ impl Tables {
         Ok(())
     }
 
+    /// The value with which a joint row starts, for as many values as it has. The row was checked.
+    pub(crate) fn initial(&self, row: u64, into: &mut [f32]) {
+        let number = self.layout.table_of(row).expect("the row was checked");
+        self.tables[number].initial(row - self.layout.first_row(number), into);
+    }
+
     /// The stored rows in ascending order: joint row, values, what the optimizer keeps.
     pub(crate) fn stored(&self) -> impl Iterator<Item = (u64, &[f32], &[f32])> {
         self.tables.iter().enumerate().flat_map(|(number, table)| {
