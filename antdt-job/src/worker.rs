@@ -17,8 +17,8 @@ use std::time::Duration;
 use antdt_agent::{AgentSession, Batch, Batcher};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
-    Ack, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, Readiness, Registered, RequestId,
-    Standing, StepCommit, StepResult,
+    Ack, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, Rank, Readiness, Registered,
+    RequestId, Standing, StepCommit, StepResult,
 };
 
 use crate::mode::{SyncMode, Turn, WorkerHalf};
@@ -66,8 +66,8 @@ pub enum Call {
     Pull,
     /// Compute the gradient of the loaded batch, which is zero if it is empty. [`Reply::Computed`].
     Compute,
-    /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples, and learn
-    /// which member contributed which samples. [`Reply::Combined`] or
+    /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples among all members and
+    /// uniformly where models mix. Learn which member contributed which samples. [`Reply::Combined`] or
     /// [`Reply::Broken`].
     Combine {
         /// Number of the step.
@@ -76,6 +76,8 @@ pub enum Call {
         samples: u64,
         /// Acknowledgements that are due when the step is committed.
         acks: Acks,
+        /// Members whose models this worker averages with its own.
+        peers: Peers,
     },
     /// Add up the control values of all members. [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
@@ -103,6 +105,33 @@ pub enum Call {
     Rest(CheckpointId),
     /// Training is over; nothing follows.
     Stop(End),
+}
+
+/// Members that a worker combines with in a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peers {
+    /// All members of the group.
+    All,
+    /// These, in order of rank and the worker itself among them. If one worker names another, that one names it too.
+    Few(Vec<Rank>),
+}
+
+impl Peers {
+    /// How many there are in a group of this size, the worker itself among them.
+    pub fn count(&self, world: u32) -> u32 {
+        match self {
+            Self::All => world,
+            Self::Few(ranks) => u32::try_from(ranks.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether this rank is one of them.
+    pub fn contains(&self, rank: Rank) -> bool {
+        match self {
+            Self::All => true,
+            Self::Few(ranks) => ranks.binary_search(&rank).is_ok(),
+        }
+    }
 }
 
 /// The answer to a [`Call`].

@@ -30,7 +30,17 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("antdt-groups", &["antdt-core"]),
     ("antdt-model", &["antdt-core", "antdt-collective?"]),
     ("antdt-checkpoint", &["antdt-core", "antdt-model", "antdt-shard"]),
-    ("antdt-job", &["antdt-core", "antdt-agent", "antdt-monitor", "antdt-controller", "antdt-collective"]),
+    (
+        "antdt-job",
+        &[
+            "antdt-core",
+            "antdt-agent",
+            "antdt-monitor",
+            "antdt-controller",
+            "antdt-collective",
+            "antdt-groups",
+        ],
+    ),
     (
         "antdt-sim",
         &[

@@ -22,15 +22,25 @@ use crate::worker::{Call, Reply, WorkerCore};
 mod shared;
 
 pub mod all_reduce;
+pub mod d_psgd;
 pub mod local_sgd;
 pub mod ps_asp;
 pub mod ps_backup;
 pub mod ps_bsp;
 pub mod ps_ssp;
+pub mod ripples_static;
 
 /// The modes that a job can name, in the order of the help text. The first one is the default.
-pub const REGISTRY: &[Entry] =
-    &[all_reduce::ENTRY, ps_bsp::ENTRY, ps_asp::ENTRY, ps_backup::ENTRY, ps_ssp::ENTRY, local_sgd::ENTRY];
+pub const REGISTRY: &[Entry] = &[
+    all_reduce::ENTRY,
+    ps_bsp::ENTRY,
+    ps_asp::ENTRY,
+    ps_backup::ENTRY,
+    ps_ssp::ENTRY,
+    local_sgd::ENTRY,
+    d_psgd::ENTRY,
+    ripples_static::ENTRY,
+];
 
 /// One line of the registry.
 #[derive(Debug, Clone, Copy)]

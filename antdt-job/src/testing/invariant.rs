@@ -37,11 +37,13 @@ pub enum Invariant {
     ExactRollback,
     /// No worker gets further ahead of a slower one than the capabilities say.
     BoundedLead,
+    /// Members that average their models leave the mean of all models as it is.
+    MeanKept,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Capabilities,
         Self::OneOperation,
         Self::SameModel,
@@ -56,6 +58,7 @@ impl Invariant {
         Self::ExactCheckpoint,
         Self::ExactRollback,
         Self::BoundedLead,
+        Self::MeanKept,
     ];
 
     /// Returns the name.
@@ -75,6 +78,7 @@ impl Invariant {
             Self::ExactCheckpoint => "exact_checkpoint",
             Self::ExactRollback => "exact_rollback",
             Self::BoundedLead => "bounded_lead",
+            Self::MeanKept => "mean_kept",
         }
     }
 
@@ -97,6 +101,7 @@ impl Invariant {
                 "after a rollback, nothing counts that was trained under a lease of before"
             }
             Self::BoundedLead => "no worker gets further ahead of a slower one than the capabilities say",
+            Self::MeanKept => "members that average their models leave the mean of all models as it is",
         }
     }
 }

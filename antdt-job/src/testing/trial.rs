@@ -12,8 +12,7 @@ use antdt_controller::{Policy, RestartBudget};
 use antdt_core::{
     AckPoint, Acks, Barrier, Capabilities, CheckpointId, ClusterView, Contribution, DeviceClass, Exit,
     Fragment, Generation, Holder, JobTime, Joined, LocalSteps, Machine, MembershipVersion, Metrics,
-    ModelPlace, NodeActionKind, NodeId, NodeInfo, Reason, Role, RollbackId, Stall, Standing, StepResult,
-    Work,
+    NodeActionKind, NodeId, NodeInfo, Rank, Reason, Role, RollbackId, Stall, Standing, StepResult, Work,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -25,7 +24,7 @@ use crate::head::{
     RolledBack,
 };
 use crate::mode::SyncMode;
-use crate::worker::{Call, End, Reply, WorkerLoop};
+use crate::worker::{Call, End, Peers, Reply, WorkerLoop};
 
 /// Restarts of the shard service in a history: a worker gives up a service that does not stay.
 const SERVICE_RESTARTS_MAX: u32 = 5;
@@ -196,7 +195,14 @@ enum Stage {
 }
 
 /// What each member of a group contributed to a step.
-type Parts = Arc<BTreeMap<Holder, Vec<Fragment>>>;
+#[derive(Debug, PartialEq)]
+struct Made {
+    by: BTreeMap<Holder, Vec<Fragment>>,
+    /// All members have the same result.
+    for_all: bool,
+}
+
+type Parts = Arc<Made>;
 
 /// A reply that is on its way, and the sums that come with it.
 #[derive(Debug, Clone)]
@@ -229,6 +235,8 @@ struct Life {
     trained: bool,
     /// What was combined last and is not applied.
     prepared: Option<(u64, Parts)>,
+    /// Its model is that of the job: the same as all others', where they do not mix.
+    of_all: bool,
     /// What its own model has beyond the last average.
     advanced: Vec<Fragment>,
     /// Pushed and not acknowledged.
@@ -253,7 +261,7 @@ struct Moment {
 #[derive(Debug)]
 enum Part {
     Enter,
-    Combine { step: u64, acks: Acks, fragments: Vec<Fragment> },
+    Combine { step: u64, acks: Acks, fragments: Vec<Fragment>, peers: Peers },
     Agree(Lanes),
 }
 
@@ -261,7 +269,8 @@ impl Part {
     fn kind(&self) -> String {
         match self {
             Self::Enter => "enters".to_owned(),
-            Self::Combine { step, .. } => format!("combines step {step}"),
+            Self::Combine { step, peers: Peers::All, .. } => format!("combines step {step} with all"),
+            Self::Combine { step, peers: Peers::Few(_), .. } => format!("combines step {step} with a few"),
             Self::Agree(_) => "agrees".to_owned(),
         }
     }
@@ -441,9 +450,6 @@ impl<'a> Trial<'a> {
             Step::Restart { worker, drain_ms } => self.wish(Wish::Restart { worker, drain_ms }),
             Step::Scale { workers } => {
                 self.tell(HeadEvent::Scale { workers: workers.into() })?;
-            }
-            Step::Checkpoint => {
-                self.tell(HeadEvent::Checkpoint(None))?;
             }
             // Where no groups are formed a life asks once, and no copy is older than another.
             Step::OldJoin { .. } if !self.capabilities.forms_groups() => {}
@@ -628,6 +634,7 @@ impl<'a> Trial<'a> {
             model: None,
             trained: false,
             prepared: None,
+            of_all: false,
             advanced: Vec::new(),
             pushed: Vec::new(),
             group: None,
@@ -888,6 +895,7 @@ impl<'a> Trial<'a> {
     fn allowed(&self, holder: Holder, call: &Call) -> Result<(), Breach> {
         let c = self.capabilities;
         let allowed = match call {
+            Call::Combine { peers: Peers::Few(_), .. } => c.mixes() && c.waits_for_all(),
             Call::Enter(_) | Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.waits_for_all(),
             Call::Apply => c.forms_groups(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
@@ -896,9 +904,7 @@ impl<'a> Trial<'a> {
                 Barrier::Within(_) => c.acks == AckPoint::Push,
                 Barrier::Nobody => false,
             },
-            Call::Advance | Call::Revert => {
-                c.model == ModelPlace::PerWorker && c.local_steps == LocalSteps::Several
-            }
+            Call::Advance | Call::Revert => c.averages_models(),
             // What the master commits, it acknowledges too.
             Call::Exchange { acks, .. } => acks.is_empty() || c.acks != AckPoint::Commit,
             Call::Join(_)
@@ -942,13 +948,13 @@ impl<'a> Trial<'a> {
                 }
                 return self.meet(holder, Part::Enter);
             }
-            Call::Combine { step, acks, .. } => {
+            Call::Combine { step, acks, peers, .. } => {
                 let Some(life) = self.lives.get(&holder) else { return Ok(()) };
-                let fragments = match self.capabilities.model {
-                    ModelPlace::PerWorker => life.advanced.clone(),
-                    ModelPlace::Replicas | ModelPlace::Servers => life.batch.fragments.to_vec(),
+                let fragments = match self.capabilities.averages_models() {
+                    true => life.advanced.clone(),
+                    false => life.batch.fragments.to_vec(),
                 };
-                return self.meet(holder, Part::Combine { step, acks, fragments });
+                return self.meet(holder, Part::Combine { step, acks, fragments, peers });
             }
             Call::Agree(lanes) => return self.meet(holder, Part::Agree(lanes)),
             Call::Ready { step, readiness } => {
@@ -1029,6 +1035,7 @@ impl<'a> Trial<'a> {
                 if let Some(life) = self.lives.get_mut(&holder) {
                     let batch = life.batch.fragments.to_vec();
                     life.advanced.extend(batch);
+                    life.of_all = false;
                 }
                 Reply::Advanced
             }
@@ -1094,6 +1101,10 @@ impl<'a> Trial<'a> {
 
     fn is_exact(&mut self, holder: Holder, checkpoint: CheckpointId) -> Result<(), Breach> {
         self.moments.insert(checkpoint, self.moment());
+        let of_all = self.lives.get(&holder).is_some_and(|life| life.of_all);
+        self.holds(Invariant::ExactCheckpoint, of_all || !self.capabilities.mixes(), || {
+            format!("{holder} takes checkpoint {checkpoint} of a model that is its own")
+        })?;
         let acked: BTreeSet<u64> = self.service.acked().collect();
         let wrong =
             (0_u64..).zip(self.in_model.iter().zip(&self.excused)).find(|(sample, (times, excused))| {
@@ -1140,6 +1151,7 @@ impl<'a> Trial<'a> {
             });
         };
         life.model = Some(step);
+        life.of_all = parts.for_all;
         if life.rollback < self.rollback {
             // The job went back without it; nobody takes its model, and it is started again when it asks for something.
             return Ok(());
@@ -1154,7 +1166,7 @@ impl<'a> Trial<'a> {
             });
         }
         self.steps.insert(step, Arc::clone(&parts));
-        for (member, fragments) in parts.iter() {
+        for (member, fragments) in &parts.by {
             self.learn(*member, fragments)?;
         }
         Ok(())
@@ -1242,8 +1254,10 @@ impl<'a> Trial<'a> {
                 let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
                 Coming { of_group: true, ..Reply::Agreed(Lanes::decide(&totals, world)).into() }
             }
-            Part::Combine { step, .. } => {
+            Part::Combine { step, peers, .. } => {
+                let for_all = *peers == Peers::All;
                 let (mut contributions, mut made) = (Vec::new(), BTreeMap::new());
+                self.keeps_the_mean(&members, &parts)?;
                 for member in &members {
                     if let Part::Combine { acks, fragments, .. } = &parts[member] {
                         contributions.push(Contribution { holder: *member, acks: acks.clone() });
@@ -1253,7 +1267,7 @@ impl<'a> Trial<'a> {
                 let result = StepResult { step: *step, contributions: contributions.into() };
                 Coming {
                     reply: Reply::Combined(result),
-                    parts: Some((*step, Arc::new(made))),
+                    parts: Some((*step, Arc::new(Made { by: made, for_all }))),
                     of_group: true,
                 }
             }
@@ -1262,6 +1276,30 @@ impl<'a> Trial<'a> {
             if let Some(life) = self.lives.get_mut(member) {
                 life.coming = Some(coming.clone());
             }
+        }
+        Ok(())
+    }
+
+    /// In an average, the shares of each member's model in those of all add up to one.
+    fn keeps_the_mean(&self, members: &[Holder], parts: &BTreeMap<Holder, Part>) -> Result<(), Breach> {
+        let ranks = || (0..).map(Rank).take(members.len());
+        let few: Vec<&Peers> = members
+            .iter()
+            .filter_map(|member| match &parts[member] {
+                Part::Combine { peers, .. } => Some(peers),
+                Part::Enter | Part::Agree(_) => None,
+            })
+            .collect();
+        let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        for (me, own) in ranks().zip(&few) {
+            let takers = ranks().zip(&few).filter(|(_, peers)| peers.contains(me));
+            let share: f64 = takers.clone().map(|(_, peers)| 1.0 / f64::from(peers.count(world))).sum();
+            let mutual = takers.map(|(taker, _)| taker).eq(ranks().filter(|rank| own.contains(*rank)));
+            self.holds(Invariant::MeanKept, mutual && (share - 1.0).abs() < 1e-9, || {
+                format!(
+                    "rank {me} of {world} has a share of {share} in the averages, and averages with {own:?}"
+                )
+            })?;
         }
         Ok(())
     }

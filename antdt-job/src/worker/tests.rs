@@ -1,7 +1,7 @@
 use antdt_agent::BeatReply;
 use antdt_core::MembershipVersion;
 use antdt_core::port::WANT_MAX;
-use antdt_core::{AckOutcome, FetchOutcome, PlanVersion, Rank};
+use antdt_core::{AckOutcome, CheckpointId, FetchOutcome, PlanVersion, Rank};
 
 use super::*;
 
@@ -667,4 +667,84 @@ fn a_push_that_was_counted_ends_the_row_of_those_that_came_too_late() {
         let reply = if turn % 4 == 3 { outside.answer() } else { too_late(step) };
         outside.say(&reply);
     }
+}
+
+/// The peers of each step until the worker stops, from now on.
+fn peers_of_steps(outside: &mut Outside, mut each: impl FnMut(&mut Outside, usize)) -> Vec<Peers> {
+    let mut peers = Vec::new();
+    while !matches!(outside.call, Call::Stop(_)) {
+        if let Call::Combine { peers: with, .. } = &outside.call {
+            peers.push(with.clone());
+            each(outside, peers.len());
+        }
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    peers
+}
+
+fn beside_another(sync: &'static str, samples: u64) -> Outside {
+    let mut outside = Outside::new(sync, &[samples], 4);
+    outside.peer = Some(PEER);
+    outside
+}
+
+#[test]
+fn models_are_averaged_with_a_few_and_with_all_at_the_end() {
+    let mut outside = beside_another("d-psgd", 12);
+    let few = Peers::Few(vec![Rank(0), Rank(1)]);
+    let peers = peers_of_steps(&mut outside, |_, _| {});
+    assert_eq!(outside.call, Call::Stop(End::EndOfData { trained: true }));
+    assert_eq!(outside.trained(), 12);
+    // Three steps, one that finds that nothing is left, and one that makes the mean of all.
+    assert_eq!(peers, [few.clone(), few.clone(), few.clone(), few, Peers::All]);
+}
+
+#[test]
+fn a_checkpoint_is_taken_of_the_mean_of_all_models() {
+    let mut outside = beside_another("d-psgd", 24);
+    outside.until(|call| matches!(call, Call::Combine { .. }));
+    outside.order(BeatReply { checkpoint: Some(CheckpointId(1)), ..BeatReply::default() });
+    let mut combined = Vec::new();
+    while !matches!(outside.call, Call::Rest(CheckpointId(1))) {
+        if let Call::Combine { peers, .. } = &outside.call {
+            combined.push(peers.clone());
+        }
+        let reply = outside.answer();
+        outside.say(&reply);
+    }
+    assert!(matches!(&combined[..], [Peers::Few(_), Peers::All]), "{combined:?}");
+    outside.until(|call| matches!(call, Call::Combine { .. }));
+    assert!(matches!(outside.call, Call::Combine { peers: Peers::Few(_), .. }), "{:?}", outside.call);
+    assert_eq!(outside.end(), End::EndOfData { trained: true });
+}
+
+#[test]
+fn a_peer_that_needs_the_mean_of_all_models_gets_it_in_the_next_step() {
+    let mut outside = beside_another("ripples-static=2", 40);
+    let peers = peers_of_steps(&mut outside, |outside, step| outside.peer_keeps = step == 3);
+    let whole: Vec<bool> = peers.iter().take(6).map(|peers| *peers == Peers::All).collect();
+    assert_eq!(whole, [false, false, false, true, false, false]);
+}
+
+#[test]
+fn a_worker_that_leaves_has_averaged_with_all_before() {
+    let mut outside = beside_another("d-psgd", 40);
+    outside.until(|call| matches!(call, Call::Load(_)));
+    outside.order(BeatReply { drain: true, ..BeatReply::default() });
+    let peers = peers_of_steps(&mut outside, |_, _| {});
+    assert_eq!(outside.call, Call::Stop(End::Drained));
+    assert!(matches!(&peers[..], [.., Peers::Few(_), Peers::All]), "{peers:?}");
+}
+
+/// Another one that has heard of the end has the mean of all models.
+#[test]
+fn a_worker_whose_last_average_broke_does_not_take_its_own_model_for_that_of_the_job() {
+    let mut outside = beside_another("d-psgd", 4);
+    outside.until(|call| matches!(call, Call::Combine { peers: Peers::All, .. }));
+    outside.until(|call| matches!(call, Call::Agree(_)));
+    outside.say(&Reply::Broken);
+    let finished = Joined { finished: true, ..outside.joined(false) };
+    outside.say(&Reply::Joined(Box::new(finished)));
+    assert_eq!(outside.end(), End::EndOfData { trained: false });
 }

@@ -13,11 +13,10 @@
 //!
 //! Source: local SGD (Stich, 2018; recalled); weights, leases and what a death means are our design.
 
-mod worker;
-
 use antdt_core::{Capabilities, InvalidValue};
 
 use super::shared::group::Group;
+use super::shared::local_steps::LocalSteps;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
@@ -72,7 +71,7 @@ impl Mode for LocalSgd {
     }
 
     fn worker(&self) -> Box<dyn WorkerHalf> {
-        Box::new(Member::new(worker::LocalSteps::new(self.steps)))
+        Box::new(Member::new(LocalSteps::new(self.steps)))
     }
 }
 

@@ -3,15 +3,30 @@
 //! A member goes through rounds. What it does by itself in one is the [`Round`] of the mode; then all members combine what they
 //! bring in two operations. The first gives every member the result (*prepared*), the second says that all have it
 //! (*applied*). What a death in between decides is described at `antdt_controller::Membership`.
+//!
+//! Where models mix, each member averages its own with those of its [`Partners`] only. Then there is no model of all until the members
+//! make it: in a *whole* step all average with all. One follows each step after which a member needs it: the keeper of a checkpoint,
+//! those that leave or wait for others to come, and all at the end of the data. The mean of all models is the same before and after.
 
 use std::fmt;
+use std::sync::Arc;
 
 use antdt_agent::{Batch, Part, SessionState};
 use antdt_collective::lanes::{Lanes, Verdict};
-use antdt_core::{Joined, MembershipVersion, Standing, StepResult};
+use antdt_core::{Holder, Joined, MembershipVersion, Rank, Standing, StepResult};
 
 use crate::mode::{Turn, WorkerHalf};
-use crate::worker::{Call, End, Reply, WorkerCore};
+use crate::worker::{Call, End, Peers, Reply, WorkerCore};
+
+/// Which members average their models in a step, where models mix.
+pub(crate) trait Partners: fmt::Debug + Send + Sync {
+    /// The members whose models make up that of `me` after this step, in order of rank, `me` among them. `members` are those of the
+    /// group and their addresses, in order of rank.
+    ///
+    /// If `a` is a partner of `b`, then `b` is one of `a`; and the shares of each member's model in those of all add up to one:
+    /// then the mean of all models does not change.
+    fn of(&self, step: u64, me: Rank, members: &[(Holder, String)]) -> Vec<Rank>;
+}
 
 /// What a member does by itself until it combines with the others.
 ///
@@ -97,6 +112,14 @@ pub(crate) struct Member<R> {
     applied: Option<StepResult>,
     /// The newest group that the worker was told of.
     group: MembershipVersion,
+    /// Its members and their addresses, in order of rank.
+    members: Arc<[(Holder, String)]>,
+    /// Where models mix: who averages with whom.
+    partners: Option<Arc<dyn Partners>>,
+    /// Where models mix: all members average with all in the step under way.
+    whole: bool,
+    /// Where models mix: the model is the mean of all, and no step was taken since.
+    is_mean: bool,
 }
 
 impl<R: Round> Member<R> {
@@ -104,6 +127,10 @@ impl<R: Round> Member<R> {
         Self {
             at: At::default(),
             round,
+            members: Arc::default(),
+            partners: None,
+            whole: false,
+            is_mean: false,
             trained: false,
             alone: false,
             first: false,
@@ -111,6 +138,28 @@ impl<R: Round> Member<R> {
             prepared: None,
             applied: None,
             group: MembershipVersion(0),
+        }
+    }
+
+    /// A member that averages with a few others in each step.
+    pub(crate) fn mixing(round: R, partners: impl Partners + 'static) -> Self {
+        Self { partners: Some(Arc::new(partners)), ..Self::new(round) }
+    }
+
+    /// Whether the worker's model is that of the job, as far as it knows.
+    const fn has_model_of_all(&self) -> bool {
+        self.partners.is_none() || self.is_mean
+    }
+
+    /// The members that the worker combines with in the step under way.
+    fn peers(&self, core: &WorkerCore) -> Peers {
+        let me = self.members.iter().position(|(holder, _)| *holder == core.holder());
+        match (&self.partners, me) {
+            (Some(partners), Some(me)) if !self.whole => {
+                let me = Rank(u32::try_from(me).expect("a group is smaller than 2^32"));
+                Peers::Few(partners.of(core.steps(), me, &self.members))
+            }
+            _ => Peers::All,
         }
     }
 
@@ -123,6 +172,8 @@ impl<R: Round> Member<R> {
         core.switch().regroup(joined.membership, &joined.plan);
         self.alone = joined.members.len() == 1;
         self.first = joined.members.first().is_some_and(|(holder, _)| *holder == core.holder());
+        self.members = Arc::clone(&joined.members);
+        (self.whole, self.is_mean) = (self.alone, false);
         self.ask(core, At::Entering { has_source: joined.source.is_some() }, Call::Enter(joined))
     }
 
@@ -164,10 +215,13 @@ impl<R: Round> Member<R> {
         if core.is_undone(turn) {
             return core.join(self.standing());
         }
-        if let Some(checkpoint) = turn.session.take_checkpoint() {
+        if self.has_model_of_all()
+            && let Some(checkpoint) = turn.session.take_checkpoint()
+        {
             core.restart_meter(turn);
             return self.ask(core, At::Resting, Call::Rest(checkpoint));
         }
+        self.is_mean = false;
         self.at = At::Round;
         core.offer_plan(turn);
         // A worker that is alone has the only copy of the model. In a larger group all have it once a round was made there.
@@ -182,9 +236,9 @@ impl<R: Round> Member<R> {
             Some(call) => call,
             None => {
                 core.enter(turn, Part::Communicate);
-                let batch = self.round.batch(core);
-                let combine =
-                    Call::Combine { step: core.steps(), samples: batch.len(), acks: core.acks_of(batch) };
+                let (batch, peers) = (self.round.batch(core), self.peers(core));
+                let (samples, acks) = (batch.len(), core.acks_of(batch));
+                let combine = Call::Combine { step: core.steps(), samples, acks, peers };
                 self.ask(core, At::Combining, combine)
             }
         }
@@ -199,6 +253,7 @@ impl<R: Round> Member<R> {
             plan_ready: core.switch().ready(),
             reform: self.draining || turn.session.reform(),
             leaving: self.draining,
+            whole: self.partners.is_some() && !self.whole && turn.session.is_checkpoint_due(),
             loss_sum: self.round.loss_sum(core),
         };
         self.ask(core, At::Agreeing, Call::Agree(lanes))
@@ -214,6 +269,15 @@ impl<R: Round> Member<R> {
         }
         core.note_plans(turn);
         core.set_idle(verdict.samples == 0);
+        if self.partners.is_some() {
+            // Whatever needs one model of all comes after a step that makes it.
+            self.is_mean = std::mem::replace(&mut self.whole, self.alone);
+            let is_needed = verdict.whole || verdict.reform || verdict.samples == 0;
+            if is_needed && !self.is_mean {
+                self.whole = true;
+                return self.begin(core, turn);
+            }
+        }
         if verdict.end_of_data && verdict.samples == 0 {
             core.over(End::EndOfData { trained: true })
         } else if verdict.reform && self.draining && !(verdict.all_leaving && self.first) {
@@ -243,7 +307,7 @@ impl<R: Round> WorkerHalf for Member<R> {
     /// A group was formed. What the last one left open is decided first.
     fn joined(&mut self, core: &mut WorkerCore, turn: &mut Turn<'_>, joined: &Joined) -> Call {
         if joined.finished {
-            return core.over(End::EndOfData { trained: self.trained });
+            return core.over(End::EndOfData { trained: self.trained && self.has_model_of_all() });
         }
         turn.session.regrouped();
         let joined = Box::new(joined.clone());

@@ -3,6 +3,9 @@
 
 pub(super) mod coordinated;
 pub(super) mod group;
+pub(super) mod local_steps;
 pub(super) mod member;
+#[cfg(test)]
+pub(super) mod mixing;
 pub(super) mod servers;
 pub(super) mod trip;

@@ -52,6 +52,8 @@ pub(super) struct Outside {
     pub(super) peer_first: bool,
     /// That one was ordered to leave, too.
     pub(super) peer_leaves: bool,
+    /// That one needs the mean of all models next.
+    pub(super) peer_keeps: bool,
     /// Members of the newest group.
     world: u32,
     /// Step that follows.
@@ -80,6 +82,7 @@ impl Outside {
             peer: None,
             peer_first: false,
             peer_leaves: false,
+            peer_keeps: false,
             world: 1,
             next_step: 0,
         };
@@ -163,7 +166,8 @@ impl Outside {
                 let mut totals = lanes.encode();
                 for _ in 1..self.world {
                     let leaving = self.peer_leaves;
-                    let peer = Lanes { samples: 0, reform: leaving, leaving, loss_sum: 0.0, ..*lanes };
+                    let whole = self.peer_keeps;
+                    let peer = Lanes { samples: 0, reform: leaving, leaving, whole, loss_sum: 0.0, ..*lanes };
                     totals.iter_mut().zip(peer.encode()).for_each(|(total, lane)| *total += lane);
                 }
                 Reply::Agreed(Lanes::decide(&totals, self.world))
@@ -287,7 +291,7 @@ impl Outside {
             return;
         }
         self.next_step += 1;
-        let averages = self.sync.starts_with("local-sgd");
+        let averages = self.averages();
         let trained =
             if averages { std::mem::take(&mut self.advanced) } else { self.batch.fragments.to_vec() };
         for fragment in &trained {
@@ -295,6 +299,10 @@ impl Outside {
             assert_eq!(*committed, fragment.from, "a sample was left out, or is in the model twice");
             *committed = fragment.to;
         }
+    }
+
+    fn averages(&self) -> bool {
+        self.sync.parse::<SyncMode>().unwrap().capabilities().averages_models()
     }
 
     fn take_back(&mut self, ack: Ack) {
@@ -308,7 +316,7 @@ impl Outside {
     fn check(&mut self) {
         match &self.call {
             Call::Load(batch) => self.batch = batch.clone(),
-            Call::Combine { samples, acks, .. } if self.sync.starts_with("local-sgd") => {
+            Call::Combine { samples, acks, .. } if self.averages() => {
                 assert_eq!(*samples, self.advanced.iter().map(antdt_core::Fragment::len).sum::<u64>());
                 let done: BTreeMap<_, _> =
                     acks.iter().map(|ack| (self.leased[&ack.lease].key, ack.offset)).collect();

@@ -1,4 +1,4 @@
-//! The worker's half: a round is some steps of the worker's own model.
+//! [`LocalSteps`]: a round is some steps of the worker's own model.
 
 use antdt_agent::{Batch, Part};
 use antdt_core::port::ACKS_MAX;
@@ -12,7 +12,7 @@ const LEASES_MAX: usize = ACKS_MAX / 2;
 
 /// Some steps of the worker's own model.
 #[derive(Debug, Clone)]
-pub(super) struct LocalSteps {
+pub(crate) struct LocalSteps {
     /// Steps of a round, unless a plan says otherwise.
     steps: u32,
     taken: u32,
@@ -22,7 +22,7 @@ pub(super) struct LocalSteps {
 }
 
 impl LocalSteps {
-    pub(super) fn new(steps: u32) -> Self {
+    pub(crate) fn new(steps: u32) -> Self {
         Self { steps, taken: 0, batches: Batch::default(), loss_sum: 0.0 }
     }
 
