@@ -766,7 +766,6 @@ impl<O: Observer> World<O> {
             | HeadAnswer::Undone
             | HeadAnswer::Seen(_)
             | HeadAnswer::Diagnosed(_)
-            | HeadAnswer::Checkpointed { .. }
             | HeadAnswer::Scaled { .. } => {}
         }
     }
@@ -1009,8 +1008,8 @@ impl<O: Observer> World<O> {
                 self.later(id, time, Work::Compute);
                 None
             }
-            Call::Combine { step, acks, .. } => {
-                self.meet(id, Part::Combine { step, acks });
+            Call::Combine { step, acks, peers, .. } => {
+                self.meet(id, Part::Combine { step, acks, peers });
                 None
             }
             Call::Agree(lanes) => {

@@ -238,10 +238,6 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::Rest { holder, checkpoint } => {
             format!("{holder} stands still for checkpoint {checkpoint}")
         }
-        HeadEvent::Checkpoint(None) => format!("master: asked for a checkpoint: {word}"),
-        HeadEvent::Checkpoint(Some(checkpoint)) => {
-            format!("master: asked what became of checkpoint {checkpoint}: {word}")
-        }
         HeadEvent::Scale { workers } => format!("master: asked for {workers} workers: {word}"),
         HeadEvent::Stalled { holder, stall } => {
             format!(
@@ -318,7 +314,7 @@ fn worker(reply: &Reply, call: &Call) -> Option<String> {
             let fragments: Vec<String> = batch.fragments.iter().map(fragment).collect();
             format!("loads [{}]", fragments.join(", "))
         }
-        Call::Combine { step, samples, acks: due } => {
+        Call::Combine { step, samples, acks: due, .. } => {
             format!("combines {samples} samples in step {step} [{}]", acks(due))
         }
         Call::Apply => "applies".to_owned(),

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{
-    AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, LocalSteps, MembershipVersion,
-    StepCommit,
+    AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit,
 };
 use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note, Reply};
 
@@ -139,7 +138,7 @@ impl BatchSizeConserved {
                 let loaded = self.loaded.remove(&holder).unwrap_or_default();
                 *self.advanced.entry(holder).or_default() += loaded.samples;
             }
-            Call::Combine { step, samples, .. } if self.mode.local_steps == LocalSteps::Several => {
+            Call::Combine { step, samples, .. } if self.mode.averages_models() => {
                 // Each batch was checked by itself; how many there are is the worker's own business.
                 let advanced = self.advanced.get(&holder).copied().unwrap_or_default();
                 if *samples != advanced {
@@ -285,7 +284,7 @@ mod tests {
     }
 
     fn combine(samples: u64) -> Call {
-        Call::Combine { step: 0, samples, acks: vec![].into() }
+        Call::Combine { step: 0, samples, acks: vec![].into(), peers: antdt_job::Peers::All }
     }
 
     fn in_a_group() -> History<BatchSizeConserved> {

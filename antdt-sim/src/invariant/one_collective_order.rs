@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn combine(step: u64) -> Call {
-        Call::Combine { step, samples: 1, acks: vec![].into() }
+        Call::Combine { step, samples: 1, acks: vec![].into(), peers: antdt_job::Peers::All }
     }
 
     fn in_a_group() -> History<OneCollectiveOrder> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use antdt_core::{
-    BatchReport, Capabilities, Holder, JobTime, LocalSteps, MembershipVersion, PlanVersion, Role, StepCommit,
+    BatchReport, Capabilities, Holder, JobTime, MembershipVersion, PlanVersion, Role, StepCommit,
 };
 use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
 
@@ -87,8 +87,8 @@ impl PlanAppliesAtOneIteration {
     }
 
     fn reported(&mut self, report: &BatchReport) -> Result<(), String> {
-        // A round of several steps that outlives its group may have begun under the plan before.
-        if report.samples == 0 || self.mode.local_steps == LocalSteps::Several {
+        // A step of a worker's own model that outlives its group may have begun under the plan before.
+        if report.samples == 0 || self.mode.averages_models() {
             return Ok(()); // One that waits for its first plan.
         }
         let step = report.iteration.0;
@@ -162,6 +162,7 @@ mod tests {
             None => None,
         };
         Reply::Agreed(Verdict {
+            whole: false,
             samples: 8,
             end_of_data: false,
             plan_agreed,
@@ -172,7 +173,7 @@ mod tests {
     }
 
     fn combine(step: u64) -> Call {
-        Call::Combine { step, samples: 4, acks: vec![].into() }
+        Call::Combine { step, samples: 4, acks: vec![].into(), peers: antdt_job::Peers::All }
     }
 
     fn agree(plan_ready: u64) -> Call {

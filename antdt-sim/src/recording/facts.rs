@@ -321,7 +321,6 @@ impl Gathering {
             | HeadEvent::Started(_)
             | HeadEvent::LaunchFailed(..)
             | HeadEvent::Exited(..)
-            | HeadEvent::Checkpoint(_)
             | HeadEvent::Scale { .. }
             | HeadEvent::Stalled { .. }
             | HeadEvent::Preempted(_)

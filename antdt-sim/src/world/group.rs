@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use antdt_collective::lanes::Lanes;
 use antdt_core::{Acks, Contribution, Holder, JobTime, StepResult};
+use antdt_job::Peers;
 
 use super::life::LifeId;
 
@@ -13,8 +14,8 @@ use super::life::LifeId;
 pub(super) enum Part {
     /// Comes in; whether it lacks the model.
     Enter { lacking: bool },
-    /// Gives its gradient.
-    Combine { step: u64, acks: Acks },
+    /// Gives its gradient, or its model to these members.
+    Combine { step: u64, acks: Acks, peers: Peers },
     /// Gives its control values.
     Agree(Lanes),
 }
@@ -25,8 +26,8 @@ pub(super) enum Part {
 pub(super) enum Sum {
     /// Whether a member lacks the model.
     Entered { lacking: bool },
-    /// The step, and the acks for it.
-    Combined { step: u64, acks: u64 },
+    /// The step, the acks for it, and how many members average with each other, at most.
+    Combined { step: u64, acks: u64, peers: u32 },
     /// The totals of the control values.
     Agreed([f64; Lanes::LEN]),
 }
@@ -114,12 +115,14 @@ impl SimGroup {
             (Some(Sum::Agreed(totals)), Part::Agree(lanes)) => {
                 totals.iter_mut().zip(lanes.encode()).for_each(|(total, lane)| *total += lane);
             }
-            (sum @ (None | Some(Sum::Combined { .. })), Part::Combine { step, acks }) => {
-                let Sum::Combined { acks: count, .. } = sum.get_or_insert(Sum::Combined { step, acks: 0 })
+            (sum @ (None | Some(Sum::Combined { .. })), Part::Combine { step, acks, peers }) => {
+                let Sum::Combined { acks: count, peers: most, .. } =
+                    sum.get_or_insert(Sum::Combined { step, acks: 0, peers: 0 })
                 else {
                     return;
                 };
                 *count += acks.len() as u64;
+                *most = peers.count(u32::try_from(self.members.len()).unwrap_or(u32::MAX)).max(*most);
                 self.contribution(rank).acks = acks;
             }
             (Some(_), _) => {}

@@ -93,24 +93,29 @@ impl<O: Observer> World<O> {
     fn time_of(&mut self, version: MembershipVersion, begin: JobTime) -> Duration {
         let group = &self.groups[&version];
         let world = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
-        let operations = match group.sum {
+        let operations: [Option<(Collective, u32)>; 2] = match group.sum {
             Some(Sum::Entered { lacking }) => {
                 let model = (lacking && group.source.is_some())
-                    .then_some(Collective::Broadcast(self.setup.gradient_bytes));
-                [Some(Collective::AllReduce(1)), model]
+                    .then_some((Collective::Broadcast(self.setup.gradient_bytes), world));
+                [Some((Collective::AllReduce(1), world)), model]
             }
-            Some(Sum::Combined { acks, .. }) => {
+            Some(Sum::Combined { acks, peers, .. }) => {
                 let bytes = ACK_BYTES * (u64::from(world) + acks);
-                [Some(Collective::AllReduce(self.setup.gradient_bytes)), Some(Collective::AllGather(bytes))]
+                let combine = match self.setup.sync.capabilities().mixes() {
+                    // Each sends its whole model to each of its peers.
+                    true => (Collective::AllGather(self.setup.gradient_bytes * u64::from(peers)), peers),
+                    false => (Collective::AllReduce(self.setup.gradient_bytes), world),
+                };
+                [Some(combine), Some((Collective::AllGather(bytes), world))]
             }
-            Some(Sum::Agreed(_)) => [Some(Collective::AllReduce(8 * Lanes::LEN as u64)), None],
+            Some(Sum::Agreed(_)) => [Some((Collective::AllReduce(8 * Lanes::LEN as u64), world)), None],
             None => [None, None],
         };
         let mut time = match group.sum {
             Some(Sum::Entered { .. }) => self.models.network.form(begin, world, &mut self.network_rng),
             Some(Sum::Combined { .. } | Sum::Agreed(_)) | None => Duration::ZERO,
         };
-        for operation in operations.into_iter().flatten() {
+        for (operation, world) in operations.into_iter().flatten() {
             time += self.models.network.collective(begin + time, operation, world, &mut self.network_rng);
         }
         time
