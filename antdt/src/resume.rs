@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use antdt_checkpoint::{
     Checkpoint, CheckpointReadError, DataIdentity, Folder, JobIdentity, Manifest, Mismatch,
 };
-use antdt_core::{CheckpointId, InvalidValue, ModelPlace, ParamLayout, Seed};
+use antdt_core::{CheckpointId, InvalidValue, ParamLayout, Seed};
 use antdt_job::SyncMode;
 use antdt_model::{Portion, Trained};
 use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
@@ -214,6 +214,6 @@ impl Taken {
 /// Whether a job with this optimizer takes over what the optimizer of the checkpoint kept: it must be the same one, and there
 /// must have been one model for it to keep something of.
 pub(crate) fn keeps_state(manifest: &Manifest, optimizer: &str) -> bool {
-    let one_model = |mode: SyncMode| mode.capabilities().model != ModelPlace::PerWorker;
+    let one_model = |mode: SyncMode| !mode.capabilities().averages_models();
     manifest.optimizer == optimizer && manifest.mode.parse().is_ok_and(one_model)
 }

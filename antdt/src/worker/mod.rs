@@ -65,7 +65,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let sync = &env.spec.sync;
     let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), rule.identity())?;
     match sync.capabilities().model {
-        ModelPlace::Replicas | ModelPlace::PerWorker => {
+        ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => {
             let timeout = env.spec.collective_timeout;
             let ring = Ring {
                 agent: &agent,

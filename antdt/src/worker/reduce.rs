@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::runtime::Agent;
@@ -17,8 +18,8 @@ use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
 use antdt_core::{Acks, Contribution, Holder, Joined, Rank, RollbackId, Seed, StepResult};
 use antdt_job::limits::next_timeout;
-use antdt_job::{Call, Reply, SyncMode};
-use antdt_model::{Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
+use antdt_job::{Call, Peers, Reply, SyncMode};
+use antdt_model::{Given, Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
 
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
@@ -119,9 +120,16 @@ where
 
 /// A step whose result is here but not yet part of the model.
 struct Prepared {
-    dense: Vec<f32>,
-    rows: SparseGradient,
+    result: Combined,
     samples: u64,
+}
+
+/// What was combined.
+enum Combined {
+    /// The sums of what all members brought.
+    Sums(Vec<f32>, SparseGradient),
+    /// The mean of some members' models.
+    Mean(Given),
 }
 
 type Comm = Box<dyn ProcessGroup>;
@@ -184,8 +192,11 @@ impl Combiner for Reducer<'_, '_> {
                 let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
             }
-            Call::Combine { step, samples, acks } => {
-                let combined = self.combine(step, samples, acks);
+            Call::Combine { step, samples, acks, peers } => {
+                let combined = match self.ring.sync.capabilities().mixes() {
+                    true => self.mix(step, samples, acks, &peers),
+                    false => self.combine(step, samples, acks),
+                };
                 self.unless_broken(combined.map(Reply::Combined))
             }
             Call::Agree(lanes) => {
@@ -196,7 +207,10 @@ impl Combiner for Reducer<'_, '_> {
                 let prepared = self.prepared.take();
                 let prepared =
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
-                self.weights.apply(&prepared.dense, &prepared.rows, prepared.samples)?;
+                match prepared.result {
+                    Combined::Sums(dense, rows) => self.weights.apply(&dense, &rows, prepared.samples)?,
+                    Combined::Mean(mean) => self.weights.mix(mean, prepared.samples)?,
+                }
                 Ok(Reply::Applied)
             }
             Call::Revert => {
@@ -369,7 +383,7 @@ impl Reducer<'_, '_> {
         let shares = comm.all_gather_v(&Share { samples, rows: touched, acks }.encode())?;
         let count = tables.len();
         let decode = |bytes: &Vec<u8>| Share::decode(bytes, count);
-        let mut shares: Vec<Share> = shares.iter().map(decode).collect::<Result<_, _>>()?;
+        let shares: Vec<Share> = shares.iter().map(decode).collect::<Result<_, _>>()?;
         overlaps.resize_with(tables.len(), Overlap::default);
         for (number, (table, overlap)) in tables.iter_mut().zip(overlaps.iter_mut()).enumerate() {
             let spec = &layout.tables()[number];
@@ -379,17 +393,41 @@ impl Reducer<'_, '_> {
         }
         let rows = SparseGradient::from_tables(tables, layout);
         let samples = shares.iter().map(|share| share.samples).sum();
-        let group = comm.group();
-        let contributions = shares
-            .iter_mut()
-            .zip(0..)
-            .map(|(share, rank)| {
-                let acks = std::mem::take(&mut share.acks);
-                Contribution { holder: group.holder(Rank(rank)), acks }
-            })
-            .collect();
-        self.prepared = Some(Prepared { dense, rows, samples });
-        Ok(StepResult { step, contributions })
+        self.prepared = Some(Prepared { result: Combined::Sums(dense, rows), samples });
+        Ok(StepResult { step, contributions: contributions(comm.group(), shares) })
+    }
+
+    /// The uniform mean of the models of `peers`, beside the model. Peers that name the same members get the same bits.
+    fn mix(&mut self, step: u64, samples: u64, acks: Acks, peers: &Peers) -> Result<StepResult, WorkerError> {
+        let Self { comm, compute, weights, .. } = self;
+        let (comm, layout, own) = (comm.as_mut().ok_or_else(no_group)?, compute.layout(), weights.own()?);
+        let rows = vec![0; layout.tables().len()];
+        let shares = comm.all_gather_v(&Share { samples, rows, acks }.encode())?;
+        let decode = |bytes: &Vec<u8>| Share::decode(bytes, layout.tables().len());
+        let shares: Vec<Share> = shares.iter().map(decode).collect::<Result<_, _>>()?;
+        let (me, world) = (comm.group().me(), comm.group().world());
+        let given = own.give();
+        let bytes = given.encode();
+        let for_rank = |rank| if rank != me && peers.contains(rank) { bytes.clone() } else { Vec::new() };
+        let blocks: Vec<Vec<u8>> = (0..world).map(|rank| for_rank(Rank(rank))).collect();
+        let received = comm.all_to_all_v(&blocks)?;
+        let mut models = Vec::new();
+        for (rank, bytes) in (0..world).map(Rank).zip(&received).filter(|(rank, _)| peers.contains(*rank)) {
+            models.push(if rank == me {
+                given.clone()
+            } else {
+                Given::decode(bytes, layout).ok_or_else(|| {
+                    WorkerError::Parameters(format!(
+                        "the model of {} bytes of {rank} is damaged",
+                        bytes.len()
+                    ))
+                })?
+            });
+        }
+        let mean = own.mean(&models);
+        let samples = shares.iter().map(|share| share.samples).sum();
+        self.prepared = Some(Prepared { result: Combined::Mean(mean), samples });
+        Ok(StepResult { step, contributions: contributions(comm.group(), shares) })
     }
 
     /// Adds up everybody's control values.
@@ -399,6 +437,13 @@ impl Reducer<'_, '_> {
         comm.all_reduce(&mut totals, ReduceOp::Sum)?;
         Ok(Reply::Agreed(Lanes::decide(&totals, comm.group().world())))
     }
+}
+
+/// What each member brought, by rank.
+fn contributions(group: &Group, shares: Vec<Share>) -> Arc<[Contribution]> {
+    let of =
+        |(share, rank): (Share, u32)| Contribution { holder: group.holder(Rank(rank)), acks: share.acks };
+    shares.into_iter().zip(0..).map(of).collect()
 }
 
 fn no_group() -> WorkerError {

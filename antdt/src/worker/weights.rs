@@ -2,7 +2,7 @@
 
 use antdt_agent::Gradient;
 use antdt_core::{ModelPlace, ParamLayout, Seed};
-use antdt_model::{LocalReplica, Replica, SparseGradient, UpdateRule};
+use antdt_model::{Given, LocalReplica, Replica, SparseGradient, UpdateRule};
 
 use super::error::WorkerError;
 use super::keep::ModelCopy;
@@ -23,7 +23,7 @@ impl Weights {
     /// The model that a job begins with, for a sync mode that keeps it in the workers.
     pub(super) fn new(place: ModelPlace, replica: Replica) -> Self {
         match place {
-            ModelPlace::PerWorker => Self::Own(LocalReplica::new(replica)),
+            ModelPlace::PerWorker | ModelPlace::Mixed => Self::Own(LocalReplica::new(replica)),
             ModelPlace::Replicas | ModelPlace::Servers => Self::Shared(replica),
         }
     }
@@ -103,6 +103,27 @@ impl Weights {
         match self {
             Self::Shared(_) => {}
             Self::Own(local) => local.revert(),
+        }
+    }
+
+    /// The model of this worker's own, for those that average with it.
+    ///
+    /// # Errors
+    /// If all workers have the same one.
+    pub(super) fn own(&self) -> Result<&LocalReplica, WorkerError> {
+        match self {
+            Self::Shared(_) => Err(WorkerError::Loop(
+                "an average with a few was asked of a worker that shares its model".to_owned(),
+            )),
+            Self::Own(local) => Ok(local),
+        }
+    }
+
+    /// A mean of models becomes this worker's own one.
+    pub(super) fn mix(&mut self, mean: Given, samples: u64) -> Result<(), WorkerError> {
+        match self {
+            Self::Shared(_) => self.own().map(|_| ()),
+            Self::Own(local) => local.mix(mean, samples).map_err(unfit),
         }
     }
 

@@ -162,7 +162,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, lb-bsp; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, d-psgd=GRAPH, ripples-static=WORKERS; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
@@ -286,6 +286,25 @@ fn numbers_of_an_optimizer_that_cannot_be_name_their_flag() {
         error.starts_with("--optimizer = adamm: must be one of sgd, momentum, adagrad, adam, adamw"),
         "{error}"
     );
+}
+
+#[test]
+fn models_are_averaged_whole_and_with_another_worker() {
+    let with = |sync: &str, workers, compress: &str| {
+        let mut spec = valid();
+        (spec.sync, spec.workers) = (sync.parse().unwrap(), workers);
+        if !compress.is_empty() {
+            spec.set("compress", compress).unwrap();
+        }
+        spec.validate().map_err(|error| error.to_string())
+    };
+    for sync in ["d-psgd=ring", "ripples-static=2"] {
+        assert_eq!(with(sync, 2, ""), Ok(()));
+        let alone = "must be another mode with 1 worker (--nproc-per-node), which has nobody to average with";
+        assert_eq!(with(sync, 1, ""), Err(format!("--sync = {sync}: {alone}")));
+        let whole = format!("must be left out with --sync {sync}: models are averaged whole");
+        assert_eq!(with(sync, 2, "bf16"), Err(format!("--compress = bf16: {whole}")));
+    }
 }
 
 #[test]
