@@ -81,14 +81,21 @@ fn parameters(checkpoint: &Checkpoint) -> Vec<f32> {
     all
 }
 
-const MODES: [&[&str]; 6] = [
+const MODES: [&[&str]; 8] = [
     &["--sync", "allreduce", "--nproc-per-node", "3"],
     &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "2"],
     &["--sync", "ps-asp", "--servers", "3", "--nproc-per-node", "4"],
     &["--sync", "local-sgd=3", "--nproc-per-node", "2"],
     &["--sync", "ps-ssp=1", "--servers", "2", "--nproc-per-node", "3"],
     &["--sync", "ps-backup=1", "--servers", "2", "--nproc-per-node", "3"],
+    &["--sync", "d-psgd=ring", "--nproc-per-node", "5"],
+    &["--sync", "ripples-static=2", "--nproc-per-node", "4"],
 ];
+
+/// Whether the mode averages models: then a sample has a share of the model instead of a count.
+fn averages(mode: &[&str]) -> bool {
+    ["local-sgd=3", "d-psgd=ring", "ripples-static=2"].contains(&mode[1])
+}
 
 /// Ends a job as a power cut would: its master at once, its nodes with it.
 fn kill_whole(mut master: Child) {
@@ -128,7 +135,7 @@ fn a_job_that_is_killed_whole_goes_on_in_any_mode_and_every_sample_is_in_the_mod
         let kept = newest(&first).unwrap();
         let (trained, counted) = (kept.manifest().ledger.acked, parameters(&kept));
         assert!(trained > 0 && trained < 2 * SAMPLES);
-        let is_count = !before.contains(&"local-sgd=3");
+        let is_count = !averages(before);
         if is_count {
             let in_model: f32 = counted.iter().sum();
             assert_eq!(
@@ -143,7 +150,7 @@ fn a_job_that_is_killed_whole_goes_on_in_any_mode_and_every_sample_is_in_the_mod
         assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
         assert!(report.resumed.unwrap().contains(&format!("{trained} of {} samples are done", 2 * SAMPLES)));
         let counted = parameters(&newest(&second).unwrap());
-        if is_count && !after.contains(&"local-sgd=3") {
+        if is_count && !averages(after) {
             assert!(counted.iter().all(|count| *count == 2.0), "{before:?} {after:?}: {counted:?}");
         } else {
             // An average has a share of each sample.
@@ -338,28 +345,9 @@ fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_proc
         let report = report(folder.path());
         assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
         let counted = parameters(&newest(folder.path()).unwrap());
-        let exact = !mode.contains(&"local-sgd=3");
+        let exact = !averages(&mode);
         let fits = |count: &f32| if exact { *count == 2.0 } else { *count > 0.0 && *count <= 2.0 };
         assert!(counted.iter().all(fits), "{mode:?}: {counted:?}");
-    }
-}
-
-#[test]
-fn a_job_takes_a_checkpoint_when_the_user_wants_one() {
-    for mode in [MODES[0], MODES[2]] {
-        let folder = tempfile::tempdir().unwrap();
-        let job = begun(mode, false, folder.path());
-        assert!(newest(folder.path()).is_none());
-        let said = ask(&["checkpoint"], folder.path()).unwrap();
-        let kept = newest(folder.path()).unwrap();
-        assert!(said.contains(": checkpoint 1 is complete: ") && said.lines().count() == 1, "{said}");
-        let in_model: f32 = parameters(&kept).iter().sum();
-        assert!(in_model > 0.0 && in_model == kept.manifest().ledger.acked as f32);
-        let output = finish(job);
-        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
-        counted_twice(folder.path(), false);
-        let error = ask(&["checkpoint"], folder.path()).unwrap_err();
-        assert!(error.contains("no job runs there") && error.trim_end().lines().count() == 1, "{error}");
     }
 }
 
@@ -435,7 +423,8 @@ fn a_server_that_is_killed_sets_the_job_back_and_every_sample_is_in_the_model_on
 
 #[test]
 fn workers_that_are_all_killed_go_on_from_the_newest_checkpoint_in_the_same_run() {
-    for (mode, checkpoints) in [(MODES[0], true), (MODES[3], true), (MODES[0], false), (MODES[3], false)] {
+    let groups = MODES.into_iter().filter(|mode| !mode.contains(&"--servers"));
+    for (mode, checkpoints) in groups.flat_map(|mode| [(mode, true), (mode, false)]) {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, checkpoints, folder.path());
         for worker in nodes(&job, "worker-") {
@@ -443,7 +432,7 @@ fn workers_that_are_all_killed_go_on_from_the_newest_checkpoint_in_the_same_run(
         }
         let output = finish(job);
         assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
-        counted_twice(folder.path(), mode == MODES[3]);
+        counted_twice(folder.path(), averages(mode));
         let said = rollbacks(folder.path());
         let to = if checkpoints { "went back to checkpoint " } else { "went back to the start of the job" };
         assert!(
@@ -473,7 +462,7 @@ fn a_worker_whose_training_thread_hangs_is_started_again_and_the_count_is_exact(
         let output = finish(job);
         assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(!alive(survivor));
-        counted_twice(folder.path(), mode == MODES[3]);
+        counted_twice(folder.path(), averages(mode));
         let report = report(folder.path());
         let told = |event: &antdt::report::EventEntry| event.text.contains("worker-1#0 hangs while training");
         assert!(report.events.iter().any(told), "{mode:?}: {:?}", report.events);
@@ -493,13 +482,49 @@ fn a_worker_that_gets_sigterm_hands_its_work_over_and_another_life_follows() {
         wait_for("its end", || (!alive(victim)).then_some(()));
         let output = finish(job);
         assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
-        counted_twice(folder.path(), mode == MODES[3]);
+        counted_twice(folder.path(), averages(mode));
         let report = report(folder.path());
         let texts: Vec<&str> = report.events.iter().map(|event| event.text.as_str()).collect();
         let told = ["worker-1#0 is told to leave by its platform", "worker-1#0 drained"];
         assert!(told.iter().all(|text| texts.contains(text)), "{mode:?}: {texts:?}");
         assert!(!report.actions.iter().any(|action| action.kind == "RESTART"), "it is no failure");
         assert_eq!(report.workers[0].restarts, 0, "{others:?}");
+    }
+}
+
+#[test]
+fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what_it_trained() {
+    for mode in [MODES[6], MODES[7]] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = begun(mode, true, folder.path());
+        let (others, victim) = (nodes(&job, "worker-0"), nodes(&job, "worker-1")[0]);
+        kill_9(victim);
+        let next =
+            wait_for("its next life", || nodes(&job, "worker-1").into_iter().find(|pid| *pid != victim));
+        assert!(others.iter().all(|pid| alive(*pid)) && alive(next), "{mode:?}");
+        let output = finish(job);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        counted_twice(folder.path(), true);
+        let restarts: Vec<u32> = report(folder.path()).workers.iter().map(|worker| worker.restarts).collect();
+        assert_eq!(restarts.iter().sum::<u32>(), restarts[1], "{mode:?}: {restarts:?}");
+        assert!(rollbacks(folder.path()).is_empty(), "{mode:?}: the others have the model");
+    }
+}
+
+/// Without deaths nothing of a sample is lost in the averages: the shares of all workers' models add up to the count.
+#[test]
+fn the_mean_of_all_models_has_the_same_share_of_every_sample() {
+    for mode in [MODES[6], MODES[7], &["--sync", "d-psgd=exp", "--nproc-per-node", "6"][..]] {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        let every =
+            ["--report-dir", dir, "--epochs", "2", "--policy", "none", "--checkpoint-every", "5steps"];
+        succeed(&mut program(true, &[mode, &every].concat()));
+        counted_twice(folder.path(), true);
+        let workers: f32 = mode[3].parse().unwrap();
+        let counted = parameters(&newest(folder.path()).unwrap());
+        let off = counted.iter().map(|share| (share * workers - 2.0).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-5, "{mode:?}: off by {off}");
     }
 }
 
@@ -522,14 +547,14 @@ fn a_server_that_gets_sigterm_ends_after_a_checkpoint_to_which_the_job_goes_back
 #[test]
 fn a_worker_that_is_stopped_is_missed_soon_and_started_again_and_the_count_is_exact() {
     // Where nobody waits for a push, the one in flight may stay in the model; the report bounds it.
-    for mode in [MODES[0], MODES[1], MODES[3]] {
+    for mode in [MODES[0], MODES[1], MODES[3], MODES[6], MODES[7]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
         let victim = nodes(&job, "worker-1")[0];
         assert!(Command::new("kill").args(["-STOP", &victim.to_string()]).status().unwrap().success());
         let output = finish(job);
         assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
-        counted_twice(folder.path(), mode == MODES[3]);
+        counted_twice(folder.path(), averages(mode));
         let report = report(folder.path());
         let told = |event: &antdt::report::EventEntry| event.text.contains("worker-1#0 fell silent");
         assert!(report.events.iter().any(told), "{mode:?}: {:?}", report.events);

@@ -145,13 +145,15 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 6] = [
+const MODES: [&[&str]; 8] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
     &["--sync", "local-sgd=2"],
     &["--sync", "ps-ssp=1", "--servers", "2"],
     &["--sync", "ps-backup=1", "--servers", "2"],
+    &["--sync", "d-psgd=ring"],
+    &["--sync", "ripples-static=2"],
 ];
 
 const SMALL: &[&str] =
