@@ -17,7 +17,6 @@ pub mod policies;
 pub mod run;
 pub mod shard;
 pub mod sim;
-pub mod survive;
 
 mod groups;
 mod meter;
@@ -60,7 +59,6 @@ impl Name {
             Self::Sim => sim::run,
             Self::Calibrate => calibrate::run,
             Self::Policies => policies::run,
-            Self::Survive => survive::run,
         }
     }
 }
