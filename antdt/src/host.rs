@@ -5,6 +5,9 @@ use antdt_core::DeviceClass;
 /// Variable with the class of the node's device, such as `a100`. Nodes are compared with their own class only.
 pub const DEVICE: &str = "ANTDT_DEVICE";
 
+/// Variable with the largest batch, or micro-batch, in samples that fits the node's device.
+pub const BATCH_MAX: &str = "ANTDT_DEVICE_BATCH_MAX";
+
 /// Returns the host's name, as the system has it.
 pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -16,6 +19,18 @@ pub fn device() -> DeviceClass {
         .ok()
         .filter(|class| !class.is_empty())
         .map_or_else(DeviceClass::default, DeviceClass)
+}
+
+/// Returns the largest batch, or micro-batch, in samples that fits the node's device: what [`BATCH_MAX`] says.
+///
+/// # Errors
+/// If it is no number above 0.
+pub fn batch_max() -> Result<Option<u32>, String> {
+    let Ok(text) = std::env::var(BATCH_MAX) else { return Ok(None) };
+    match text.trim().parse::<u32>() {
+        Ok(most) if most > 0 => Ok(Some(most)),
+        _ => Err(format!("{BATCH_MAX} = `{text}`: must be a number of samples of at least 1")),
+    }
 }
 
 /// Returns the memory that the processes of this host, or of this process's control group, may use together, in bytes;

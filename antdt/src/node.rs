@@ -6,7 +6,7 @@ use std::time::Duration;
 use antdt_agent::Notice;
 use antdt_agent::runtime::AgentConfig;
 use antdt_collective::JobToken;
-use antdt_core::{Holder, Incarnation, InvalidValue, NodeId, NodeInfo};
+use antdt_core::{DeviceClass, Holder, Incarnation, InvalidValue, NodeId, NodeInfo, Role};
 
 use antdt_job::limits::CALL_TIMEOUT;
 use antdt_model::UpdateRule;
@@ -173,6 +173,13 @@ impl NodeEnv {
         local: SocketAddr,
         on_notice: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Result<NodeSession, WorkerError> {
+        let is_worker = self.holder.node.role == Role::Worker;
+        let spec = self.spec.device(self.holder.node.index).filter(|_| is_worker);
+        let device = spec.map_or_else(host::device, |spec| DeviceClass(spec.class.clone()));
+        let batch_size_max = match spec.and_then(|spec| spec.batch_max) {
+            Some(most) => most,
+            None => host::batch_max().map_err(WorkerError::Input)?.unwrap_or(u32::MAX),
+        };
         let config = AgentConfig {
             master: self.master.clone(),
             job: self.job.clone(),
@@ -180,10 +187,10 @@ impl NodeEnv {
             info: NodeInfo {
                 holder: self.holder,
                 host: host::name(),
-                device: host::device(),
+                device,
                 memory_bytes: host::memory_bytes(),
                 batch_size_min: 1,
-                batch_size_max: self.spec.global_batch_size.max(1),
+                batch_size_max: batch_size_max.min(self.spec.global_batch_size).max(1),
             },
             data_address: self.advertised(local)?,
             call_timeout: CALL_TIMEOUT,

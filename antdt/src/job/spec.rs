@@ -30,6 +30,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
+use super::device::DeviceSpec;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::tables::{PartKind, Tables};
@@ -110,6 +111,10 @@ settings! {
     weight_decay: Option<f32> = None, "weight-decay", "SHARE", unset "the optimizer's";
     /// Emulated speed of every worker: it computes the real gradient, then waits until samples / speed have passed.
     emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "no emulation";
+    /// The device of some workers: class=NAME,worker=N or worker=N-M, then any of batch-max=SAMPLES, the largest micro-batch
+    /// that fits, and speed=SAMPLES_PER_S and fixed=20ms, an emulated time of samples / speed and of each micro-batch.
+    // Without a variable: ANTDT_DEVICE is the class of the node's own device.
+    devices: Vec<DeviceSpec> = Vec::new(), "device", "SPEC", no variable;
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Restarts of one node in a row, without a commit of it in between, after which its next failure ends the job, or
@@ -416,6 +421,16 @@ impl JobSpec {
         for straggler in &self.stragglers {
             straggler.validate(self.workers)?;
         }
+        for (at, device) in self.devices.iter().enumerate() {
+            device.validate(self.workers)?;
+            let overlaps = |other: &&DeviceSpec| {
+                other.workers.0 <= device.workers.1 && device.workers.0 <= other.workers.1
+            };
+            if let Some(other) = self.devices[..at].iter().find(overlaps) {
+                let expected = format!("one device for each worker; `{other}` has some of the same workers");
+                return Err(InvalidValue::new("--device", device, expected));
+            }
+        }
         for (flag, duration) in [
             ("--control-tick", self.control_tick),
             ("--heartbeat", self.heartbeat),
@@ -549,6 +564,16 @@ impl JobSpec {
             return Err(InvalidValue::new("--", "(nothing)", "followed by a program"));
         }
         Ok(())
+    }
+
+    /// What the job says of a worker's device.
+    pub fn device(&self, worker: u32) -> Option<&DeviceSpec> {
+        self.devices.iter().find(|device| device.workers().contains(&worker))
+    }
+
+    /// Emulated speed of a worker, in samples per second; `None` if it computes at the machine's speed.
+    pub fn speed(&self, worker: u32) -> Option<f64> {
+        self.device(worker).and_then(|device| device.speed).or(self.emulate_speed)
     }
 
     /// How much longer than normal a worker takes at a moment of the job: 1 is normal speed.

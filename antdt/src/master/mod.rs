@@ -698,7 +698,7 @@ fn report(
         policy: spec.policy.clone(),
         sync: spec.sync.to_string(),
         seed: spec.seed,
-        emulated: spec.emulate_speed.is_some(),
+        emulated: (0..spec.workers).any(|worker| spec.speed(worker).is_some()),
         actions: recorder.actions,
         events: recorder.events,
         workers,

@@ -27,12 +27,14 @@ impl Pacing {
     fn target(&self, samples: u64, real: Duration, share: f64) -> Option<Duration> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = now.saturating_sub(self.job_start);
-        let slowdown = self.spec.slowdown(self.holder.node.index, self.holder.incarnation.0, at);
+        let worker = self.holder.node.index;
+        let slowdown = self.spec.slowdown(worker, self.holder.incarnation.0, at);
+        let fixed = self.spec.device(worker).map_or(0.0, |device| device.fixed.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a batch is far smaller than 2^53")]
-        let seconds = match self.spec.emulate_speed {
-            Some(speed) => samples as f64 / speed * slowdown * share,
-            None if slowdown == 1.0 => return None,
-            None => real.as_secs_f64() * slowdown,
+        let seconds = match self.spec.speed(worker) {
+            Some(speed) => (fixed + samples as f64 / speed) * slowdown * share,
+            None if slowdown == 1.0 && fixed == 0.0 => return None,
+            None => (real.as_secs_f64() + fixed * share) * slowdown,
         };
         // Slower than any duration can say is for ever.
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
@@ -202,6 +204,17 @@ mod tests {
         assert_eq!(target(&[("emulate-speed", "100"), slow], 0.25), Some(second / 2));
         assert_eq!(target(&[slow], 0.25), Some(second * 4), "what it really took so far, times four");
         assert_eq!(target(&[], 1.0), None);
+        let device = ("device", "class=a,worker=0,speed=200,fixed=1s");
+        let others = ("device", "class=b,worker=1-3,speed=200");
+        let both = [device, ("emulate-speed", "100")];
+        assert_eq!(
+            target(&both, 1.0),
+            Some(second * 5 / 4),
+            "its own speed, and each micro-batch its fixed time"
+        );
+        assert_eq!(target(&[device, slow], 0.5), Some(second * 5 / 2));
+        assert_eq!(target(&[("device", "class=a,worker=0,fixed=1s")], 0.5), Some(second * 3 / 2));
+        assert_eq!(target(&[others], 1.0), None, "another worker's");
     }
 
     #[test]

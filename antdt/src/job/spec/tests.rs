@@ -51,6 +51,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Number => "0.25".to_owned(),
             Form::Truth => "true".to_owned(),
             Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
+            Form::Text if setting.name == "device" => "class=a,worker=1".to_owned(),
             Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
@@ -205,6 +206,45 @@ fn a_straggler_is_slow_in_its_time_only_and_a_restart_may_cure_it() {
     assert_eq!(spec.slowdown(0, 0, Duration::from_secs(20)), 1.0);
     spec.set("straggler", "worker=1,slow=2").unwrap();
     assert_eq!(spec.slowdown(1, 1, Duration::from_secs(20)), 2.0);
+}
+
+#[test]
+fn a_device_is_that_of_its_workers_and_says_itself_again() {
+    let mut spec = valid();
+    let text = "class=v100,worker=0-1,batch-max=64,speed=400.5,fixed=20ms";
+    spec.set("device", text).unwrap();
+    spec.set("device", "class=k80,worker=3").unwrap();
+    spec.emulate_speed = Some(100.0);
+    spec.validate().unwrap();
+    assert_eq!(
+        spec.devices.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [text, "class=k80,worker=3"]
+    );
+    let class = |worker| spec.device(worker).map(|device| device.class.as_str());
+    assert_eq!([0, 1, 2, 3].map(class), [Some("v100"), Some("v100"), None, Some("k80")]);
+    assert_eq!([0, 2, 3].map(|worker| spec.speed(worker)), [Some(400.5), Some(100.0), Some(100.0)]);
+}
+
+#[test]
+fn a_device_that_cannot_be_is_refused_by_its_part() {
+    let e = |text: &str| refusal(|s| s.devices.push(text.parse().unwrap()));
+    assert_eq!(
+        e("class=a,worker=2-4"),
+        "--device worker = 2-4: must be of 0 to 3: there are 4 workers (--nproc-per-node)"
+    );
+    assert!(e("class=a,worker=2-1").starts_with("--device worker = 2-1"));
+    assert!(e("class=,worker=1").starts_with("--device class = (nothing)"));
+    assert!(e("class=a,worker=1,batch-max=0").starts_with("--device batch-max = 0: must be at least 1"));
+    assert!(e("class=a,worker=1,speed=NaN").starts_with("--device speed = NaN: must be above 0"));
+    let twice = refusal(|s| {
+        s.devices = ["class=a,worker=0-2", "class=b,worker=2"].map(|text| text.parse().unwrap()).into();
+    });
+    assert!(twice.contains("`class=a,worker=0-2` has some of the same workers"), "{twice}");
+    let e = |text: &str| text.parse::<DeviceSpec>().unwrap_err().to_string();
+    assert!(e("worker=1").contains("class=NAME,worker=N or N-M"));
+    assert!(e("class=a,worker=x").starts_with("--device worker = x: must be the index of a worker"));
+    assert!(e("class=a,worker=1,batchmax=3").contains("did you mean `batch-max`?"));
+    assert!(e("class=a,worker=1,fixed=10").contains("a duration with its unit"));
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Devices of workers: their class, how large a micro-batch fits, and, to try a mixed cluster on one machine, how fast they are.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use antdt_core::InvalidValue;
+use antdt_core::text::{format_duration, named_duration, nearest};
+use serde_json::{Value as Json, json};
+
+use super::value::{Form, SettingValue, parse_text};
+
+/// The device of some workers. Text form: `class=v100,worker=0-1,batch-max=64,speed=400,fixed=20ms`; only `class` and `worker`
+/// are required.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceSpec {
+    /// Its class, such as `v100`: nodes are compared with their own class only.
+    pub class: String,
+    /// Indices of the first and the last worker that have it.
+    pub workers: (u32, u32),
+    /// Largest batch, or micro-batch, that fits; `None` leaves it to the host.
+    pub batch_max: Option<u32>,
+    /// Emulated speed, in samples per second; `None` leaves it to `--emulate-speed`.
+    pub speed: Option<f64>,
+    /// Emulated time of each batch, or micro-batch, in addition, whatever its size.
+    pub fixed: Duration,
+}
+
+impl DeviceSpec {
+    /// Indices of the workers that have it.
+    pub const fn workers(&self) -> RangeInclusive<u32> {
+        self.workers.0..=self.workers.1
+    }
+
+    pub(super) fn validate(&self, workers: u32) -> Result<(), InvalidValue> {
+        let flag = "--device";
+        let (first, last) = self.workers;
+        if self.class.is_empty() {
+            return Err(InvalidValue::new(format!("{flag} class"), "(nothing)", "a name, such as v100"));
+        }
+        if first > last || last >= workers {
+            let expected = format!(
+                "of 0 to {}: there are {workers} workers (--nproc-per-node)",
+                workers.saturating_sub(1)
+            );
+            return Err(InvalidValue::new(format!("{flag} worker"), span(first, last), expected));
+        }
+        if self.batch_max == Some(0) {
+            return Err(InvalidValue::new(format!("{flag} batch-max"), 0, "at least 1 sample"));
+        }
+        if let Some(speed) = self.speed
+            && !(speed.is_finite() && speed > 0.0)
+        {
+            let expected = "above 0 samples per second; leave it out to run at the machine's speed";
+            return Err(InvalidValue::new(format!("{flag} speed"), speed, expected));
+        }
+        Ok(())
+    }
+}
+
+/// Workers as they are written: `0-3`, or `2`.
+fn span(first: u32, last: u32) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        const FORM: &str =
+            "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
+        const KEYS: [&str; 5] = ["class", "worker", "batch-max", "speed", "fixed"];
+        let refused = || InvalidValue::new("--device", format!("`{text}`"), FORM);
+        let (mut class, mut workers) = (None, None);
+        let (mut batch_max, mut speed, mut fixed) = (None, None, Duration::ZERO);
+        for part in text.split(',') {
+            let (key, value) = part.trim().split_once('=').ok_or_else(refused)?;
+            let field = format!("--device {key}");
+            match key {
+                "class" => class = Some(value.to_owned()),
+                "worker" => {
+                    let expected = "the index of a worker, or the first and the last, such as 0-3";
+                    let (first, last) = value.split_once('-').unwrap_or((value, value));
+                    let index = |index: &str| {
+                        index.parse().map_err(|_| InvalidValue::new(field.clone(), value, expected))
+                    };
+                    workers = Some((index(first)?, index(last)?));
+                }
+                "batch-max" => {
+                    let expected = "a number of samples, such as 64";
+                    batch_max = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
+                }
+                "speed" => {
+                    let expected = "samples per second, such as 400";
+                    speed = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
+                }
+                "fixed" => fixed = named_duration(field, value)?,
+                _ => {
+                    let expected = match nearest(key, &KEYS) {
+                        Some(known) => format!("a known word; did you mean `{known}`?"),
+                        None => FORM.to_owned(),
+                    };
+                    return Err(InvalidValue::new("--device", format!("`{key}`"), expected));
+                }
+            }
+        }
+        let (Some(class), Some(workers)) = (class, workers) else { return Err(refused()) };
+        Ok(Self { class, workers, batch_max, speed, fixed })
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "class={},worker={}", self.class, span(self.workers.0, self.workers.1))?;
+        if let Some(most) = self.batch_max {
+            write!(f, ",batch-max={most}")?;
+        }
+        if let Some(speed) = self.speed {
+            write!(f, ",speed={speed}")?;
+        }
+        if !self.fixed.is_zero() {
+            write!(f, ",fixed={}", format_duration(self.fixed))?;
+        }
+        Ok(())
+    }
+}
+
+impl SettingValue for DeviceSpec {
+    fn form() -> Form {
+        Form::Text
+    }
+
+    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+        parse_text(flag, text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_string())
+    }
+}
