@@ -37,9 +37,60 @@ impl Batch {
         self.fragments.iter().flat_map(Fragment::samples)
     }
 
+    /// The samples of one of its micro-batches.
+    #[must_use]
+    pub fn piece(&self, micro: MicroBatch) -> Self {
+        let (index, count, len) = (u64::from(micro.index), u64::from(micro.count.max(1)), self.len());
+        // The first ones have one more if the batch cannot be divided.
+        let begin = |piece: u64| ((len / count) * piece + piece.min(len % count)).min(len);
+        let mut skip = begin(index);
+        let mut want = begin(index + 1) - skip;
+        let mut piece = Self::default();
+        for fragment in &self.fragments {
+            let skipped = skip.min(fragment.len());
+            let from = fragment.from + skipped;
+            let taken = want.min(fragment.to - from);
+            (skip, want) = (skip - skipped, want - taken);
+            if taken > 0 {
+                piece.fragments.push(Fragment { grant: fragment.grant, from, to: from + taken });
+            }
+        }
+        piece
+    }
+
     /// The acks that are due once the batch is committed: one for each lease it takes from.
     pub fn acks(&self) -> Acks {
         self.fragments.iter().map(Fragment::ack).collect()
+    }
+}
+
+/// Which of the micro-batches of a batch: they cover the batch in order, their sizes differ by at most one sample, and their
+/// gradients add up to that of the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MicroBatch {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Number of micro-batches in the batch, at least 1.
+    pub count: u32,
+}
+
+impl MicroBatch {
+    /// The only one: the batch itself.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// Whether its gradient begins the sum.
+    pub const fn is_first(self) -> bool {
+        self.index == 0
+    }
+
+    /// Whether its gradient completes the sum.
+    pub const fn is_last(self) -> bool {
+        self.index + 1 >= self.count
+    }
+
+    /// The one after it; `None` after the last.
+    pub const fn next(self) -> Option<Self> {
+        if self.is_last() { None } else { Some(Self { index: self.index + 1, ..self }) }
     }
 }
 

@@ -14,7 +14,7 @@ pub mod switch;
 pub mod runtime;
 
 pub use activity::Activity;
-pub use batcher::{Batch, Batcher};
+pub use batcher::{Batch, Batcher, MicroBatch};
 pub use meter::{Meter, Part};
 pub use per_sample::{PerSample, SampleLoss};
 pub use session::{AgentSession, Beat, BeatReply, Notice, Reported, SessionState};

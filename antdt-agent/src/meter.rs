@@ -57,6 +57,7 @@ impl Meter {
         iteration: Iteration,
         plan: PlanVersion,
         samples: u64,
+        micro_batches: u32,
     ) -> BatchReport {
         self.enter(now, Part::DataWait);
         self.sequence += 1;
@@ -69,6 +70,7 @@ impl Meter {
             plan,
             phase: Phase::Train,
             samples,
+            micro_batches,
             data_wait,
             compute,
             communicate,
@@ -98,13 +100,14 @@ mod tests {
         meter.enter(MS(20), Part::Communicate);
         meter.reassign(Duration::from_millis(3), Part::BarrierWait);
         meter.enter(MS(25), Part::Compute);
-        let report = meter.finish(MS(26), Iteration(4), PlanVersion(1), 8);
+        let report = meter.finish(MS(26), Iteration(4), PlanVersion(1), 8, 2);
+        assert_eq!((report.samples, report.micro_batches), (8, 2));
         assert_eq!(report.data_wait, Duration::from_millis(2));
         assert_eq!(report.compute, Duration::from_millis(9));
         assert_eq!(report.communicate, Duration::from_millis(2));
         assert_eq!(report.barrier_wait, Duration::from_millis(3));
         assert_eq!(report.sample_time(), Some(Duration::from_micros(1125)));
-        let next = meter.finish(MS(30), Iteration(5), PlanVersion(1), 0);
+        let next = meter.finish(MS(30), Iteration(5), PlanVersion(1), 0, 1);
         assert_eq!((next.sequence, next.data_wait), (2, Duration::from_millis(4)));
         assert_eq!(next.sample_time(), None);
     }
@@ -114,6 +117,6 @@ mod tests {
         let mut meter = Meter::new(Holder::new(NodeId::worker(0), Incarnation(0)), MS(0));
         meter.enter(MS(5), Part::Compute);
         meter.restart(MS(9));
-        assert_eq!(meter.finish(MS(10), Iteration(0), PlanVersion(0), 1).compute, Duration::ZERO);
+        assert_eq!(meter.finish(MS(10), Iteration(0), PlanVersion(0), 1, 1).compute, Duration::ZERO);
     }
 }

@@ -253,6 +253,7 @@ mod tests {
             plan: PlanVersion(0),
             phase: Phase::Train,
             samples: 1,
+            micro_batches: 1,
             data_wait: Duration::ZERO,
             compute: Duration::ZERO,
             communicate: Duration::ZERO,

@@ -14,18 +14,33 @@ pub struct PlanSwitch {
     held: Option<Plan>,
     applied: PlanVersion,
     batch_size: u32,
+    micro_batches: u32,
     local_steps: Option<u32>,
 }
 
 impl PlanSwitch {
     /// A switch on which no plan was applied yet; the batch size is 0 until one is.
     pub const fn new(node: NodeId) -> Self {
-        Self { node, membership: None, held: None, applied: PlanVersion(0), batch_size: 0, local_steps: None }
+        let applied = PlanVersion(0);
+        Self {
+            node,
+            membership: None,
+            held: None,
+            applied,
+            batch_size: 0,
+            micro_batches: 1,
+            local_steps: None,
+        }
     }
 
     /// Samples per batch in the plan in force.
     pub const fn batch_size(&self) -> u32 {
         self.batch_size
+    }
+
+    /// Micro-batches in which a batch is computed in the plan in force, at least 1.
+    pub const fn micro_batches(&self) -> u32 {
+        self.micro_batches
     }
 
     /// Steps between two averages in the plan in force; `None` leaves it to the sync mode.
@@ -61,8 +76,7 @@ impl PlanSwitch {
         match self.held.take_if(|plan| plan.version == version && version > self.applied) {
             Some(plan) => {
                 self.applied = version;
-                self.batch_size = plan.batch_sizes.get(&self.node).copied().unwrap_or(self.batch_size);
-                self.local_steps = plan.local_steps;
+                self.apply(&plan);
                 true
             }
             None => false,
@@ -80,10 +94,17 @@ impl PlanSwitch {
         self.held = None;
         if plan.membership == membership
             && plan.version > self.applied
-            && let Some(batch_size) = plan.batch_sizes.get(&self.node)
+            && plan.batch_sizes.contains_key(&self.node)
         {
-            (self.applied, self.batch_size, self.local_steps) = (plan.version, *batch_size, plan.local_steps);
+            self.applied = plan.version;
+            self.apply(plan);
         }
+    }
+
+    fn apply(&mut self, plan: &Plan) {
+        self.batch_size = plan.batch_sizes.get(&self.node).copied().unwrap_or(self.batch_size);
+        self.micro_batches = plan.micro_batches(self.node);
+        self.local_steps = plan.local_steps;
     }
 }
 
@@ -122,6 +143,21 @@ mod tests {
         assert_eq!(switch.ready(), PlanVersion(3), "made for another group");
         switch.regroup(MembershipVersion(9), &plan(5, 9, 4));
         assert_eq!((switch.applied(), switch.batch_size()), (PlanVersion(5), 4));
+    }
+
+    #[test]
+    fn micro_batches_come_and_go_with_their_plan() {
+        let mut switch = PlanSwitch::new(NodeId::worker(0));
+        let counts = |count| [(NodeId::worker(0), count)].into_iter().collect();
+        switch.regroup(MembershipVersion(1), &plan(1, 1, 8).with_accumulation(counts(4)));
+        assert_eq!(switch.micro_batches(), 4);
+        switch.offer(plan(2, 1, 8));
+        assert_eq!(switch.micro_batches(), 4, "not yet agreed on");
+        assert!(switch.agreed(PlanVersion(2)));
+        assert_eq!(switch.micro_batches(), 1);
+        switch.offer(plan(3, 1, 8).with_accumulation(counts(2)));
+        assert!(switch.apply_now());
+        assert_eq!((switch.batch_size(), switch.micro_batches()), (8, 2));
     }
 
     #[test]

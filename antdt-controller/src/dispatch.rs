@@ -26,7 +26,7 @@ use antdt_core::{
 
 use crate::apportion::{ApportionError, apportion_evenly};
 use crate::budget::{BudgetConfig, RestartBudget};
-use crate::policy::{Decision, Policy, ProposedAction, Seat, split_by};
+use crate::policy::{Decision, Policy, ProposedAction, Seat, Split, split_by};
 use crate::validate::validate;
 
 /// Kinds of "nothing" that are recorded between two actions: bounds the log of a job in which nothing happens.
@@ -294,11 +294,9 @@ impl Dispatcher {
                     NodeAction { id, target: proposed.target, kind: proposed.kind, reason: proposed.reason };
                 self.effects.push_back(DispatchEffect::Start(action));
             }
-        } else if let Some(batch_sizes) =
-            decision.batch_sizes.or_else(|| self.sizes_to_keep(decision.local_steps))
-        {
+        } else if let Some(split) = self.wanted(&decision) {
             let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
-            self.publish(now, batch_sizes, decision.local_steps, Some(expiry), decision.reasons);
+            self.publish(now, split, decision.local_steps, Some(expiry), decision.reasons);
             self.promised = decision.forecast.map(|forecast| (self.pending_version(), forecast));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
@@ -311,10 +309,9 @@ impl Dispatcher {
         if !decision.node_actions.is_empty() {
             let restart = |it: ProposedAction| (Decided::WouldRestart(it.target), vec![it.reason]);
             would.extend(decision.node_actions.into_iter().map(restart));
-        } else if let Some(sizes) = decision.batch_sizes.or_else(|| self.sizes_to_keep(decision.local_steps))
-        {
+        } else if let Some(split) = self.wanted(&decision) {
             let mut reasons = decision.reasons;
-            reasons.push(Reason::Other(said_sizes(&sizes)));
+            reasons.push(Reason::Other(said_sizes(&split)));
             would.push((Decided::WouldPlan, reasons));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
@@ -368,10 +365,17 @@ impl Dispatcher {
         self.policy.on_outcome(now, &ActionOutcome::Measured { version, forecast, step });
     }
 
-    /// The batch sizes in force, for a plan that only changes the steps between two averages.
-    fn sizes_to_keep(&self, local_steps: Option<u32>) -> Option<BTreeMap<NodeId, u32>> {
-        let in_force = self.in_force.as_ref().filter(|plan| plan.local_steps != local_steps);
-        local_steps.and(in_force).map(|plan| (*plan.batch_sizes).clone())
+    /// The batches of the plan that a decision asks for, if it asks for one: those in force, if it only changes the steps
+    /// between two averages.
+    fn wanted(&self, decision: &Decision) -> Option<Split> {
+        if let Some(batch_sizes) = decision.batch_sizes.clone() {
+            return Some(Split { batch_sizes, accumulation: decision.accumulation.clone() });
+        }
+        let in_force = self.in_force.as_ref().filter(|plan| plan.local_steps != decision.local_steps);
+        decision.local_steps.and(in_force).map(|plan| Split {
+            batch_sizes: (*plan.batch_sizes).clone(),
+            accumulation: (*plan.accumulation).clone(),
+        })
     }
 
     /// Voids the plan in flight after a change of the membership, and publishes one for the new membership at
@@ -395,15 +399,15 @@ impl Dispatcher {
         }
         self.membership = membership;
         self.withdraw(now);
-        let batch_sizes = if self.config.mode.sums_to_global_batch() && self.config.dry_run {
+        let split = if self.config.mode.sums_to_global_batch() && self.config.dry_run {
             split_by(None, self.config.global_batch_size, seats)?
         } else if self.config.mode.sums_to_global_batch() {
             self.policy.split(self.config.global_batch_size, seats)?
         } else {
-            nominal_sizes(&self.config, seats)?
+            nominal_sizes(&self.config, seats)?.into()
         };
         let reason = Reason::MembershipChanged { workers: seats.len() };
-        self.publish(now, batch_sizes, None, None, vec![reason]);
+        self.publish(now, split, None, None, vec![reason]);
         Ok(())
     }
 
@@ -435,7 +439,7 @@ impl Dispatcher {
     fn publish(
         &mut self,
         now: JobTime,
-        batch_sizes: BTreeMap<NodeId, u32>,
+        split: Split,
         local_steps: Option<u32>,
         expiry: Option<JobTime>,
         reasons: Vec<Reason>,
@@ -444,7 +448,9 @@ impl Dispatcher {
         self.next_version = version.next();
         // What an earlier plan said of the steps between averages holds until another plan says something else.
         let local_steps = local_steps.or(self.in_force.as_ref().and_then(|plan| plan.local_steps));
-        let plan = Plan::new(version, self.membership, batch_sizes).with_local_steps(local_steps);
+        let plan = Plan::new(version, self.membership, split.batch_sizes)
+            .with_accumulation(split.accumulation)
+            .with_local_steps(local_steps);
         self.promised = None;
         self.record(now, Decided::Plan(version), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
@@ -492,11 +498,15 @@ impl Dispatcher {
 }
 
 /// Batch sizes in words, of the first few workers.
-fn said_sizes(sizes: &BTreeMap<NodeId, u32>) -> String {
+fn said_sizes(split: &Split) -> String {
     const SHOWN: usize = 8;
+    let sizes = &split.batch_sizes;
     let mut text = String::from("batch sizes would be");
     for (at, (node, samples)) in sizes.iter().take(SHOWN).enumerate() {
         text += &format!("{} {samples} of {node}", if at == 0 { "" } else { "," });
+        if let Some(count) = split.accumulation.get(node).filter(|count| **count > 1) {
+            text += &format!(" in {count} micro-batches");
+        }
     }
     if sizes.len() > SHOWN {
         text += &format!(" and those of {} more workers", sizes.len() - SHOWN);

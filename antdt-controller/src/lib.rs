@@ -35,7 +35,7 @@ pub use launcher::{
 };
 pub use membership::{Arrival, Formation, Membership};
 pub use placement::{HostRanks, Placement};
-pub use policy::{Decision, Policy, ProposedAction, Seat};
+pub use policy::{Decision, Policy, ProposedAction, Seat, Split};
 pub use relaunch::{Relaunch, RelaunchBudget, RelaunchConfig};
 pub use restart::{RestartConfig, RestartEffect, RestartEvent, RestartSaga, RestartState};
 pub use validate::{Refusal, validate};

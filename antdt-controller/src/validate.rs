@@ -43,6 +43,30 @@ pub enum Refusal {
         /// What they must add up to.
         global: u32,
     },
+    /// Micro-batches where workers do not wait for each other, or without batch sizes.
+    #[error(
+        "{node} is to compute its batch in {count} micro-batches; that takes new batch sizes, in a sync mode whose workers take each step together"
+    )]
+    Accumulation {
+        /// The node.
+        node: NodeId,
+        /// Micro-batches asked for.
+        count: u32,
+    },
+    /// Micro-batches that the worker does not accept.
+    #[error("{samples} samples in {count} micro-batches for {node}, each of which takes {min} to {max}")]
+    MicroBatches {
+        /// The node.
+        node: NodeId,
+        /// The batch size.
+        samples: u32,
+        /// Micro-batches asked for.
+        count: u32,
+        /// Fewest samples it takes.
+        min: u32,
+        /// Most samples it takes.
+        max: u32,
+    },
     /// Steps between averages that the sync mode cannot take.
     #[error("{steps} steps between averages; this sync mode takes {}", taken(*.mode))]
     LocalSteps {
@@ -129,13 +153,28 @@ pub fn validate(
             let node = worker.id;
             let samples = *sizes.get(&node).ok_or(Refusal::WorkerLeftOut { node })?;
             let (min, max) = (worker.batch_size_min, worker.batch_size_max);
-            if samples < min || samples > max {
+            let count = decision.accumulation.get(&node).copied().unwrap_or(1);
+            if count == 1 && (samples < min || samples > max) {
                 return Err(Refusal::OutOfBounds { node, samples, min, max });
+            }
+            // They differ by at most one sample: the smallest is rounded down, the largest up.
+            if count == 0 || samples / count < min || samples.div_ceil(count) > max {
+                return Err(Refusal::MicroBatches { node, samples, count, min, max });
             }
         }
         let sum: u64 = sizes.values().map(|samples| u64::from(*samples)).sum();
         if view.mode.sums_to_global_batch() && sum != u64::from(view.global_batch_size) {
             return Err(Refusal::WrongSum { sum, global: view.global_batch_size });
+        }
+    }
+
+    let may_accumulate = decision.batch_sizes.is_some() && view.mode.sums_to_global_batch();
+    for (node, count) in &decision.accumulation {
+        if !may_accumulate && *count != 1 {
+            return Err(Refusal::Accumulation { node: *node, count: *count });
+        }
+        if !live.iter().any(|worker| worker.id == *node) {
+            return Err(Refusal::NotAWorker { node: *node });
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use antdt_controller::policy::{LbBsp, NonDedicated, Unmanaged};
+use antdt_controller::policy::{LbBsp, NonDedicated, Split, Unmanaged};
 use antdt_controller::testing::{Broken, History, Invariant, Invariants, history};
 use antdt_controller::{
     ApportionError, Decision, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig, Policy,
@@ -76,12 +76,15 @@ impl Policy for Bad {
         }
     }
 
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         let even = total / u32::try_from(seats.len()).unwrap();
         match self.breaks {
             // What is left over is forgotten; or all of it is the first one's.
-            Invariant::Sum => Ok(seats.iter().map(|seat| (seat.id, even)).collect()),
-            Invariant::Bounds => Ok(seats.iter().map(|seat| (seat.id, total)).min().into_iter().collect()),
+            Invariant::Sum => Ok(seats.iter().map(|seat| (seat.id, even)).collect::<BTreeMap<_, _>>().into()),
+            Invariant::Bounds => {
+                let all = seats.iter().map(|seat| (seat.id, total)).min();
+                Ok(all.into_iter().collect::<BTreeMap<_, _>>().into())
+            }
             _ => Unmanaged.split(total, seats),
         }
     }

@@ -22,10 +22,20 @@ pub struct Plan {
     /// Shared by all copies of the plan, because every node gets one.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Arc<BTreeMap<NodeId, u32>>,
+    /// Micro-batches in which a worker computes its batch, for the workers that compute it in more than one: see
+    /// [`micro_batches`](Self::micro_batches). Shared like the batch sizes.
+    #[doc(alias = "gradient accumulation")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_empty"))]
+    pub accumulation: Arc<BTreeMap<NodeId, u32>>,
     /// Number of steps that each worker takes between two averages, at least 1, where the sync mode averages
     /// models; `None` leaves it to the mode's own setting.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub local_steps: Option<u32>,
+}
+
+#[cfg(feature = "serde")]
+fn is_empty(counts: &Arc<BTreeMap<NodeId, u32>>) -> bool {
+    counts.is_empty()
 }
 
 impl Plan {
@@ -35,7 +45,22 @@ impl Plan {
         membership: MembershipVersion,
         batch_sizes: BTreeMap<NodeId, u32>,
     ) -> Self {
-        Self { version, membership, batch_sizes: Arc::new(batch_sizes), local_steps: None }
+        let batch_sizes = Arc::new(batch_sizes);
+        Self { version, membership, batch_sizes, accumulation: Arc::default(), local_steps: None }
+    }
+
+    /// The same plan in which these workers compute their batches in so many micro-batches each.
+    #[must_use]
+    pub fn with_accumulation(mut self, mut counts: BTreeMap<NodeId, u32>) -> Self {
+        counts.retain(|_, count| *count > 1);
+        self.accumulation = Arc::new(counts);
+        self
+    }
+
+    /// Micro-batches in which a worker computes its batch, at least 1. Their sizes differ by at most one sample and add up to
+    /// the worker's batch size; their gradients are added up, and the worker takes one step with the sum.
+    pub fn micro_batches(&self, node: NodeId) -> u32 {
+        self.accumulation.get(&node).map_or(1, |count| (*count).max(1))
     }
 
     /// Returns the same plan with another number of steps between two averages.

@@ -78,6 +78,9 @@ pub struct BatchReport {
     pub phase: Phase,
     /// Samples in the batch; for a server, bytes served.
     pub samples: u64,
+    /// Micro-batches in which the batch was computed, at least 1.
+    #[cfg_attr(feature = "serde", serde(default = "one", skip_serializing_if = "is_one"))]
+    pub micro_batches: u32,
     /// Time spent waiting for shards and reading rows.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub data_wait: Duration,
@@ -90,6 +93,17 @@ pub struct BatchReport {
     /// Time spent waiting for peers, where that can be told from sending.
     #[cfg_attr(feature = "serde", serde(with = "crate::time::nanoseconds"))]
     pub barrier_wait: Duration,
+}
+
+#[cfg(feature = "serde")]
+const fn one() -> u32 {
+    1
+}
+
+#[cfg(feature = "serde")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 impl BatchReport {

@@ -92,9 +92,11 @@ pub struct NodeView {
     pub status: NodeStatus,
     /// Samples per batch in the plan in force; 0 for a server.
     pub batch_size: u32,
-    /// Smallest batch it accepts.
+    /// Micro-batches in which it computes a batch in the plan in force, at least 1.
+    pub micro_batches: u32,
+    /// Smallest batch, or micro-batch, it accepts.
     pub batch_size_min: u32,
-    /// Largest batch it accepts.
+    /// Largest batch, or micro-batch, it accepts.
     pub batch_size_max: u32,
     /// Verdict of the monitor.
     pub pace: Pace,

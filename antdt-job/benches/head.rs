@@ -181,6 +181,7 @@ impl Job {
                 plan: self.plan,
                 phase: Phase::Train,
                 samples: u64::from(BATCH),
+                micro_batches: 1,
                 data_wait: Duration::ZERO,
                 compute,
                 communicate: Duration::from_millis(1),

@@ -14,7 +14,7 @@ mod feed;
 
 use std::time::Duration;
 
-use antdt_agent::{AgentSession, Batch, Batcher};
+use antdt_agent::{AgentSession, Batch, Batcher, MicroBatch};
 use antdt_collective::lanes::{Lanes, Verdict};
 use antdt_core::{
     Ack, Acks, CheckpointId, Exchanged, Held, Holder, JobTime, Joined, Rank, Readiness, Registered,
@@ -62,9 +62,12 @@ pub enum Call {
     /// Read the samples of a batch, which may be empty. Answered by [`Reply::Loaded`], or by [`Reply::Unreadable`], after which an
     /// empty batch takes its place.
     Load(Batch),
+    /// The same for one micro-batch of a batch. The gradients of all of them are added up, from the first to the last, and are
+    /// one gradient then. Answered like [`Load`](Self::Load).
+    LoadPiece(Batch, MicroBatch),
     /// Servers: get the parameters that the batch needs. [`Reply::Pulled`] or [`Reply::Broken`].
     Pull,
-    /// Compute the gradient of the loaded batch, which is zero if it is empty. [`Reply::Computed`].
+    /// Compute the gradient of the loaded batch or micro-batch, which is zero if it is empty. [`Reply::Computed`].
     Compute,
     /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples among all members and
     /// uniformly where models mix. Learn which member contributed which samples. [`Reply::Combined`] or
@@ -168,7 +171,7 @@ pub enum Reply {
     Pulled,
     /// See [`Call::Compute`].
     Computed {
-        /// Number of samples in the batch.
+        /// Number of samples that were loaded.
         samples: u64,
         /// Sum of their losses.
         loss_sum: f64,
@@ -286,10 +289,30 @@ impl WorkerLoop {
                 let call = half.before_fault(core, &mut turn);
                 call.unwrap_or_else(|| core.fault(*sample, why.clone()))
             }
+            (At::Half, Reply::Computed { samples, loss_sum }) => {
+                // The mode is told of one gradient, in however many micro-batches it was computed.
+                match core.computed_piece(&turn, *samples, *loss_sum) {
+                    Ok(next) => next,
+                    Err((samples, loss_sum)) => {
+                        half.answered(core, &mut turn, &Reply::Computed { samples, loss_sum })
+                    }
+                }
+            }
             (At::Half, reply) => half.answered(core, &mut turn, reply),
             (at @ (At::Start | At::Joining | At::Sleeping | At::Loading | At::Over), reply) => {
                 core.not_an_answer(reply, &at)
             }
+        }
+    }
+}
+
+impl Call {
+    /// The batch that is to be read, and the micro-batch of it that is read by this call.
+    pub const fn loads(&self) -> Option<(&Batch, MicroBatch)> {
+        match self {
+            Self::Load(batch) => Some((batch, MicroBatch::WHOLE)),
+            Self::LoadPiece(batch, micro) => Some((batch, *micro)),
+            _ => None,
         }
     }
 }

@@ -94,6 +94,7 @@ mod tests {
             plan: PlanVersion(plan),
             phase: Phase::Train,
             samples: 1,
+            micro_batches: 1,
             data_wait: Duration::ZERO,
             compute: Duration::from_millis(compute_ms),
             communicate: Duration::from_millis(wall_ms - compute_ms),

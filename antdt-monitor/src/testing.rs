@@ -190,6 +190,7 @@ impl SyntheticJob {
             plan: self.plan,
             phase: Phase::Train,
             samples: u64::from(worker.batch_size),
+            micro_batches: 1,
             data_wait: Duration::ZERO,
             compute,
             communicate: Duration::ZERO,

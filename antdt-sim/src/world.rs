@@ -921,7 +921,7 @@ impl<O: Observer> World<O> {
             Work::Sleep => Reply::Slept,
             Work::Load => Reply::Loaded,
             Work::Pull => Reply::Pulled,
-            Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].batch, loss_sum: 0.0 },
+            Work::Compute => Reply::Computed { samples: self.lives[id.0 as usize].piece, loss_sum: 0.0 },
             Work::Apply => Reply::Applied,
             Work::Advance => Reply::Advanced,
             Work::Revert => Reply::Reverted,
@@ -991,7 +991,11 @@ impl<O: Observer> World<O> {
                 None
             }
             Call::Load(batch) => {
-                life.batch = batch.len();
+                (life.batch, life.piece) = (batch.len(), batch.len());
+                Some(Work::Load)
+            }
+            Call::LoadPiece(batch, micro) => {
+                (life.batch, life.piece) = (batch.len(), batch.piece(micro).len());
                 Some(Work::Load)
             }
             Call::Pull => {
@@ -999,7 +1003,7 @@ impl<O: Observer> World<O> {
                 None
             }
             Call::Compute => {
-                let samples = life.batch;
+                let samples = life.piece;
                 if samples == 0 {
                     return Some(Work::Compute);
                 }
@@ -1052,7 +1056,8 @@ impl<O: Observer> World<O> {
         let push = matches!(work, Work::Push);
         let servers = self.setup.servers.max(1);
         let bytes = self.setup.gradient_bytes / u64::from(servers) + MESSAGE_BYTES;
-        let (holder, samples) = (self.lives[id.0 as usize].holder, self.lives[id.0 as usize].batch);
+        let life = &self.lives[id.0 as usize];
+        let (holder, samples) = (life.holder, if push { life.batch } else { life.piece });
         let node = holder.node;
         let (mut last, mut lost) = (self.now, false);
         for index in 0..servers {
@@ -1196,6 +1201,7 @@ impl Life {
             plan: PlanVersion(0),
             phase: Phase::Train,
             samples: bytes,
+            micro_batches: 1,
             data_wait: since.saturating_sub(time),
             compute: time,
             communicate: Duration::ZERO,

@@ -203,3 +203,30 @@ fn an_aborted_batch_is_read_again_under_the_new_name() {
     let again = batcher.take(3);
     assert_eq!((samples(&again), again.fragments[0].grant.lease), (samples(&out), lease(11)));
 }
+
+#[test]
+fn micro_batches_cover_their_batch_in_order_and_are_alike_in_size() {
+    for (lens, count) in [(vec![7, 1, 3], 3), (vec![4], 4), (vec![2, 2], 1), (vec![3], 5), (vec![], 2)] {
+        let mut batcher = Batcher::new();
+        let mut start = 0;
+        for (name, len) in (1..).zip(&lens) {
+            batcher.granted(grant(name, start, *len, 0, Some(name)));
+            start += len;
+        }
+        let batch = batcher.take(start);
+        let mut pieces: Vec<Batch> = Vec::new();
+        let mut next = Some(MicroBatch { index: 0, count });
+        while let Some(micro) = next {
+            pieces.push(batch.piece(micro));
+            next = micro.next();
+        }
+        assert_eq!(pieces.len(), count as usize);
+        assert_eq!(
+            pieces.iter().flat_map(samples).collect::<Vec<_>>(),
+            samples(&batch),
+            "{lens:?} by {count}"
+        );
+        let sizes: Vec<u64> = pieces.iter().map(Batch::len).collect();
+        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_controller::policy::ProposedAction;
-use antdt_controller::{ApportionError, Decision, Policy, RestartBudget, Seat, Share, apportion};
+use antdt_controller::{ApportionError, Decision, Policy, RestartBudget, Seat, Share, Split, apportion};
 use antdt_core::{ClusterView, Holder, Incarnation, JobTime, NodeActionKind, NodeId, NodeView, Reason};
 use antdt_sim::model::compute::{Straggler, Who};
 
@@ -115,11 +115,11 @@ impl Policy for Foresight {
         }
     }
 
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         // A life that is not the first one is not slow for what a restart cures; a seat does not say which it is, and the next
         // plan mends what was taken for slow.
         let shares: Vec<Share> = seats.iter().map(|seat| self.share(seat, Incarnation(0))).collect();
-        apportion(total, 1, &shares).map(|best| best.batch_sizes)
+        apportion(total, 1, &shares).map(|best| best.batch_sizes.into())
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -449,6 +449,29 @@ fn steps_between_averages_come_with_the_sizes_in_force_and_outlive_a_change_of_t
     assert_eq!(dispatcher.newest().unwrap().local_steps, Some(8));
 }
 
+#[test]
+fn a_plan_has_the_micro_batches_of_its_decision_and_a_dry_run_says_them() {
+    let decide = |view: &ClusterView| Decision {
+        batch_sizes: Some(view.live_workers().map(|node| (node.id, 64)).collect()),
+        accumulation: [(NodeId::worker(1), 4)].into_iter().collect(),
+        reasons: vec![Reason::Balanced],
+        ..Decision::default()
+    };
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
+    let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Scripted(decide)));
+    dispatcher.tick(at(2), &view);
+    let plan = dispatcher.pending().unwrap();
+    assert_eq!([0, 1].map(|index| plan.micro_batches(NodeId::worker(index))), [1, 4]);
+    let config =
+        DispatcherConfig { dry_run: true, ..DispatcherConfig::new(Capabilities::REPLICAS_IN_STEP, 256, 4) };
+    let mut dispatcher = Dispatcher::new(config, Box::new(Scripted(decide)));
+    dispatcher.replan(at(0), MembershipVersion(1), &seats(&[0, 1, 2, 3])).unwrap();
+    dispatcher.plan_applied(at(1), PlanVersion(1));
+    dispatcher.tick(at(2), &view);
+    let said = dispatcher.newest_decision().unwrap().reason();
+    assert!(said.contains("64 of worker-0, 64 of worker-1 in 4 micro-batches, 64 of worker-2"), "{said}");
+}
+
 /// What a dry run of `nd` does and writes down when it is asked about each of these views, a second apart.
 fn dry_run(views: &[ClusterView]) -> (Dispatcher, Vec<Vec<DispatchEffect>>) {
     let config =

@@ -20,7 +20,7 @@ use std::time::Duration;
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason};
 
-use super::{Decision, Policy, Seat, percent, split_by};
+use super::{Decision, Policy, Seat, Split, percent, split_by};
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 
@@ -216,7 +216,7 @@ impl Policy for LbBsp {
     }
 
     /// Splits in proportion to the predicted speeds.
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         split_by(self.shares(seats).as_deref(), total, seats)
     }
 

@@ -45,6 +45,10 @@ pub struct Decision {
     /// New batch sizes for all live workers.
     #[doc(alias = "ADJUST_BS")]
     pub batch_sizes: Option<BTreeMap<NodeId, u32>>,
+    /// Micro-batches in which workers compute their new batches; a worker that is not named computes its batch at once. Only
+    /// where the batch sizes add up to the global batch, and only with batch sizes.
+    #[doc(alias = "gradient accumulation")]
+    pub accumulation: BTreeMap<NodeId, u32>,
     /// Steps that each worker takes between two averages; only in a sync mode that
     /// [averages models](antdt_core::LocalSteps::Several). `None` leaves it as it is. Without batch sizes, those in force
     /// stay.
@@ -71,9 +75,9 @@ impl Decision {
 pub struct Seat {
     /// The worker.
     pub id: NodeId,
-    /// Smallest batch it accepts.
+    /// Smallest batch, or micro-batch, it accepts.
     pub batch_size_min: u32,
-    /// Largest batch it accepts.
+    /// Largest batch, or micro-batch, it accepts.
     pub batch_size_max: u32,
     /// What is known of its speed.
     pub estimate: Option<PaceEstimate>,
@@ -87,6 +91,22 @@ impl From<&NodeView> for Seat {
             batch_size_max: view.batch_size_max,
             estimate: view.estimate,
         }
+    }
+}
+
+/// How the global batch is shared out among the workers of a new membership.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Split {
+    /// Samples of each worker.
+    pub batch_sizes: BTreeMap<NodeId, u32>,
+    /// Micro-batches in which workers compute their batches; a worker that is not named computes its batch at once.
+    pub accumulation: BTreeMap<NodeId, u32>,
+}
+
+impl From<BTreeMap<NodeId, u32>> for Split {
+    /// Every worker computes its batch at once.
+    fn from(batch_sizes: BTreeMap<NodeId, u32>) -> Self {
+        Self { batch_sizes, accumulation: BTreeMap::new() }
     }
 }
 
@@ -106,7 +126,7 @@ pub trait Policy: fmt::Debug + Send {
     ///
     /// # Errors
     /// If the bounds do not allow it.
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         split_by(None, total, seats)
     }
 
@@ -133,13 +153,13 @@ pub(crate) fn split_by(
     shares: Option<&[Share]>,
     total: u32,
     seats: &[Seat],
-) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+) -> Result<Split, ApportionError> {
     match shares {
-        Some(shares) => apportion(total, 1, shares).map(|solution| solution.batch_sizes),
-        None => apportion_evenly(
-            total,
-            seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max)),
-        ),
+        Some(shares) => apportion(total, 1, shares).map(|solution| solution.batch_sizes.into()),
+        None => {
+            let bounds = seats.iter().map(|seat| (seat.id, seat.batch_size_min, seat.batch_size_max));
+            apportion_evenly(total, bounds).map(Split::from)
+        }
     }
 }
 

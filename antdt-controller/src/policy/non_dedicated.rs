@@ -48,7 +48,7 @@ use antdt_core::{
     NodeActionKind, NodeId, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
 };
 
-use super::{Decision, Policy, ProposedAction, Seat, percent, split_by};
+use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 use crate::forecast::expected_step;
@@ -500,7 +500,7 @@ impl Policy for NonDedicated {
     }
 
     /// Splits in proportion to the known speeds. A worker of unknown speed counts as the median.
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         split_by(self.shares(seats).as_deref(), total, seats)
     }
 

@@ -64,7 +64,8 @@ pub struct Violation {
 /// * *valid*: no decision is refused (bounds and sums kept, only live workers, budget, chief);
 /// * *deterministic*: a clone decides the same;
 /// * *indifferent to order*: the order of nodes in the view does not matter;
-/// * *sum-preserving*: [`Policy::split`] keeps the total and the bounds, and fails only if that is impossible.
+/// * *sum-preserving*: [`Policy::split`] keeps the total and the bounds, and fails only if that is impossible without
+///   micro-batches.
 ///
 /// # Errors
 /// The first violation.
@@ -140,15 +141,17 @@ fn check_split(policy: &dyn Policy, rng: &mut DetRng) -> Result<(), String> {
     match policy.split(total, &seats) {
         Err(_) if !possible => Ok(()),
         Err(e) => Err(format!("{e} for {total} among {seats:?}")),
-        Ok(sizes) => {
+        Ok(split) => {
+            let sizes = &split.batch_sizes;
             let fits = |seat: &Seat| {
-                sizes
-                    .get(&seat.id)
-                    .is_some_and(|size| (seat.batch_size_min..=seat.batch_size_max).contains(size))
+                let count = split.accumulation.get(&seat.id).copied().unwrap_or(1).max(1);
+                sizes.get(&seat.id).is_some_and(|size| {
+                    size / count >= seat.batch_size_min && size.div_ceil(count) <= seat.batch_size_max
+                })
             };
             let kept =
                 sizes.values().sum::<u32>() == total && sizes.len() == seats.len() && seats.iter().all(fits);
-            if kept { Ok(()) } else { Err(format!("{sizes:?} for {total} among {seats:?}")) }
+            if kept { Ok(()) } else { Err(format!("{split:?} for {total} among {seats:?}")) }
         }
     }
 }
@@ -233,6 +236,7 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
         device: DeviceClass::default(),
         status,
         batch_size: batch_size_min + number(rng, batch_size_max - batch_size_min + 1),
+        micro_batches: 1,
         batch_size_min,
         batch_size_max,
         pace,
@@ -274,6 +278,7 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
                 device: DeviceClass::default(),
                 status: NodeStatus::Running,
                 batch_size: 64,
+                micro_batches: 1,
                 batch_size_min: 1,
                 batch_size_max: 1024,
                 pace: if ratio(time) >= 1.3 {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use antdt_core::Reason;
 
 use super::*;
-use crate::policy::{LbBsp, NonDedicated, Unmanaged};
+use crate::policy::{LbBsp, NonDedicated, Split, Unmanaged};
 
 const CASES: u32 = 3000;
 
@@ -121,8 +121,8 @@ impl Policy for Greedy {
     fn decide(&mut self, _now: JobTime, _view: &ClusterView, _budget: &RestartBudget) -> Decision {
         Decision::nothing(Reason::Balanced)
     }
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, crate::ApportionError> {
-        Ok(seats.iter().take(1).map(|seat| (seat.id, total)).collect())
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, crate::ApportionError> {
+        Ok(seats.iter().take(1).map(|seat| (seat.id, total)).collect::<BTreeMap<_, _>>().into())
     }
     fn clone_box(&self) -> Box<dyn Policy> {
         Box::new(*self)

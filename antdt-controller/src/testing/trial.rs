@@ -1,6 +1,5 @@
 //! Replays a history against a dispatcher and its policy.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::invariant::{Invariant, Invariants};
 use crate::apportion::ApportionError;
 use crate::budget::{BudgetConfig, RestartBudget};
 use crate::dispatch::{DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
-use crate::policy::{Decision, Policy, Seat};
+use crate::policy::{Decision, Policy, Seat, Split};
 use crate::validate::validate;
 
 /// A promise that was broken in a history. Its text names the promise and the step, says how it was broken,
@@ -109,7 +108,7 @@ impl Policy for Watched {
         decision
     }
 
-    fn split(&self, total: u32, seats: &[Seat]) -> Result<BTreeMap<NodeId, u32>, ApportionError> {
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
         self.inner.split(total, seats)
     }
 
@@ -377,6 +376,7 @@ where
                 device: DeviceClass::default(),
                 status: NodeStatus::Running,
                 batch_size: worker.batch_size,
+                micro_batches: 1,
                 batch_size_min: self.job.batch_size_min.into(),
                 batch_size_max: u32::from(self.job.samples_per_worker) * u32::from(WORKERS_MAX),
                 pace,
@@ -461,7 +461,10 @@ where
             format!("{sizes:?} add up to {sum}, the global batch is {global}")
         })?;
         let fits = |worker: &NodeView| {
-            let fits = |samples: &u32| (worker.batch_size_min..=worker.batch_size_max).contains(samples);
+            let count = plan.micro_batches(worker.id);
+            let fits = |samples: &u32| {
+                samples / count >= worker.batch_size_min && samples.div_ceil(count) <= worker.batch_size_max
+            };
             sizes.get(&worker.id).is_some_and(fits)
         };
         let all = view.live_workers().count() == sizes.len() && view.live_workers().all(fits);

@@ -117,3 +117,55 @@ fn steps_between_averages_are_for_modes_that_average_models() {
         assert!(matches!(with(mode, 4), Err(Refusal::LocalSteps { steps: 4, .. })), "{mode:?}");
     }
 }
+
+#[test]
+fn micro_batches_keep_to_the_bounds_that_batches_keep_to_elsewhere() {
+    let mut view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 2]);
+    (view.workers[0].batch_size_min, view.workers[0].batch_size_max) = (10, 30);
+    view.workers[1].batch_size_max = 128;
+    let with = |mode, first: u32, count| {
+        let view = ClusterView { mode, ..view.clone() };
+        let sizes = [(NodeId::worker(0), first), (NodeId::worker(1), 128 - first)];
+        let decision = Decision {
+            batch_sizes: Some(sizes.into_iter().collect()),
+            accumulation: [(NodeId::worker(0), count)].into_iter().collect(),
+            ..Decision::default()
+        };
+        validate(NOW, &decision, &view, &RestartBudget::default())
+    };
+    let mode = Capabilities::REPLICAS_IN_STEP;
+    for (first, count) in [(30, 1), (31, 2), (60, 2), (90, 3), (20, 2), (29, 2)] {
+        assert_eq!(with(mode, first, count), Ok(()), "{first} in {count}");
+    }
+    assert!(matches!(with(mode, 31, 1), Err(Refusal::OutOfBounds { samples: 31, max: 30, .. })));
+    for (first, count) in [(61, 2), (91, 3), (19, 2), (29, 3), (30, 0)] {
+        let (min, max, samples, node) = (10, 30, first, NodeId::worker(0));
+        assert_eq!(
+            with(mode, first, count),
+            Err(Refusal::MicroBatches { node, samples, count, min, max }),
+            "{first} in {count}"
+        );
+    }
+    for mode in Capabilities::COMMON {
+        let accepted = with(mode, 60, 2).is_ok();
+        assert_eq!(accepted, mode.sums_to_global_batch(), "{mode:?}");
+    }
+}
+
+#[test]
+fn micro_batches_come_with_batch_sizes_of_live_workers() {
+    let view = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 2]);
+    let check = |sizes: bool, index| {
+        let all = [0, 1].map(|index| (NodeId::worker(index), 64));
+        let decision = Decision {
+            batch_sizes: sizes.then(|| all.into_iter().collect()),
+            accumulation: [(NodeId::worker(index), 2)].into_iter().collect(),
+            ..Decision::default()
+        };
+        validate(NOW, &decision, &view, &RestartBudget::default())
+    };
+    assert_eq!(check(true, 1), Ok(()));
+    let node = NodeId::worker(1);
+    assert_eq!(check(false, 1), Err(Refusal::Accumulation { node, count: 2 }));
+    assert_eq!(check(true, 7), Err(Refusal::NotAWorker { node: NodeId::worker(7) }));
+}

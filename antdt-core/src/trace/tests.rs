@@ -36,6 +36,7 @@ fn the_words_read_back_as_they_were_written() {
         plan: PlanVersion(1),
         phase: Phase::Train,
         samples: 64,
+        micro_batches: 1,
         data_wait: Duration::from_nanos(1),
         compute: Duration::new(3, 999_999_999),
         communicate: Duration::ZERO,

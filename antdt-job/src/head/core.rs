@@ -626,6 +626,7 @@ impl HeadCore {
             device: device.unwrap_or_default(),
             status: node.status,
             batch_size: in_force.and_then(|plan| plan.batch_sizes.get(&id).copied()).unwrap_or(0),
+            micro_batches: in_force.map_or(1, |plan| plan.micro_batches(id)),
             batch_size_min,
             batch_size_max,
             pace: observed.map_or(Pace::Unknown, |o| o.pace),

@@ -829,6 +829,7 @@ fn reports(holder: Holder, sequence: u64, count: u64, compute: Duration) -> Vec<
         plan: PlanVersion(1),
         phase: antdt_core::Phase::Train,
         samples: 16,
+        micro_batches: 1,
         data_wait: Duration::ZERO,
         compute,
         communicate: Duration::ZERO,

@@ -81,6 +81,10 @@ pub enum Step {
     Plan {
         /// Samples that the first worker gives to the last.
         shift: u8,
+        /// Micro-batches in which batches are computed: 0 if all are computed at once, else more in one worker than in
+        /// another.
+        #[serde(default)]
+        pieces: u8,
         /// Steps between two averages.
         local_steps: u8,
     },
@@ -176,7 +180,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0..2_u8, prop::bool::ANY, prop::bool::ANY)
             .prop_map(|(server, late, written)| Step::ServerDies { server, late, written }),
         2 => process().prop_map(|process| Step::Break { process }),
-        3 => (0..8_u8, 1..6_u8).prop_map(|(shift, local_steps)| Step::Plan { shift, local_steps }),
+        3 => (0..8_u8, 0..4_u8, 1..6_u8)
+            .prop_map(|(shift, pieces, local_steps)| Step::Plan { shift, pieces, local_steps }),
         2 => (process(), 0..300_u16).prop_map(|(worker, drain_ms)| Step::Restart { worker, drain_ms }),
         1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers }),
         1 => (0..6_u8).prop_map(|which| Step::OldJoin { which }),

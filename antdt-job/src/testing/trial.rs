@@ -125,7 +125,7 @@ impl Invariants {
 /// What the policy is to decide next.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
-    Plan { shift: u8, local_steps: u8 },
+    Plan { shift: u8, pieces: u8, local_steps: u8 },
     Restart { worker: u8, drain_ms: u16 },
 }
 
@@ -143,16 +143,25 @@ impl Policy for Scripted {
         let wish = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let live: Vec<_> = view.live_workers().collect();
         match wish {
-            Some(Wish::Plan { shift, local_steps }) if !live.is_empty() => {
+            Some(Wish::Plan { shift, pieces, local_steps }) if !live.is_empty() => {
                 let mut sizes: BTreeMap<NodeId, u32> =
                     live.iter().map(|node| (node.id, node.batch_size)).collect();
                 let (first, last) = (live[0].id, live[live.len() - 1].id);
                 let given = u32::from(shift).min(sizes[&first].saturating_sub(1));
                 *sizes.entry(first).or_default() -= given;
                 *sizes.entry(last).or_default() += given;
+                // One more in the next worker than in one, up to four; never more than samples.
+                let micro = |(at, (id, size)): (u32, (&NodeId, &u32))| {
+                    (*id, (1 + (u32::from(pieces) + at) % 4).min(*size))
+                };
+                let accumulation = match view.mode.sums_to_global_batch() && pieces > 0 {
+                    true => (0..).zip(&sizes).map(micro).collect(),
+                    false => BTreeMap::new(),
+                };
                 let several = view.mode.local_steps == LocalSteps::Several;
                 Decision {
                     batch_sizes: Some(sizes),
+                    accumulation,
                     local_steps: several.then_some(u32::from(local_steps)),
                     reasons: vec![reason()],
                     ..Decision::default()
@@ -227,7 +236,9 @@ struct Life {
     /// What the training loop waits for, and what will answer it.
     call: Option<Call>,
     coming: Option<Coming>,
+    /// What its gradient is of, and what was loaded last.
     batch: Batch,
+    piece: Batch,
     unreadable: bool,
     hangs: bool,
     /// Newest step in its model; `None` without the job's model.
@@ -418,7 +429,8 @@ impl<'a> Trial<'a> {
             }
             Step::Hang { process } => {
                 if let Some(life) = self.living(process).and_then(|holder| self.lives.get_mut(&holder)) {
-                    life.hangs |= matches!(life.call, Some(Call::Load(_) | Call::Compute));
+                    life.hangs |=
+                        matches!(life.call, Some(Call::Load(_) | Call::LoadPiece(..) | Call::Compute));
                 }
             }
             Step::Preempt { node } => {
@@ -446,7 +458,9 @@ impl<'a> Trial<'a> {
                     self.break_off(holder);
                 }
             }
-            Step::Plan { shift, local_steps } => self.wish(Wish::Plan { shift, local_steps }),
+            Step::Plan { shift, pieces, local_steps } => {
+                self.wish(Wish::Plan { shift, pieces, local_steps });
+            }
             Step::Restart { worker, drain_ms } => self.wish(Wish::Restart { worker, drain_ms }),
             Step::Scale { workers } => {
                 self.tell(HeadEvent::Scale { workers: workers.into() })?;
@@ -629,6 +643,7 @@ impl<'a> Trial<'a> {
             call: None,
             coming: None,
             batch: Batch::default(),
+            piece: Batch::default(),
             unreadable: false,
             hangs: false,
             model: None,
@@ -913,6 +928,7 @@ impl<'a> Trial<'a> {
             | Call::Fail { .. }
             | Call::Sleep(_)
             | Call::Load(_)
+            | Call::LoadPiece(..)
             | Call::Compute
             | Call::Rest(_)
             | Call::Stop(_) => true,
@@ -997,13 +1013,18 @@ impl<'a> Trial<'a> {
                 Reply::Released
             }
             Call::Sleep(_) => Reply::Slept,
-            Call::Load(batch) => {
+            Call::Load(_) | Call::LoadPiece(..) => {
                 let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
-                life.batch = batch;
-                let first = life.batch.samples().next();
+                let (batch, micro) = call.loads().expect("it loads");
+                life.piece = batch.piece(micro);
+                if micro.is_first() {
+                    life.batch = Batch::default();
+                }
+                let first = life.piece.samples().next();
                 match first.filter(|_| std::mem::take(&mut life.unreadable)) {
                     Some(sample) => {
                         life.batch = Batch::default();
+                        life.piece = Batch::default();
                         Reply::Unreadable { sample, why: "torn".to_owned() }
                     }
                     None => Reply::Loaded,
@@ -1015,7 +1036,10 @@ impl<'a> Trial<'a> {
                 Reply::Pulled
             }
             Call::Compute => {
-                let samples = self.lives.get(&holder).map_or(0, |life| life.batch.len());
+                let Some(life) = self.lives.get_mut(&holder) else { return Ok(()) };
+                let piece = std::mem::take(&mut life.piece);
+                let samples = piece.len();
+                life.batch.fragments.extend(piece.fragments);
                 Reply::Computed { samples, loss_sum: 0.5 }
             }
             Call::Apply => {

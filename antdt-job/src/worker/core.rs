@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use antdt_agent::{Batch, Batcher, Meter, Part, PlanSwitch, Reported};
+use antdt_agent::{Batch, Batcher, Meter, MicroBatch, Part, PlanSwitch, Reported};
 use antdt_core::{
     Acks, Fragment, Holder, Iteration, JobTime, Joined, MembershipVersion, RollbackId, Standing,
 };
@@ -57,6 +57,10 @@ pub struct WorkerCore {
     feed: Feed,
     /// The batch that is out.
     batch: Batch,
+    /// The micro-batch of it that was loaded last.
+    micro: MicroBatch,
+    /// Samples of the micro-batches that were computed, and the sum of their losses.
+    pieces: (u64, f64),
     holder: Holder,
     /// The newest rollback of the job that the worker has joined after.
     rollback: RollbackId,
@@ -75,6 +79,8 @@ impl WorkerCore {
             meter: Meter::new(holder, now),
             feed: Feed::default(),
             batch: Batch::default(),
+            micro: MicroBatch::WHOLE,
+            pieces: (0, 0.0),
             holder,
             rollback: RollbackId(0),
             told: MembershipVersion(0),
@@ -204,6 +210,7 @@ impl WorkerCore {
     pub(super) fn roll_back(&mut self, joined: &Joined) -> Option<Call> {
         self.rollback = joined.rollback;
         self.batch = Batch::default();
+        self.micro = MicroBatch::WHOLE;
         self.idle = false;
         self.computed = (0, 0.0);
         let call = self.feed.roll_back()?;
@@ -259,8 +266,45 @@ impl WorkerCore {
     }
 
     pub(super) fn load(&mut self, batch: Batch) -> Call {
+        self.micro = MicroBatch { index: 0, count: self.pieces_of(batch.len()) };
         self.batch = batch;
-        self.ask(At::Loading, Call::Load(self.batch.clone()))
+        self.pieces = (0, 0.0);
+        self.load_piece()
+    }
+
+    fn load_piece(&mut self) -> Call {
+        let batch = self.batch.clone();
+        let call = if self.micro.count == 1 { Call::Load(batch) } else { Call::LoadPiece(batch, self.micro) };
+        self.ask(At::Loading, call)
+    }
+
+    /// Micro-batches for so many samples: as the plan says, and at the tail no larger ones.
+    fn pieces_of(&self, samples: u64) -> u32 {
+        let (full, count) = (u64::from(self.switch.batch_size()), self.switch.micro_batches());
+        if count == 1 || samples == 0 {
+            return 1;
+        }
+        let pieces = if samples < full { samples.div_ceil(full.div_ceil(count.into())) } else { samples };
+        u32::try_from(pieces).map_or(count, |pieces| pieces.min(count))
+    }
+
+    /// What was loaded is computed. The call for the next micro-batch of the batch; after the last, samples and losses of the
+    /// whole batch.
+    pub(super) fn computed_piece(
+        &mut self,
+        turn: &Turn<'_>,
+        samples: u64,
+        loss_sum: f64,
+    ) -> Result<Call, (u64, f64)> {
+        self.pieces = (self.pieces.0 + samples, self.pieces.1 + loss_sum);
+        match self.micro.next() {
+            Some(next) => {
+                self.micro = next;
+                self.enter(turn, Part::DataWait);
+                Ok(self.load_piece())
+            }
+            None => Err(std::mem::replace(&mut self.pieces, (0, 0.0))),
+        }
     }
 
     /// The push of the batch to the servers.
@@ -371,7 +415,8 @@ impl WorkerCore {
 
     /// Reports what the worker spent since its last report on this many samples.
     pub fn report(&mut self, turn: &mut Turn<'_>, samples: u64) {
-        let report = self.meter.finish(turn.now, Iteration(self.step), self.switch.applied(), samples);
+        let (at, plan) = (Iteration(self.step), self.switch.applied());
+        let report = self.meter.finish(turn.now, at, plan, samples, self.micro.count);
         turn.session.report(Reported { report, loss_sum: self.computed.1 });
     }
 

@@ -748,3 +748,59 @@ fn a_worker_whose_last_average_broke_does_not_take_its_own_model_for_that_of_the
     outside.say(&Reply::Joined(Box::new(finished)));
     assert_eq!(outside.end(), End::EndOfData { trained: false });
 }
+
+/// A plan of batches of 7 samples in 3 micro-batches.
+fn in_pieces(version: u64, membership: u64) -> antdt_core::Plan {
+    plan(version, membership, 7).with_accumulation([(outside::me().node, 3)].into_iter().collect())
+}
+
+#[test]
+fn a_batch_in_micro_batches_is_one_step_and_one_report_in_every_mode() {
+    for sync in ["allreduce", "ps-bsp", "ps-backup=1", "local-sgd=1"] {
+        let mut outside = Outside::new(sync, &[7, 9, 15], 7);
+        outside.plan = in_pieces(1, 1);
+        outside.until(|call| matches!(call, Call::LoadPiece(..)));
+        let calls = calls_of_a_step(&mut outside);
+        let count = |name: &str| calls.iter().filter(|call| *call == name).count();
+        assert_eq!((count("LoadPiece"), count("Compute"), count("Load")), (3, 3, 0), "{sync}: {calls:?}");
+        let pulls = usize::from(sync.starts_with("ps"));
+        assert_eq!((count("Pull"), count("Push")), (3 * pulls, pulls), "{sync}: {calls:?}");
+        assert_eq!(outside.worker.steps(), 1, "one step");
+        let reports = outside.session.beat().reports;
+        let [only] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!((only.report.samples, only.report.micro_batches, only.loss_sum), (7, 3, 1.5));
+        assert_eq!(outside.end(), End::EndOfData { trained: true });
+        // Outside checks that what is combined is what was computed.
+        assert_eq!(outside.trained(), 31, "{sync}");
+        let last = outside.session.beat().reports.iter().rev().find(|it| it.report.samples > 0).cloned();
+        let last = last.unwrap().report;
+        assert_eq!((last.samples, last.micro_batches), (3, 1), "no larger ones, and no more than it takes");
+    }
+}
+
+#[test]
+fn a_fault_or_a_broken_group_in_the_middle_of_a_batch_takes_all_its_micro_batches_back() {
+    for sync in ["allreduce", "ps-bsp", "local-sgd=2"] {
+        let mut outside = Outside::new(sync, &[4, 20], 7);
+        outside.plan = in_pieces(1, 1);
+        outside.until(|call| matches!(call, Call::LoadPiece(_, micro) if micro.index == 2));
+        let Some((batch, micro)) = outside.call.loads() else { unreachable!() };
+        let (batch, sample) = (batch.clone(), batch.piece(micro).samples().next().unwrap());
+        outside.say(&Reply::Unreadable { sample, why: "torn".to_owned() });
+        let at = Ack { lease: batch.fragments[1].grant.lease, offset: 0 };
+        assert_eq!(outside.call, Call::Fail { at, why: "torn".to_owned() }, "{sync}");
+        outside.say(&Reply::Released);
+        assert_eq!(outside.call, Call::Load(Batch::default()), "the step goes on without a batch");
+        outside.until(|call| matches!(call, Call::LoadPiece(..)));
+        assert_eq!(outside.call.loads().map(|(batch, _)| batch.fragments[0]), Some(batch.fragments[0]));
+        if sync == "ps-bsp" {
+            // A server is gone between two micro-batches.
+            outside.until(|call| matches!(call, Call::LoadPiece(_, micro) if micro.index == 1));
+            outside.until(|call| matches!(call, Call::Pull));
+            outside.say(&Reply::Broken);
+            assert!(matches!(outside.call, Call::Join(_)), "{:?}", outside.call);
+        }
+        assert_eq!(outside.end(), End::EndOfData { trained: true });
+        assert_eq!(outside.trained(), 24, "{sync}");
+    }
+}

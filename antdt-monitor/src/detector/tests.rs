@@ -273,6 +273,7 @@ fn report(holder: Holder, sequence: u64) -> BatchReport {
         plan: PlanVersion(1),
         phase: Phase::Train,
         samples: 64,
+        micro_batches: 1,
         data_wait: Duration::ZERO,
         compute: ms(80),
         communicate: Duration::ZERO,

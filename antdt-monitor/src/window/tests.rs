@@ -14,6 +14,7 @@ fn batch(plan: u64, compute: Duration, wall: Duration) -> BatchReport {
         plan: PlanVersion(plan),
         phase: Phase::Train,
         samples: 10,
+        micro_batches: 1,
         data_wait: Duration::ZERO,
         compute,
         communicate: wall.saturating_sub(compute),

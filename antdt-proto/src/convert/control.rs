@@ -15,7 +15,11 @@ impl From<&core::Plan> for v1::Plan {
             batch_sizes: plan
                 .batch_sizes
                 .iter()
-                .map(|(node, samples)| v1::BatchSize { worker: node.index, samples: *samples })
+                .map(|(node, samples)| v1::BatchSize {
+                    worker: node.index,
+                    samples: *samples,
+                    micro_batches: plan.accumulation.get(node).copied().unwrap_or(0),
+                })
                 .collect(),
             local_steps: plan.local_steps,
         }
@@ -24,11 +28,13 @@ impl From<&core::Plan> for v1::Plan {
 
 impl From<v1::Plan> for core::Plan {
     fn from(wire: v1::Plan) -> Self {
+        let of = |b: &v1::BatchSize| core::NodeId::worker(b.worker);
         Self::new(
             core::PlanVersion(wire.version),
             core::MembershipVersion(wire.membership),
-            wire.batch_sizes.into_iter().map(|b| (core::NodeId::worker(b.worker), b.samples)).collect(),
+            wire.batch_sizes.iter().map(|b| (of(b), b.samples)).collect(),
         )
+        .with_accumulation(wire.batch_sizes.iter().map(|b| (of(b), b.micro_batches)).collect())
         .with_local_steps(wire.local_steps)
     }
 }
@@ -71,6 +77,7 @@ impl v1::BatchReport {
             plan: report.plan.0,
             phase: phase.into(),
             samples: report.samples,
+            micro_batches: if report.micro_batches == 1 { 0 } else { report.micro_batches },
             data_wait_ns: to_ns(report.data_wait),
             compute_ns: to_ns(report.compute),
             communicate_ns: to_ns(report.communicate),
@@ -94,6 +101,7 @@ impl v1::BatchReport {
                 Ok(v1::Phase::Profile) | Err(_) => core::Phase::Profile,
             },
             samples: self.samples,
+            micro_batches: self.micro_batches.max(1),
             data_wait: Duration::from_nanos(self.data_wait_ns),
             compute: Duration::from_nanos(self.compute_ns),
             communicate: Duration::from_nanos(self.communicate_ns),
@@ -112,13 +120,17 @@ mod tests {
     fn a_plan_and_a_report_survive_the_wire() {
         let sizes = [(NodeId::worker(0), 3), (NodeId::worker(4), 9)].into_iter().collect();
         let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes)
+            .with_accumulation([(NodeId::worker(0), 1), (NodeId::worker(4), 3)].into_iter().collect())
             .with_local_steps(Some(4));
+        assert_eq!((plan.micro_batches(NodeId::worker(0)), plan.micro_batches(NodeId::worker(4))), (1, 3));
         assert_eq!(antdt_core::Plan::from(v1::Plan::from(&plan)), plan);
 
         let holder = Holder::new(NodeId::worker(1), Incarnation(3));
         let wire = v1::BatchReport { sequence: 4, samples: 64, compute_ns: 5_000, ..Default::default() };
         let report = wire.to_core(holder);
-        assert_eq!(v1::BatchReport::from_core(&report, 0.0), wire);
+        assert_eq!((report.micro_batches, v1::BatchReport::from_core(&report, 0.0)), (1, wire));
+        let wire = v1::BatchReport { micro_batches: 3, ..wire };
+        assert_eq!(v1::BatchReport::from_core(&wire.to_core(holder), 0.0), wire);
     }
 
     #[test]

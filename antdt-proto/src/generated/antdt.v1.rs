@@ -1205,6 +1205,9 @@ pub struct BatchSize {
     pub worker: u32,
     #[prost(uint32, tag = "2")]
     pub samples: u32,
+    /// Micro-batches in which the worker computes the batch; 0 is 1.
+    #[prost(uint32, tag = "3")]
+    pub micro_batches: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Plan {
@@ -1240,6 +1243,9 @@ pub struct BatchReport {
     pub barrier_wait_ns: u64,
     #[prost(double, tag = "10")]
     pub loss_sum: f64,
+    /// Micro-batches in which the batch was computed; 0 is 1.
+    #[prost(uint32, tag = "11")]
+    pub micro_batches: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatRequest {

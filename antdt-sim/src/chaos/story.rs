@@ -318,6 +318,10 @@ fn worker(reply: &Reply, call: &Call) -> Option<String> {
             format!("combines {samples} samples in step {step} [{}]", acks(due))
         }
         Call::Apply => "applies".to_owned(),
+        Call::LoadPiece(batch, micro) => {
+            let (samples, number) = (batch.piece(*micro).len(), micro.index + 1);
+            format!("loads {samples} samples, micro-batch {number} of {}", micro.count)
+        }
         Call::Push { step, samples } => format!("pushes {samples} samples of step {step}"),
         Call::Stop(end) => format!("stops: {end:?}"),
         Call::Fail { at, why } => format!("cannot read {}: {why}", at.lease),

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use antdt_agent::MicroBatch;
 use antdt_core::{
     AckPoint, Capabilities, FetchOutcome, Fragment, Holder, JobTime, MembershipVersion, StepCommit,
 };
@@ -112,7 +113,7 @@ impl BatchSizeConserved {
     fn called(&mut self, holder: Holder, call: &Call) -> Result<(), String> {
         let Some(seat) = self.seats.get(holder) else { return Ok(()) };
         match call {
-            Call::Load(batch) => {
+            Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. }) => {
                 let samples = batch.fragments.iter().map(Fragment::len).sum();
                 let (size, end) = (u64::from(seat.size), self.told.get(&holder) == Some(&true));
                 let left = self.holdings.get(&holder).map_or(0, Holding::left);

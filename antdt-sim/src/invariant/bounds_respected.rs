@@ -1,11 +1,11 @@
-//! No worker is given, or takes, a smaller or larger batch than it said it can.
+//! No worker is given, or takes, a smaller or larger batch or micro-batch than it said it can.
 //!
 //! Source: our design; a batch that does not fit the memory of a device ends the job.
 
 use std::collections::BTreeMap;
 
-use antdt_core::{Fragment, JobTime, NodeId};
-use antdt_job::{Call, HeadAnswer, HeadEffect, HeadEvent, Note};
+use antdt_core::{JobTime, NodeId};
+use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
 
 use super::Invariant;
 use crate::happening::Happening;
@@ -32,17 +32,20 @@ impl Invariant for BoundsRespected {
                     let Some((min, max)) = self.bounds.get(node) else {
                         return Err(format!("plan {} names {node}, which never registered", plan.version));
                     };
-                    if size < min || size > max {
+                    let count = plan.micro_batches(*node);
+                    if *size < min.saturating_mul(count) || *size > max.saturating_mul(count) {
                         let version = plan.version;
+                        let pieces = if count == 1 { String::new() } else { format!(" in {count}") };
                         return Err(format!(
-                            "plan {version} has {size} for {node}, which takes {min} to {max}"
+                            "plan {version} has {size}{pieces} for {node}, which takes {min} to {max}"
                         ));
                     }
                 }
             }
-            Happening::Worker(holder, _, Call::Load(batch)) => {
-                let samples: u64 = batch.fragments.iter().map(Fragment::len).sum();
-                if let Some((_, max)) = self.bounds.get(&holder.node)
+            Happening::Worker(holder, _, call) => {
+                if let Some((batch, micro)) = call.loads()
+                    && let samples = batch.piece(micro).len()
+                    && let Some((_, max)) = self.bounds.get(&holder.node)
                     && samples > u64::from(*max)
                 {
                     return Err(format!("{holder} takes a batch of {samples}, at most {max} fit"));
@@ -58,7 +61,8 @@ impl Invariant for BoundsRespected {
 mod tests {
     use super::super::testing::{History, IDLE, batch, holder, plan, registered};
     use super::*;
-    use antdt_job::Reply;
+    use antdt_agent::MicroBatch;
+    use antdt_job::{Call, Reply};
 
     #[test]
     fn a_plan_keeps_to_what_the_nodes_take() {
@@ -70,9 +74,23 @@ mod tests {
         history.worker(holder(0), &Reply::Slept, &Call::Load(batch(8)));
         history.worker(holder(0), &Reply::Slept, &IDLE).holds();
         history.effect(&publish(&[9])).fails("plan 3 has 9 for worker-0, which takes 2 to 8");
+        let in_pieces = |size, count| {
+            let counts = [(holder(0).node, count)].into_iter().collect();
+            let note = Note::Published(plan(3, &[size]).with_accumulation(counts));
+            HeadEffect::Note { at: JobTime::ZERO, note }
+        };
+        let mut history = History::new(BoundsRespected::default());
+        history.head(&event, &answer).effect(&in_pieces(9, 2)).effect(&in_pieces(6, 3)).holds();
+        history.effect(&in_pieces(5, 3)).fails("plan 3 has 5 in 3 for worker-0, which takes 2 to 8");
         let mut history = History::new(BoundsRespected::default());
         history.head(&event, &answer);
         history.worker(holder(0), &Reply::Slept, &Call::Load(batch(9))).fails("at most 8 fit");
+        let second = MicroBatch { index: 1, count: 2 };
+        let mut history = History::new(BoundsRespected::default());
+        history.head(&event, &answer);
+        history.worker(holder(0), &Reply::Slept, &Call::LoadPiece(batch(16), second)).holds();
+        let first = MicroBatch { index: 0, count: 2 };
+        history.worker(holder(0), &Reply::Slept, &Call::LoadPiece(batch(17), first)).fails("at most 8 fit");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use antdt_agent::MicroBatch;
 use antdt_core::{
     Ack, AckOutcome, AckPoint, Capabilities, Contribution, Fragment, Generation, Holder, JobTime, Joined,
     LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
@@ -241,7 +242,9 @@ impl CommittedOnce {
             _ => {}
         }
         match call {
-            Call::Load(batch) if self.mode.acks == AckPoint::Push => {
+            Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. })
+                if self.mode.acks == AckPoint::Push =>
+            {
                 self.loaded.insert(holder, batch.fragments.iter().map(Fragment::ack).collect());
                 Ok(())
             }

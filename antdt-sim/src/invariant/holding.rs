@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use antdt_agent::MicroBatch;
 use antdt_core::{AckOutcome, Acks, Held, Holder, LeaseId, ShardKey};
 use antdt_job::{Call, Reply};
 
@@ -90,7 +91,7 @@ impl Holding {
             }
             Call::Revert => self.advanced.clear(),
             Call::Advance => self.advanced.extend(self.batch.drain(..)),
-            Call::Load(batch) => {
+            Call::Load(batch) | Call::LoadPiece(batch, MicroBatch { index: 0, .. }) => {
                 self.failed = false;
                 self.batch.clear();
                 self.batch.extend(batch.fragments.iter().map(|part| (part.grant.key, part.to)));

@@ -65,6 +65,7 @@ fn heartbeat(holder: Holder, first: u64, compute: &[Duration]) -> HeadEvent {
         plan: PlanVersion(1),
         phase: Phase::Train,
         samples: 10,
+        micro_batches: 1,
         data_wait: Duration::from_millis(1),
         compute: *compute,
         communicate: Duration::from_millis(2),

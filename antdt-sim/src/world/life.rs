@@ -46,8 +46,9 @@ pub(super) struct Life {
     pub(super) rng: DetRng,
     /// Time spent on gradients.
     pub(super) busy: Duration,
-    /// Samples of the loaded batch.
+    /// Samples of the batch that it trains, and of the micro-batch of it that is loaded.
     pub(super) batch: u64,
+    pub(super) piece: u64,
     /// Generation of the shard service that it registered in.
     pub(super) generation: Generation,
     /// Limit of one wait for a peer.
@@ -105,6 +106,7 @@ impl Life {
             place: None,
             in_group_call: false,
             batch: 0,
+            piece: 0,
             timeout,
             broken: Arc::default(),
             trained: false,

@@ -71,7 +71,7 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         let bytes = stats.bytes.saturating_sub(before.bytes);
         if bytes > 0 {
             meter.reassign(served, Part::Compute);
-            let report = meter.finish(agent.clock().now(), Iteration(step), PlanVersion(0), bytes);
+            let report = meter.finish(agent.clock().now(), Iteration(step), PlanVersion(0), bytes, 1);
             agent.session().report(Reported { report, loss_sum: 0.0 });
             step += 1;
         }

@@ -1,5 +1,6 @@
 //! A worker process: takes samples, computes gradients, and combines them with its peers.
 
+mod accumulate;
 mod compute;
 mod drive;
 mod error;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Gradient, TrainError};
+use antdt_agent::{Batch, Gradient, MicroBatch, TrainError};
 use antdt_collective::runtime::transport::Fabric;
 use antdt_core::port::ShardSource;
 use antdt_core::{Barrier, CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
@@ -12,6 +12,7 @@ use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
 use antdt_model::{CommitToken, PsClient, PsClientConfig, clip};
 
+use super::accumulate::Accumulator;
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
@@ -119,6 +120,7 @@ where
         pulled,
         touched: Vec::new(),
         gradient,
+        accumulator: Accumulator::new(),
         compute,
     };
     let finished = drive(job.agent, job.sync, source, &mut pusher)?;
@@ -137,6 +139,8 @@ struct Pusher<'a, 'j> {
     /// Rows that the loaded batch touches.
     touched: Vec<u64>,
     gradient: Gradient,
+    /// The gradients of the micro-batches of the batch.
+    accumulator: Accumulator,
     compute: &'a mut Compute,
 }
 
@@ -192,8 +196,41 @@ impl Pusher<'_, '_> {
     fn pull(&mut self) -> Result<Reply, WorkerError> {
         let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
         let Pulled { dense, rows } = &mut self.pulled;
+        if !self.accumulator.micro().is_first() && self.touched.is_empty() {
+            // The dense parameters were pulled for the first micro-batch.
+            rows.clear();
+            return Ok(Reply::Pulled);
+        }
         servers.pull(&self.touched, dense, rows)?;
         Ok(Reply::Pulled)
+    }
+
+    fn load(&mut self, batch: &Batch, micro: MicroBatch) -> Result<Reply, WorkerError> {
+        self.accumulator.begin(micro);
+        self.touched.clear();
+        match self.compute.load(batch) {
+            Ok(touched) => {
+                self.touched.extend_from_slice(touched);
+                Ok(Reply::Loaded)
+            }
+            Err(TrainError::Data { sample, why }) => {
+                tracing::warn!(holder = %self.job.agent.holder(), sample, why, "sample cannot be read");
+                Ok(Reply::Unreadable { sample, why })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn compute(&mut self) -> Result<Reply, WorkerError> {
+        let Pulled { dense, rows } = &self.pulled;
+        let stats = self.compute.gradient(dense, rows, &mut self.gradient)?;
+        let layout = self.compute.layout();
+        if self.accumulator.micro().is_last() {
+            self.accumulator.complete(layout, &mut self.touched, &mut self.gradient);
+        } else {
+            self.accumulator.add(layout, &self.touched, &self.gradient);
+        }
+        Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
     }
 
     fn push(&mut self, step: u64, samples: u64) -> Result<Reply, WorkerError> {
@@ -219,29 +256,13 @@ impl Combiner for Pusher<'_, '_> {
                 let joined = self.job.agent.join(&standing)?;
                 self.join(joined)?
             }
-            Call::Load(batch) => {
-                self.touched.clear();
-                match self.compute.load(&batch) {
-                    Ok(touched) => {
-                        self.touched.extend_from_slice(touched);
-                        Reply::Loaded
-                    }
-                    Err(TrainError::Data { sample, why }) => {
-                        tracing::warn!(holder = %self.job.agent.holder(), sample, why, "sample cannot be read");
-                        Reply::Unreadable { sample, why }
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+            Call::Load(batch) => self.load(&batch, MicroBatch::WHOLE)?,
+            Call::LoadPiece(batch, micro) => self.load(&batch.piece(micro), micro)?,
             Call::Pull => {
                 let pulled = self.pull();
                 self.unless_gone(pulled)?
             }
-            Call::Compute => {
-                let Pulled { dense, rows } = &self.pulled;
-                let stats = self.compute.gradient(dense, rows, &mut self.gradient)?;
-                Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum }
-            }
+            Call::Compute => self.compute()?,
             Call::Push { step, samples } => {
                 let pushed = self.push(step, samples);
                 self.unless_gone(pushed)?

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_agent::runtime::Agent;
-use antdt_agent::{Batch, Gradient, Params, StepStats, TrainError};
+use antdt_agent::{Batch, Gradient, MicroBatch, Params, StepStats, TrainError};
 use antdt_collective::bucket::Buckets;
 use antdt_collective::lanes::Lanes;
 use antdt_collective::runtime::{
@@ -21,6 +21,7 @@ use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
 use antdt_model::{Given, Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
 
+use super::accumulate::Accumulator;
 use super::compute::Compute;
 use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
@@ -101,6 +102,7 @@ where
         stream: None,
         spare: Spare::default(),
         gradient: Gradient::new(&layout),
+        accumulator: Accumulator::new(),
         trained: false,
         rollback: RollbackId(0),
         comm: None,
@@ -153,8 +155,10 @@ struct Reducer<'a, 'r> {
     /// The gradient of the batch that is computed or was, if there is a plan.
     stream: Option<GradientStream<Comm>>,
     spare: Spare,
-    /// The gradient of the batch, if there is no plan.
+    /// The gradient of the batch, if there is no plan; of one of its micro-batches in any case.
     gradient: Gradient,
+    /// The gradients of the micro-batches of the batch.
+    accumulator: Accumulator,
     /// Of the group.
     members: Vec<Holder>,
     /// Members of the group before, if it broke.
@@ -187,7 +191,8 @@ impl Combiner for Reducer<'_, '_> {
                 let entered = self.enter(&joined);
                 self.unless_broken(entered.map(|()| Reply::Entered))
             }
-            Call::Load(batch) => self.load(&batch),
+            Call::Load(batch) => self.load(&batch, MicroBatch::WHOLE),
+            Call::LoadPiece(batch, micro) => self.load(&batch.piece(micro), micro),
             Call::Compute => {
                 let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
@@ -218,7 +223,7 @@ impl Combiner for Reducer<'_, '_> {
                 Ok(Reply::Reverted)
             }
             Call::Advance => {
-                let samples = self.compute.samples();
+                let samples = self.accumulator.samples();
                 self.weights.advance(&mut self.gradient, &mut self.touched, samples)?;
                 Ok(Reply::Advanced)
             }
@@ -321,8 +326,9 @@ impl Reducer<'_, '_> {
         Ok(())
     }
 
-    /// Reads a batch, and the rows of the replica that it needs.
-    fn load(&mut self, batch: &Batch) -> Result<Reply, WorkerError> {
+    /// Reads a micro-batch, and the rows of the replica that it needs.
+    fn load(&mut self, batch: &Batch, micro: MicroBatch) -> Result<Reply, WorkerError> {
+        self.accumulator.begin(micro);
         self.touched.clear();
         match self.compute.load(batch) {
             Ok(touched) => self.touched.extend_from_slice(touched),
@@ -340,18 +346,29 @@ impl Reducer<'_, '_> {
         Ok(Reply::Loaded)
     }
 
-    /// Computes the gradient of the loaded batch; with a plan, it travels meanwhile.
+    /// Computes the gradient of the loaded micro-batch. With a plan, that of the batch travels while the last of them is
+    /// computed.
     fn compute(&mut self) -> Result<StepStats, WorkerError> {
         let dense = self.weights.model().dense();
+        self.accumulator.computed(self.compute.samples());
+        if !self.accumulator.micro().is_last() {
+            let stats = self.compute.gradient(dense, &self.values, &mut self.gradient)?;
+            self.accumulator.add(self.compute.layout(), &self.touched, &self.gradient);
+            return Ok(stats);
+        }
         // A worker that is alone has nothing to send.
         let comm = self.comm.take_if(|comm| self.plan.is_some() && comm.group().world() > 1);
         let (Some(plan), Some(abort), Some(comm)) = (&self.plan, &self.abort, comm) else {
-            return Ok(self.compute.gradient(dense, &self.values, &mut self.gradient)?);
+            let stats = self.compute.gradient(dense, &self.values, &mut self.gradient)?;
+            self.accumulator.complete(self.compute.layout(), &mut self.touched, &mut self.gradient);
+            return Ok(stats);
         };
         let (compressors, spare) = (std::mem::take(&mut self.compressors), std::mem::take(&mut self.spare));
         let stream = GradientStream::begin(comm, plan, compressors, abort.clone(), spare, self.values.len())?;
         let stream = self.stream.insert(stream);
-        Ok(self.compute.run(Params::host(dense, &self.values), stream)?)
+        let layout = self.compute.layout().clone();
+        let mut sums = self.accumulator.onto(&layout, stream);
+        Ok(self.compute.run(Params::host(dense, &self.values), &mut sums)?)
     }
 
     /// The sums over all members of the dense gradient, and what this worker brings for rows.
@@ -361,6 +378,8 @@ impl Reducer<'_, '_> {
             (self.comm, self.compressors, self.spare) =
                 (Some(streamed.communicator), streamed.compressors, streamed.spare);
             (self.gradient.dense, self.gradient.rows) = streamed.sums?;
+            let (touched, rows) = (&mut self.touched, &mut self.gradient.rows);
+            self.accumulator.complete_rows(self.compute.layout(), touched, rows);
             return Ok(self.weights.contribution(&mut self.gradient, &mut self.touched));
         }
         let (mut dense, rows) = self.weights.contribution(&mut self.gradient, &mut self.touched);

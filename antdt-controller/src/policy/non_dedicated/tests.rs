@@ -270,7 +270,8 @@ fn after_a_loss_the_survivors_keep_their_proportions() {
         }),
     };
     let policy = NonDedicated::default();
-    let split = |seats: &[Seat]| policy.split(90, seats).unwrap().into_values().collect::<Vec<_>>();
+    let split =
+        |seats: &[Seat]| policy.split(90, seats).unwrap().batch_sizes.into_values().collect::<Vec<_>>();
     assert_eq!(split(&[seat(0, Some(1000)), seat(3, Some(2000))]), [60, 30]);
     assert_eq!(
         split(&[seat(0, Some(1000)), seat(1, None), seat(3, Some(2000))]),

@@ -43,7 +43,9 @@ fn trouble(outside: &mut Outside, pick: u8) -> Option<Reply> {
             }
         }),
         Call::Release(_) | Call::Fail { .. } => Some(Reply::ServiceRestarted),
-        Call::Load(batch) => {
+        call @ (Call::Load(_) | Call::LoadPiece(..)) => {
+            let (batch, micro) = call.loads()?;
+            let batch = batch.piece(micro);
             let len = usize::try_from(batch.len()).unwrap();
             let sample = batch.samples().nth(usize::from(choice) % len.max(1))?;
             Some(Reply::Unreadable { sample, why: "torn".to_owned() })
@@ -58,7 +60,8 @@ fn order(outside: &mut Outside, pick: u8) {
     match pick % 16 {
         0 => outside.order(BeatReply { reform: true, ..BeatReply::default() }),
         1 => {
-            outside.plan = plan(version, outside.membership, u32::from(pick / 16));
+            let pieces = [(outside.worker.holder().node, u32::from(pick / 16 % 5))].into_iter().collect();
+            outside.plan = plan(version, outside.membership, u32::from(pick / 16)).with_accumulation(pieces);
             outside.order(BeatReply { plan: Some(outside.plan.clone()), ..BeatReply::default() });
         }
         2 if pick > 240 => outside.order(BeatReply { drain: true, ..BeatReply::default() }),

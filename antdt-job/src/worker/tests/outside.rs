@@ -21,6 +21,20 @@ pub(super) fn plan(version: u64, membership: u64, batch_size: u32) -> Plan {
     Plan::new(PlanVersion(version), MembershipVersion(membership), sizes)
 }
 
+/// Pieces of leases, in order, as one batch.
+fn joined_up(fragments: Vec<antdt_core::Fragment>) -> Batch {
+    let mut batch = Batch::default();
+    for fragment in fragments {
+        match batch.fragments.last_mut() {
+            Some(last) if last.grant.lease == fragment.grant.lease && last.to == fragment.from => {
+                last.to = fragment.to;
+            }
+            _ => batch.fragments.push(fragment),
+        }
+    }
+    batch
+}
+
 /// One worker, and everybody it talks to.
 #[derive(Debug)]
 pub(super) struct Outside {
@@ -43,6 +57,8 @@ pub(super) struct Outside {
     /// With models of their own: what was trained since the last average.
     advanced: Vec<antdt_core::Fragment>,
     pub(super) batch: Batch,
+    /// Samples of it that were loaded last.
+    piece: u64,
     /// The newest group.
     pub(super) membership: u64,
     pub(super) plan: Plan,
@@ -76,6 +92,7 @@ impl Outside {
             committed: BTreeMap::new(),
             acked: BTreeMap::new(),
             batch: Batch::default(),
+            piece: 0,
             advanced: Vec::new(),
             membership: 0,
             plan: plan(1, 1, batch_size),
@@ -155,9 +172,9 @@ impl Outside {
             }
             Call::Release(_) | Call::Fail { .. } => Reply::Released,
             Call::Sleep(_) => Reply::Slept,
-            Call::Load(_) => Reply::Loaded,
+            Call::Load(_) | Call::LoadPiece(..) => Reply::Loaded,
             Call::Pull => Reply::Pulled,
-            Call::Compute => Reply::Computed { samples: self.batch.len(), loss_sum: 0.5 },
+            Call::Compute => Reply::Computed { samples: self.piece, loss_sum: 0.5 },
             Call::Combine { step, acks, .. } => {
                 let contributions = [Contribution { holder: me(), acks: acks.clone() }].into();
                 Reply::Combined(StepResult { step: *step, contributions })
@@ -315,7 +332,18 @@ impl Outside {
     /// Nothing is said to be done that is not in the model.
     fn check(&mut self) {
         match &self.call {
-            Call::Load(batch) => self.batch = batch.clone(),
+            Call::Load(batch) => {
+                self.piece = batch.len();
+                self.batch = batch.clone();
+            }
+            // The pieces that were loaded are the batch; a piece that was left out shows when they are combined.
+            Call::LoadPiece(batch, micro) => {
+                let piece = batch.piece(*micro);
+                self.piece = piece.len();
+                let mut fragments = if micro.is_first() { Vec::new() } else { self.batch.fragments.to_vec() };
+                fragments.extend(piece.fragments);
+                self.batch = joined_up(fragments);
+            }
             Call::Combine { samples, acks, .. } if self.averages() => {
                 assert_eq!(*samples, self.advanced.iter().map(antdt_core::Fragment::len).sum::<u64>());
                 let done: BTreeMap<_, _> =

@@ -51,7 +51,6 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Number => "0.25".to_owned(),
             Form::Truth => "true".to_owned(),
             Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
-            Form::Text if setting.name == "device" => "class=a,worker=1".to_owned(),
             Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
@@ -63,6 +62,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             }
             Form::Usage(_) if setting.name == "compress" => "topk=0.25".to_owned(),
             Form::Usage(_) => SyncMode::examples().last().unwrap().to_string(),
+            Form::List(_) if setting.name == "device" => "class=a,worker=1".to_owned(),
             Form::List(_) => "worker=1,slow=7".to_owned(),
         };
         let mut spec = JobSpec::default();
