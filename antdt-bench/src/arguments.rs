@@ -27,6 +27,8 @@ pub enum Name {
     Calibrate,
     /// every policy on every kind of straggler, beside doing nothing and an oracle with perfect foresight
     Policies,
+    /// jobs whose nodes are killed, stopped and scaled: pauses, and an exact count by the model
+    Survive,
 }
 
 impl fmt::Display for Name {

@@ -17,6 +17,7 @@ pub mod policies;
 pub mod run;
 pub mod shard;
 pub mod sim;
+pub mod survive;
 
 mod groups;
 mod meter;
@@ -59,6 +60,7 @@ impl Name {
             Self::Sim => sim::run,
             Self::Calibrate => calibrate::run,
             Self::Policies => policies::run,
+            Self::Survive => survive::run,
         }
     }
 }

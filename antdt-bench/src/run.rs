@@ -1,7 +1,7 @@
 //! One `antdt run`, as a user starts it, and what its report says.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ pub(crate) fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
-fn last_lines(log: &PathBuf) -> String {
+pub(crate) fn last_lines(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(10)..].join("\n")

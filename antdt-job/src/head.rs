@@ -19,6 +19,7 @@ use antdt_monitor::MonitorConfig;
 
 use crate::mode::{Departure, HeadHalf, SyncMode};
 
+mod asked;
 mod checkpoints;
 mod core;
 mod diagnosis;
@@ -28,6 +29,7 @@ mod rollback;
 mod scale;
 mod timers;
 
+pub use asked::AskedCheckpoint;
 pub use checkpoints::{CheckpointEvery, CheckpointSchedule};
 use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
@@ -187,6 +189,8 @@ pub enum HeadEvent {
         /// Number of workers, at least 1.
         workers: u32,
     },
+    /// The user wants a checkpoint now; or, with the number that the answer gave them, asks what became of it.
+    Checkpoint(Option<CheckpointId>),
     /// The user asks which nodes are slow, and what was done about them. Changes nothing.
     Diagnose,
     /// The user wants the job to end.
@@ -224,6 +228,13 @@ pub enum HeadAnswer {
     Scaled {
         /// Number of workers before the change.
         before: u32,
+    },
+    /// Answer to a user who wants a checkpoint.
+    Checkpointed {
+        /// Number of the checkpoint.
+        checkpoint: CheckpointId,
+        /// What became of it.
+        state: AskedCheckpoint,
     },
     /// Answer to a diagnosis.
     Diagnosed(Box<Diagnosis>),
@@ -341,6 +352,8 @@ pub struct Head {
     relaunch: RelaunchBudget,
     relaunch_due: Timers<Holder>,
     checkpoints: Option<Checkpoints>,
+    /// The checkpoint that ended last: where it lies, or why there is none.
+    last_ended: Option<(CheckpointId, Result<String, String>)>,
     retiring: Retiring,
     /// Lives of workers that leave because their platform told them to; others follow them.
     preempted: BTreeSet<Holder>,
@@ -373,6 +386,7 @@ impl Head {
             }),
             relaunch_due: Timers::new(),
             checkpoints: config.checkpoints.clone().map(Checkpoints::new),
+            last_ended: None,
             retiring: Retiring::new(),
             preempted: BTreeSet::new(),
             held_joins: Vec::new(),
@@ -727,6 +741,7 @@ impl Head {
                 checkpoints.without_last();
             }
             self.core.event(now, None, "checkpoint", format!("checkpoint {checkpoint} was not taken: {why}"));
+            self.last_ended = Some((checkpoint, Err(why)));
         }
         self.tell_rested(now, checkpoint, told);
         self.stop_if_kept(now);
@@ -737,11 +752,12 @@ impl Head {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let is_kept = outcome.is_ok();
         checkpoints.ended(now, checkpoint, is_kept);
-        let text = match outcome {
+        let text = match &outcome {
             Ok(place) => format!("checkpoint {checkpoint} is complete: {place}"),
             Err(why) => format!("checkpoint {checkpoint} was not written: {why}"),
         };
         self.core.event(now, None, "checkpoint", text);
+        self.last_ended = Some((checkpoint, outcome));
         if is_kept {
             self.end_preempted();
         }
@@ -777,6 +793,7 @@ impl Head {
             let told = checkpoints.give_up(now);
             let text = format!("checkpoint {checkpoint} was given up: it took too long");
             self.core.event(now, None, "checkpoint", text);
+            self.last_ended = Some((checkpoint, Err("it took too long".to_owned())));
             self.tell_rested(now, checkpoint, told);
         }
         self.stop_if_kept(now);
@@ -1182,6 +1199,7 @@ impl Machine for Head {
             }
             HeadEvent::Tick(counts) => self.tick(now, counts),
             HeadEvent::Scale { workers } => self.scale(now, workers),
+            HeadEvent::Checkpoint(asked) => self.checkpoint_asked(now, asked),
             HeadEvent::Diagnose => HeadAnswer::Diagnosed(Box::new(self.core.diagnose(now))),
             HeadEvent::Rest { holder, checkpoint } => self.rest(now, holder, checkpoint),
             HeadEvent::Cut { checkpoint, taken } => {

@@ -33,6 +33,9 @@ use crate::window::{LongWindow, SampleTime, ShortWindow};
 /// A part of a batch longer than this is a broken clock, not a batch.
 const PART_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// Batches of each worker after which the silence limit follows the longest of them, until there is a median.
+const EARLY_BATCHES: u64 = 3;
+
 /// Nodes of one role and class that must be known for a reference, the judged node included.
 const PEERS_MIN: usize = 2;
 
@@ -153,6 +156,8 @@ struct RoleState {
     reports_since_beat: u64,
     plan: PlanVersion,
     step_median: Option<Duration>,
+    /// Training batches so far, and the longest of them; kept until there is a median.
+    early: (u64, Duration),
     steps: StepLog,
     contention: ClassContention,
 }
@@ -165,6 +170,7 @@ impl RoleState {
             reports_since_beat: 0,
             plan: PlanVersion(0),
             step_median: None,
+            early: (0, Duration::ZERO),
             steps: StepLog::default(),
             contention: ClassContention::new(config.window.long_beats()),
         }
@@ -327,6 +333,14 @@ impl StragglerDetector {
             if let Some(batches) = changed.or(first) {
                 let batches = u32::try_from(batches).unwrap_or(u32::MAX);
                 watched.pace_since = Some(now - report.wall().saturating_mul(batches));
+            }
+        }
+        if node.role == Role::Worker && role.step_median.is_none() {
+            let (batches, longest) = &mut role.early;
+            *batches += 1;
+            *longest = (*longest).max(report.wall());
+            if *batches >= role.live * EARLY_BATCHES {
+                self.liveness.follow(*longest);
             }
         }
         role.steps.push(report, role.live);

@@ -18,7 +18,7 @@ pub struct LivenessConfig {
     /// disk. The death of a process is noticed through its exit, at once.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub lost_after: Duration,
-    /// Lower bound of `lost_after` where steps are short: a node is then lost after 15 steps, but not before
+    /// Lower bound of `lost_after` where steps are short: a node is then lost after 12 steps, but not before
     /// this time, nor later than `lost_after`. `None`: `lost_after` holds whatever the steps.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lost_after_least: Option<Duration>,
@@ -26,7 +26,7 @@ pub struct LivenessConfig {
 
 /// A node that is silent for so many steps is lost, within the limits: a job of long steps loses little while it waits, and a
 /// restart costs it more.
-const SILENT_STEPS: u32 = 15;
+const SILENT_STEPS: u32 = 12;
 
 impl LivenessConfig {
     /// Returns limits for nodes that send a heartbeat every `interval`: a node is lost when it is silent for

@@ -766,6 +766,7 @@ impl<O: Observer> World<O> {
             | HeadAnswer::Undone
             | HeadAnswer::Seen(_)
             | HeadAnswer::Diagnosed(_)
+            | HeadAnswer::Checkpointed { .. }
             | HeadAnswer::Scaled { .. } => {}
         }
     }

@@ -91,6 +91,10 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
             job.stop().await?;
             Ok(format!("job {} is stopped\n", job.job()))
         }),
+        Command::Checkpoint(dir) => remote(dir.as_deref(), async |job| {
+            let (checkpoint, place) = job.checkpoint().await?;
+            Ok(format!("job {}: checkpoint {checkpoint} is complete: {place}\n", job.job()))
+        }),
         Command::Scale { workers, dir } => remote(dir.as_deref(), async |job| {
             let before = job.scale(workers).await?;
             Ok(format!("job {} changes from {before} to {workers} workers\n", job.job()))

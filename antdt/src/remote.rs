@@ -1,5 +1,5 @@
-//! Asks a running job through its run directory: where it stands, what is slow in it, that it has more or fewer workers, and that it
-//! ends.
+//! Asks a running job through its run directory: where it stands, what is slow in it, that it has more or fewer workers, that it
+//! takes a checkpoint, and that it ends.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,14 @@ pub enum RemoteError {
         job: String,
         /// The number that was asked for.
         workers: u32,
+        /// The master's reason.
+        why: String,
+    },
+    /// The job takes no checkpoint now, or did not finish the one that was asked for.
+    #[error("job `{job}` takes no checkpoint: {why}")]
+    NotKept {
+        /// The job.
+        job: String,
         /// The master's reason.
         why: String,
     },
@@ -180,6 +188,32 @@ impl RemoteJob {
             _ => self.failed(&status),
         })?;
         Ok(reply.into_inner().before)
+    }
+
+    /// Has a checkpoint taken, waits for it, and returns its number and where it lies. How long that may take is the master's to
+    /// say: it gives a checkpoint up that takes too long.
+    ///
+    /// # Errors
+    /// If its master does not answer, takes no checkpoint now, or did not finish it.
+    pub async fn checkpoint(&self) -> Result<(u64, String), RemoteError> {
+        let refused = |why: String| RemoteError::NotKept { job: self.master.job.clone(), why };
+        let mut checkpoint = None;
+        loop {
+            let reply = self.client.clone().checkpoint(v1::CheckpointRequest { checkpoint }).await;
+            let reply = reply.map_err(|status| match status.code() {
+                Code::FailedPrecondition => refused(status.message().to_owned()),
+                _ => self.failed(&status),
+            })?;
+            let v1::CheckpointReply { checkpoint: number, ended } = reply.into_inner();
+            match ended {
+                Some(v1::checkpoint_reply::Ended::Place(place)) => return Ok((number, place)),
+                Some(v1::checkpoint_reply::Ended::Failure(why)) => {
+                    return Err(refused(format!("checkpoint {number}: {why}")));
+                }
+                None => checkpoint = Some(number),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Name of the job.

@@ -351,6 +351,25 @@ fn a_job_is_scaled_up_and_down_in_any_mode_while_those_that_stay_keep_their_proc
     }
 }
 
+#[test]
+fn a_job_takes_a_checkpoint_when_the_user_wants_one() {
+    for mode in [MODES[0], MODES[2]] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = begun(mode, false, folder.path());
+        assert!(newest(folder.path()).is_none());
+        let said = ask(&["checkpoint"], folder.path()).unwrap();
+        let kept = newest(folder.path()).unwrap();
+        assert!(said.contains(": checkpoint 1 is complete: ") && said.lines().count() == 1, "{said}");
+        let in_model: f32 = parameters(&kept).iter().sum();
+        assert!(in_model > 0.0 && in_model == kept.manifest().ledger.acked as f32);
+        let output = finish(job);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        counted_twice(folder.path(), false);
+        let error = ask(&["checkpoint"], folder.path()).unwrap_err();
+        assert!(error.contains("no job runs there") && error.trim_end().lines().count() == 1, "{error}");
+    }
+}
+
 /// The processes of a job's nodes whose name begins so.
 fn nodes(job: &Child, kind: &str) -> Vec<u32> {
     let is_one = |pid: &u32| {

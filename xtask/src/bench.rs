@@ -28,7 +28,19 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Both at once: apart, each has features of its own in what they share, and all of that is built twice.
-    let programs = ["build", "--release", "-p", "antdt", "-p", "antdt-bench", "--features", "antdt/cli"];
+    let programs = [
+        "build",
+        "--release",
+        "-p",
+        "antdt",
+        "-p",
+        "antdt-bench",
+        "--bins",
+        "--example",
+        "counting",
+        "--features",
+        "antdt/cli",
+    ];
     let status = Command::new("cargo").args(programs).current_dir(root).status();
     let status = status.context("cannot start cargo")?;
     if !status.success() {

@@ -142,7 +142,6 @@ pub(super) struct Checkpoints {
     not_before: JobTime,
     steps: u64,
     attempt: Option<Attempt>,
-    /// The one that ends the job, once it was asked for.
     /// The one that ends the job, and when it is given up.
     last_of_all: Option<(CheckpointId, JobTime)>,
 }
@@ -210,6 +209,11 @@ impl Checkpoints {
             Some(attempt) => attempt.id,
             None => CheckpointId(self.next.0.saturating_sub(1)),
         }
+    }
+
+    /// Whether this checkpoint is being taken.
+    pub(super) fn is_under_way(&self, id: CheckpointId) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.id == id) || self.last_of_all() == Some(id)
     }
 
     /// Whether an attempt is under way.

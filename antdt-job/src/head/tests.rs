@@ -451,6 +451,54 @@ fn ordered(world: &mut World, holder: Holder) -> Option<CheckpointId> {
     reply.checkpoint
 }
 
+/// What the user is told who asks for a checkpoint, or what became of one.
+fn asked(world: &mut World, checkpoint: Option<CheckpointId>) -> (u64, AskedCheckpoint) {
+    match world.tell(HeadEvent::Checkpoint(checkpoint)) {
+        HeadAnswer::Checkpointed { checkpoint, state } => (checkpoint.0, state),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn a_user_who_wants_a_checkpoint_is_told_what_became_of_it() {
+    let mut world = with_checkpoints("ps-bsp", 2, 1).running();
+    let id = CheckpointId(1);
+    assert_eq!(asked(&mut world, None), (1, AskedCheckpoint::UnderWay));
+    assert_eq!(asked(&mut world, None), (1, AskedCheckpoint::UnderWay), "there is one already");
+    assert_eq!(ordered(&mut world, worker(0, 0)), Some(id));
+    world.tell(HeadEvent::Rest { holder: worker(0, 0), checkpoint: id });
+    world.tell(HeadEvent::Cut { checkpoint: id, taken: Ok(()) });
+    assert_eq!(asked(&mut world, Some(id)), (1, AskedCheckpoint::UnderWay));
+    world.tell(HeadEvent::Kept { checkpoint: id, outcome: Ok("there".to_owned()) });
+    assert_eq!(asked(&mut world, Some(id)), (1, AskedCheckpoint::Complete("there".to_owned())));
+
+    // One that cannot be written, one that takes too long, and one that the job forgets when it goes back.
+    asked(&mut world, None);
+    world.tell(HeadEvent::Kept { checkpoint: CheckpointId(2), outcome: Err("the disk is full".to_owned()) });
+    let failed = |why: &str| AskedCheckpoint::Failed(why.to_owned());
+    assert_eq!(asked(&mut world, Some(CheckpointId(2))), (2, failed("the disk is full")));
+    asked(&mut world, None);
+    world.wait(Duration::from_secs(121));
+    assert_eq!(asked(&mut world, Some(CheckpointId(3))), (3, failed("it took too long")));
+    let (_, forgotten) = asked(&mut world, Some(CheckpointId(77)));
+    assert!(matches!(forgotten, AskedCheckpoint::Failed(_)));
+}
+
+#[test]
+fn a_job_that_can_take_no_checkpoint_says_why() {
+    let refused = |world: &mut World| match world.tell(HeadEvent::Checkpoint(None)) {
+        HeadAnswer::Refused(why) => why,
+        answer => panic!("{answer:?}"),
+    };
+    assert!(refused(&mut World::new("ps-bsp", 2, 1).running()).contains("takes no checkpoints"));
+    let schedule = CheckpointSchedule { every: CheckpointEvery::End, first: CheckpointId(1), epochs: 1 };
+    let mut world = World::with("ps-bsp", 1, 1, Box::new(Unmanaged), Some(schedule));
+    assert!(refused(&mut world).contains("nothing is trained yet"));
+    let mut world = world.running();
+    world.tell(HeadEvent::Stop("interrupted".to_owned()));
+    assert!(refused(&mut world).contains("the job is ending"));
+}
+
 #[test]
 fn a_job_that_is_stopped_ends_after_its_checkpoint() {
     let mut world = with_checkpoints("allreduce", 2, 0);

@@ -100,6 +100,8 @@ pub enum Step {
         /// How many: 0 is refused, and so are more than the samples of a global batch.
         workers: u8,
     },
+    /// The user wants a checkpoint at once.
+    Checkpoint,
     /// A copy of an earlier question for a group arrives again.
     OldJoin {
         /// Which of the last questions.
@@ -184,6 +186,7 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(shift, pieces, local_steps)| Step::Plan { shift, pieces, local_steps }),
         2 => (process(), 0..300_u16).prop_map(|(worker, drain_ms)| Step::Restart { worker, drain_ms }),
         1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers }),
+        1 => Just(Step::Checkpoint),
         1 => (0..6_u8).prop_map(|which| Step::OldJoin { which }),
         1 => Just(Step::RestartService),
         1 => process().prop_map(|process| Step::Recall { process }),

@@ -465,6 +465,9 @@ impl<'a> Trial<'a> {
             Step::Scale { workers } => {
                 self.tell(HeadEvent::Scale { workers: workers.into() })?;
             }
+            Step::Checkpoint => {
+                self.tell(HeadEvent::Checkpoint(None))?;
+            }
             // Where no groups are formed a life asks once, and no copy is older than another.
             Step::OldJoin { .. } if !self.capabilities.forms_groups() => {}
             Step::OldJoin { which } => {

@@ -5,6 +5,7 @@ use antdt_core::{Iteration, PlanVersion, Seed};
 use proptest::prelude::*;
 
 use super::*;
+use crate::LivenessConfig;
 use crate::rule::{PaceRule, Rule};
 use crate::testing::SyntheticJob;
 
@@ -367,6 +368,31 @@ fn a_silent_node_is_late_and_then_silent_and_reports_are_signs_of_life() {
     assert_eq!(effects, [MonitorEffect::Late(job.holder(0)), MonitorEffect::Silent(job.holder(0))]);
     assert_eq!(detector.heartbeat(at(second * 31), job.holder(1)), ReportAnswer::Accepted);
     assert_eq!(see(&detector, 0).liveness, Liveness::Lost);
+}
+
+/// Before a median is known, the longest of the first steps says how long a silence may be.
+#[test]
+fn a_node_that_falls_silent_after_its_first_steps_is_not_waited_for_as_if_nothing_were_known() {
+    let liveness = LivenessConfig::following_steps(ms(500), ms(1250), ms(10_000));
+    let lost_after = |batches: u64| {
+        let config = MonitorConfig { liveness, ..MonitorConfig::default() };
+        let mut detector = StragglerDetector::new(config).unwrap();
+        let (job, _) = job(true, 2);
+        job.join_all(&mut detector);
+        for batch in 1..=batches {
+            (0..2).for_each(|worker| {
+                detector.report(JobTime::ZERO, &report(job.holder(worker), batch));
+            });
+        }
+        let mut now = JobTime::ZERO;
+        while see(&detector, 0).liveness != Liveness::Lost {
+            now = detector.deadline().unwrap();
+            detector.on_deadline(now);
+        }
+        now.since(JobTime::ZERO)
+    };
+    assert_eq!(lost_after(2), ms(10_500));
+    assert_eq!(lost_after(3), ms(1750));
 }
 
 #[test]

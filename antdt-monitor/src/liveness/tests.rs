@@ -127,7 +127,7 @@ impl Plain {
 #[test]
 fn the_shorter_the_steps_the_sooner_a_silent_node_is_lost_within_limits() {
     let ms = Duration::from_millis;
-    let config = LivenessConfig::following_steps(ms(500), ms(1500), ms(10_000));
+    let config = LivenessConfig::following_steps(ms(500), ms(1250), ms(10_000));
     config.validate().unwrap();
     let lost_after = |step: Option<u64>| {
         let mut tracker = LivenessTracker::new(config);
@@ -144,9 +144,9 @@ fn the_shorter_the_steps_the_sooner_a_silent_node_is_lost_within_limits() {
     };
     let expected = [
         (None, 10_500),
-        (Some(1), 2000),
-        (Some(100), 2000),
-        (Some(200), 3500),
+        (Some(1), 1750),
+        (Some(100), 1750),
+        (Some(200), 2900),
         (Some(1000), 10_500),
         (Some(u64::MAX), 10_500),
     ];
@@ -161,7 +161,7 @@ fn the_shorter_the_steps_the_sooner_a_silent_node_is_lost_within_limits() {
 #[test]
 fn a_node_that_pauses_for_a_second_is_never_lost() {
     let ms = Duration::from_millis;
-    let mut tracker = LivenessTracker::new(LivenessConfig::following_steps(ms(500), ms(1500), ms(10_000)));
+    let mut tracker = LivenessTracker::new(LivenessConfig::following_steps(ms(500), ms(1250), ms(10_000)));
     tracker.follow(ms(100));
     let (mut now, mut rng) = (JobTime::ZERO, antdt_core::Seed(3).rng());
     tracker.watch(now, node(0));

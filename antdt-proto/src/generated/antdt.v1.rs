@@ -2556,6 +2556,33 @@ pub struct ScaleReply {
     pub before: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointRequest {
+    /// Absent: begin one. Otherwise the number of the one that is asked for.
+    #[prost(uint64, optional, tag = "1")]
+    pub checkpoint: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointReply {
+    #[prost(uint64, tag = "1")]
+    pub checkpoint: u64,
+    /// Neither of the two while it is being taken.
+    #[prost(oneof = "checkpoint_reply::Ended", tags = "2, 3")]
+    pub ended: ::core::option::Option<checkpoint_reply::Ended>,
+}
+/// Nested message and enum types in `CheckpointReply`.
+pub mod checkpoint_reply {
+    /// Neither of the two while it is being taken.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Ended {
+        /// Where it lies.
+        #[prost(string, tag = "2")]
+        Place(::prost::alloc::string::String),
+        /// Why there is none.
+        #[prost(string, tag = "3")]
+        Failure(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DiagnoseRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DiagnoseReply {
@@ -2806,6 +2833,28 @@ pub mod job_client {
             req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Scale"));
             self.inner.unary(req, path, codec).await
         }
+        /// Begins a checkpoint, or says what became of one. Answered at once; status FAILED_PRECONDITION says why there is none.
+        pub async fn checkpoint(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CheckpointRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CheckpointReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/antdt.v1.Job/Checkpoint");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("antdt.v1.Job", "Checkpoint"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Which nodes are slow, how that is known, and what was done about them or why nothing was.
         pub async fn diagnose(
             &mut self,
@@ -2855,6 +2904,11 @@ pub mod job_server {
             &self,
             request: tonic::Request<super::ScaleRequest>,
         ) -> std::result::Result<tonic::Response<super::ScaleReply>, tonic::Status>;
+        /// Begins a checkpoint, or says what became of one. Answered at once; status FAILED_PRECONDITION says why there is none.
+        async fn checkpoint(
+            &self,
+            request: tonic::Request<super::CheckpointRequest>,
+        ) -> std::result::Result<tonic::Response<super::CheckpointReply>, tonic::Status>;
         /// Which nodes are slow, how that is known, and what was done about them or why nothing was.
         async fn diagnose(
             &self,
@@ -3051,6 +3105,49 @@ pub mod job_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ScaleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/antdt.v1.Job/Checkpoint" => {
+                    #[allow(non_camel_case_types)]
+                    struct CheckpointSvc<T: Job>(pub Arc<T>);
+                    impl<T: Job> tonic::server::UnaryService<super::CheckpointRequest>
+                    for CheckpointSvc<T> {
+                        type Response = super::CheckpointReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CheckpointRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Job>::checkpoint(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CheckpointSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

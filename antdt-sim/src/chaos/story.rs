@@ -238,6 +238,10 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::Rest { holder, checkpoint } => {
             format!("{holder} stands still for checkpoint {checkpoint}")
         }
+        HeadEvent::Checkpoint(None) => format!("master: asked for a checkpoint: {word}"),
+        HeadEvent::Checkpoint(Some(checkpoint)) => {
+            format!("master: asked what became of checkpoint {checkpoint}: {word}")
+        }
         HeadEvent::Scale { workers } => format!("master: asked for {workers} workers: {word}"),
         HeadEvent::Stalled { holder, stall } => {
             format!(

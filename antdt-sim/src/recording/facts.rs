@@ -321,6 +321,7 @@ impl Gathering {
             | HeadEvent::Started(_)
             | HeadEvent::LaunchFailed(..)
             | HeadEvent::Exited(..)
+            | HeadEvent::Checkpoint(_)
             | HeadEvent::Scale { .. }
             | HeadEvent::Stalled { .. }
             | HeadEvent::Preempted(_)

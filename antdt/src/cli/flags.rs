@@ -12,10 +12,11 @@ use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "status",
     "scale",
+    "checkpoint",
     "stop",
     "policies",
     "optimizers",
@@ -166,6 +167,7 @@ fn grammar() -> Clap {
                         .help("workers that the job is to have"),
                 ),
         )
+        .subcommand(remote("checkpoint", "Have a running job take a checkpoint, and wait for it"))
         .subcommand(remote("stop", "Shut a running job down in order, as an interrupt does"))
         .subcommand(hidden("worker"))
         .subcommand(hidden("server"))
@@ -239,7 +241,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, status, scale, stop, model, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, status, scale, checkpoint, stop, model, config, whatif, sim and data synth"
                 ),
             }
         }

@@ -53,6 +53,8 @@ pub enum Command {
         /// Its run directory, if one is named.
         dir: Option<PathBuf>,
     },
+    /// `antdt checkpoint`: have a running job take a checkpoint. Holds its run directory, if one is named.
+    Checkpoint(Option<PathBuf>),
     /// `antdt stop`: shut a running job down in order. Holds its run directory, if one is named.
     Stop(Option<PathBuf>),
     /// `antdt worker`: be a worker of a running job. `antdt run` starts it and passes its settings in the environment.
@@ -185,6 +187,7 @@ where
             Ok(Command::Status(Status { dir: folder(status), show }))
         }
         Some(("scale", scale)) => Ok(Command::Scale { workers: flags::workers(scale)?, dir: folder(scale) }),
+        Some(("checkpoint", checkpoint)) => Ok(Command::Checkpoint(folder(checkpoint))),
         Some(("stop", stop)) => Ok(Command::Stop(folder(stop))),
         Some(("worker", _)) => Ok(Command::Worker),
         Some(("server", _)) => Ok(Command::Server),

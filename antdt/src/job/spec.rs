@@ -39,6 +39,9 @@ use crate::{net, workload};
 #[cfg(test)]
 mod tests;
 
+/// A node is not lost before it was silent for so long beyond a heartbeat, however short the steps are: pauses of a second are usual.
+const SILENCE_LEAST: Duration = Duration::from_millis(1250);
+
 /// A node that is silent for so long is lost, however long the steps are.
 const SILENCE_MOST: Duration = Duration::from_secs(10);
 
@@ -143,7 +146,7 @@ settings! {
     advertise: Option<String> = None, "advertise", "ADDR", unset "the one of --bind";
     /// Port that the master listens on; 0 takes a free one.
     master_port: u16 = 0, "master-port", "PORT";
-    /// Run directory: the folder through which antdt status, scale and stop reach the job.
+    /// Run directory: the folder through which antdt status, scale, checkpoint and stop reach the job.
     run_dir: Option<PathBuf> = None, "run-dir", "DIR", unset "REPORT_DIR/run, else one in the user's state folder";
     /// Name of the job.
     job_id: Option<String> = None, "job-id", "NAME", unset "generated";
@@ -153,7 +156,7 @@ settings! {
     /// Interval between two heartbeats of a node.
     heartbeat: Duration = Duration::from_millis(500), "heartbeat", "TIME";
     /// Time without a heartbeat after which a node counts as lost; at least two heartbeat intervals.
-    silence_limit: Option<Duration> = None, "silence-limit", "TIME", unset "15 of the workers' steps, but at least 1.5s and 3 heartbeats, and at most 10s";
+    silence_limit: Option<Duration> = None, "silence-limit", "TIME", unset "12 of the workers' steps, but at least 1.25s and 2 heartbeats, and at most 10s";
     /// Time without progress of a worker's training thread after which it counts as hung and is started again; a step has 12
     /// times its usual time at least, and reading, the first steps and evaluation have 20 times this limit.
     hang_limit: Duration = Duration::from_secs(3), "hang-limit", "TIME";
@@ -462,8 +465,8 @@ impl JobSpec {
 
     /// When a node that is not heard of counts as lost.
     pub fn liveness(&self) -> LivenessConfig {
-        let three = self.heartbeat.saturating_mul(3);
-        let (least, most) = (Duration::from_millis(1500).max(three), SILENCE_MOST.max(three));
+        let beats = |count| self.heartbeat.saturating_mul(count);
+        let (least, most) = (SILENCE_LEAST.max(beats(2)), SILENCE_MOST.max(beats(3)));
         match self.silence_limit {
             Some(limit) => LivenessConfig::of(self.heartbeat, limit),
             None => LivenessConfig::following_steps(self.heartbeat, least, most),

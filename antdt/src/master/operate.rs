@@ -1,13 +1,13 @@
-//! The gRPC service for operators of a running job: its status, a diagnosis of what is slow, scaling, and
-//! stopping.
+//! The gRPC service for operators of a running job: its status, a diagnosis of what is slow, scaling,
+//! checkpoints, and stopping.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use antdt_controller::LaunchStatus;
-use antdt_core::{JobTime, NodeStatus};
-use antdt_job::head::{Done, NodeDiagnosis};
+use antdt_core::{CheckpointId, JobTime, NodeStatus};
+use antdt_job::head::{AskedCheckpoint, Done, NodeDiagnosis};
 use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_proto::convert::to_ns;
 use antdt_proto::v1;
@@ -134,6 +134,26 @@ impl v1::job_server::Job for JobService {
                 self.workers.store(workers, Ordering::Relaxed);
                 Ok(Response::new(v1::ScaleReply { before }))
             }
+            Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
+            Ok(answer) => Err(unexpected(&answer)),
+            Err(closed) => Err(Status::unavailable(closed.to_string())),
+        }
+    }
+
+    async fn checkpoint(
+        &self,
+        request: Request<v1::CheckpointRequest>,
+    ) -> Result<Response<v1::CheckpointReply>, Status> {
+        let asked = request.into_inner().checkpoint.map(CheckpointId);
+        match self.head.call(HeadEvent::Checkpoint(asked)).await {
+            Ok(HeadAnswer::Checkpointed { checkpoint, state }) => Ok(Response::new(v1::CheckpointReply {
+                checkpoint: checkpoint.0,
+                ended: match state {
+                    AskedCheckpoint::UnderWay => None,
+                    AskedCheckpoint::Complete(place) => Some(v1::checkpoint_reply::Ended::Place(place)),
+                    AskedCheckpoint::Failed(why) => Some(v1::checkpoint_reply::Ended::Failure(why)),
+                },
+            })),
             Ok(HeadAnswer::Refused(why)) => Err(Status::failed_precondition(why)),
             Ok(answer) => Err(unexpected(&answer)),
             Err(closed) => Err(Status::unavailable(closed.to_string())),

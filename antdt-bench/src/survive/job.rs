@@ -1,0 +1,240 @@
+//! A job of the counting model, as processes that can be hurt, and what it leaves.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use antdt::checkpoint::Folder;
+use antdt::remote::RemoteJob;
+use antdt::report::Report;
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::run::{last_lines, wait};
+
+/// Samples of the counting model, and its parameters: `antdt/examples/counting.rs`.
+pub(super) const SAMPLES: u64 = 1_200;
+
+/// Bound on whatever a job is waited for; all of it takes seconds.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Pause between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A job that runs.
+#[derive(Debug)]
+pub(super) struct Job {
+    child: Child,
+    pub(super) folder: PathBuf,
+    epochs: u32,
+    averages: bool,
+}
+
+/// What a job left that completed.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) report: Report,
+    /// Why the job is not exact, by its report or by the model's own count.
+    pub(super) inexact: Option<String>,
+}
+
+/// A job to start.
+#[derive(Debug, Clone)]
+pub(super) struct Order {
+    /// The counting program.
+    pub(super) program: PathBuf,
+    /// Where the report goes; must be empty unless the job goes on there.
+    pub(super) folder: PathBuf,
+    pub(super) sync: String,
+    /// Whether the final model is an average, in which a sample has a share only.
+    pub(super) averages: bool,
+    pub(super) epochs: u32,
+    pub(super) arguments: Vec<String>,
+}
+
+impl Job {
+    /// Starts a job.
+    pub(super) fn start(order: &Order) -> Result<Self> {
+        let Order { program, folder, sync, averages, epochs, arguments } = order;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let log = folder.join("log.txt");
+        let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let mut command = Command::new(program);
+        // Settings in the environment of whoever runs the benchmark are no part of it.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ANTDT_") {
+                command.env_remove(name);
+            }
+        }
+        let child = command
+            .args(["run", "--workload", "counting", "--optimizer", "sums", "--policy", "none"])
+            .args(["--sync", sync, "--epochs", &epochs.to_string()])
+            .args(arguments)
+            .arg("--report-dir")
+            .arg(folder)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| {
+                format!(
+                    "cannot start {}; build it with `cargo build -p antdt --features cli --example counting`",
+                    program.display()
+                )
+            })?;
+        Ok(Self { child, folder: folder.clone(), epochs: *epochs, averages: *averages })
+    }
+
+    /// Waits until something is there.
+    pub(super) fn wait_for<T>(&mut self, what: &str, mut ask: impl FnMut(&Self) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(found) = ask(self) {
+                return Ok(found);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!(
+                    "waited for {what}, but the job ended: {status}\n{}",
+                    last_lines(&self.folder.join("log.txt"))
+                );
+            }
+            if Instant::now() >= deadline {
+                self.child.kill()?;
+                self.child.wait()?;
+                bail!("waited for {what} for {LIMIT:?}; see {}", self.folder.display());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until so many workers take part, of as many.
+    pub(super) fn until_members(&mut self, runtime: &tokio::runtime::Runtime, workers: u32) -> Result<()> {
+        self.wait_for(&format!("{workers} workers"), |job| {
+            let reply =
+                runtime.block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok() })?;
+            (reply.workers == workers && reply.members == workers && reply.steps > 0).then_some(())
+        })
+    }
+
+    /// The processes of its nodes of one kind, by the names of the nodes.
+    pub(super) fn nodes(&self, kind: &str) -> BTreeMap<String, Pid> {
+        let pid = self.child.id();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let children: Vec<String> = tasks
+            .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+            .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        children.iter().filter_map(|child| node(child, kind)).collect()
+    }
+
+    /// The process of a node, once there is one other than `before`.
+    pub(super) fn node(&mut self, name: &str, before: Option<Pid>) -> Result<Pid> {
+        self.wait_for(name, |job| job.nodes(name).get(name).copied().filter(|pid| Some(*pid) != before))
+    }
+
+    /// Ends its master and with it all of its nodes, as a power cut would.
+    pub(super) fn kill_whole(mut self) -> Result<()> {
+        let nodes = [self.nodes("worker-"), self.nodes("server-")];
+        self.child.kill()?;
+        self.child.wait()?;
+        let deadline = Instant::now() + LIMIT;
+        while nodes.iter().flat_map(BTreeMap::values).any(|pid| is_alive(*pid)) {
+            if Instant::now() >= deadline {
+                bail!("nodes live on after their master was killed; see {}", self.folder.display());
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end, and counts.
+    pub(super) fn finish(self) -> Result<Left> {
+        let log = self.folder.join("log.txt");
+        let status = wait(self.child, LIMIT).with_context(|| format!("see {}", log.display()))?;
+        if !status.success() {
+            bail!("the job ended with {status}\n{}", last_lines(&log));
+        }
+        let file = self.folder.join("report.json");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let report: Report = serde_json::from_str(&text).context("the report is none")?;
+        let inexact = inexact(&report, &counted(&self.folder)?, self.epochs, self.averages);
+        Ok(Left { report, inexact })
+    }
+}
+
+/// A process, if it is a node of this kind.
+fn node(pid: &str, kind: &str) -> Option<(String, Pid)> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let variables = environment.split(|byte| *byte == 0);
+    let name = variables.filter_map(|variable| variable.strip_prefix(b"ANTDT_NODE=")).next()?;
+    let name = String::from_utf8(name.to_vec()).ok().filter(|name| name.starts_with(kind))?;
+    Some((name, Pid::from_raw(pid.parse().ok()?)?))
+}
+
+/// Whether a process exists and is no zombie.
+pub(super) fn is_alive(pid: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+}
+
+/// Sends a signal to a process of a job.
+pub(super) fn send(pid: Pid, signal: Signal) -> Result<()> {
+    kill_process(pid, signal).context("the process is gone already")
+}
+
+/// The parameters of a job's newest checkpoint: how often each sample is in the model.
+fn counted(folder: &Path) -> Result<Vec<f32>> {
+    let newest = Folder::open(folder.join("run/checkpoints"))?.newest()?;
+    let checkpoint = newest.checkpoint.context("the job left no checkpoint")?;
+    let mut counts = vec![f32::NAN; checkpoint.manifest().job.layout.dense_len()];
+    for portion in checkpoint.portions() {
+        let portion = portion?;
+        counts[portion.dense_from..][..portion.dense.len()].copy_from_slice(&portion.dense);
+    }
+    Ok(counts)
+}
+
+/// What is wrong with the counts of a job that completed: those of the ledger, and those that the model is.
+#[allow(clippy::cast_precision_loss, reason = "a handful of epochs")]
+pub(super) fn inexact(report: &Report, counts: &[f32], epochs: u32, averages: bool) -> Option<String> {
+    let samples = &report.samples;
+    if !samples.is_exact() || samples.committed != SAMPLES * u64::from(epochs) {
+        return Some(format!("by the ledger: {samples:?}"));
+    }
+    let epochs = epochs as f32;
+    let fits = |count: &f32| if averages { *count > 0.0 && *count <= epochs } else { *count == epochs };
+    if counts.len() != SAMPLES as usize {
+        return Some(format!("the model has {} parameters", counts.len()));
+    }
+    let wrong = counts.iter().position(|count| !fits(count))?;
+    Some(format!("sample {wrong} is {} times in the model after {epochs} epochs", counts[wrong]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(committed: u64) -> Report {
+        let mut report = Report::default();
+        report.samples.expected = 2 * SAMPLES;
+        report.samples.committed = committed;
+        report
+    }
+
+    #[test]
+    fn a_count_that_is_off_by_one_sample_is_seen() {
+        let mut counts = vec![2.0; SAMPLES as usize];
+        assert_eq!(inexact(&report(2 * SAMPLES), &counts, 2, false), None);
+        counts[7] = 3.0;
+        assert!(inexact(&report(2 * SAMPLES), &counts, 2, false).unwrap().contains("sample 7 is 3 times"));
+        counts[7] = 1.5;
+        assert_eq!(inexact(&report(2 * SAMPLES), &counts, 2, true), None, "an average has a share of it");
+        counts[7] = 0.0;
+        assert!(inexact(&report(2 * SAMPLES), &counts, 2, true).is_some());
+        assert!(inexact(&report(2 * SAMPLES - 1), &[2.0; SAMPLES as usize], 2, false).is_some());
+        assert!(inexact(&report(2 * SAMPLES), &[2.0; 3], 2, false).is_some());
+    }
+}

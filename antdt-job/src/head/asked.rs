@@ -1,0 +1,66 @@
+//! A checkpoint that the user asks for.
+//!
+//! Whoever asks is told a number, and asks again with it until the checkpoint is complete or will never be. One that is under
+//! way when the user asks is the one that they get.
+
+use antdt_core::{CheckpointId, JobTime};
+
+use super::core::Phase;
+use super::{Head, HeadAnswer};
+
+/// What became of a checkpoint that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum AskedCheckpoint {
+    /// It is being taken.
+    UnderWay,
+    /// It is complete, and lies there.
+    Complete(String),
+    /// There is none; the text says why.
+    Failed(String),
+}
+
+impl Head {
+    /// Begins a checkpoint because the user wants one, or says what became of the one that they asked for.
+    pub(super) fn checkpoint_asked(&mut self, now: JobTime, asked: Option<CheckpointId>) -> HeadAnswer {
+        if let Some(checkpoint) = asked {
+            return HeadAnswer::Checkpointed { checkpoint, state: self.became_of(checkpoint) };
+        }
+        if let Some(why) = self.why_no_checkpoint() {
+            return HeadAnswer::Refused(why.to_owned());
+        }
+        self.begin_checkpoint(now, true);
+        let under_way = self.checkpoints.as_ref().filter(|checkpoints| checkpoints.is_busy());
+        match under_way.map(super::Checkpoints::attempt_id) {
+            Some(checkpoint) => HeadAnswer::Checkpointed { checkpoint, state: AskedCheckpoint::UnderWay },
+            None => HeadAnswer::Refused("no worker can take one at the moment; ask again".to_owned()),
+        }
+    }
+
+    fn why_no_checkpoint(&self) -> Option<&'static str> {
+        if self.checkpoints.is_none() {
+            Some("it takes no checkpoints; a program of your own keeps what it trains itself")
+        } else if self.core.phase == Phase::Over || self.stopping.is_some() {
+            Some("the job is ending, with a checkpoint of its own")
+        } else if !self.core.started {
+            Some("nothing is trained yet")
+        } else if self.core.is_complete() {
+            Some("nothing is left to train, and the last checkpoint is taken anyway")
+        } else if self.core.rollbacks.is_busy() {
+            Some("the job is going back to its newest checkpoint; ask again in a moment")
+        } else {
+            None
+        }
+    }
+
+    fn became_of(&self, checkpoint: CheckpointId) -> AskedCheckpoint {
+        if self.checkpoints.as_ref().is_some_and(|kept| kept.is_under_way(checkpoint)) {
+            return AskedCheckpoint::UnderWay;
+        }
+        match &self.last_ended {
+            Some((last, Ok(place))) if *last == checkpoint => AskedCheckpoint::Complete(place.clone()),
+            Some((last, Err(why))) if *last == checkpoint => AskedCheckpoint::Failed(why.clone()),
+            _ => AskedCheckpoint::Failed("a node that it needed was lost meanwhile; ask again".to_owned()),
+        }
+    }
+}
