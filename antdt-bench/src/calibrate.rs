@@ -183,7 +183,7 @@ fn beside(workers: &BTreeMap<NodeId, Vec<BatchFact>>, mode: Capabilities) -> Dur
 /// The steps of the plans that a policy made, of a recorded job: how many steps the first worker had reported by then.
 fn recorded_actions(facts: &Facts, mode: Capabilities) -> Vec<(String, u64)> {
     let mut ends: Vec<JobTime> = match mode.barrier {
-        Barrier::Within(_) | Barrier::Nobody => {
+        Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => {
             facts.batches.values().flatten().map(|batch| batch.end).collect()
         }
         Barrier::All | Barrier::AllBut(_) => {
@@ -200,7 +200,7 @@ fn recorded_actions(facts: &Facts, mode: Capabilities) -> Vec<(String, u64)> {
 /// that two steps of one are two of each of the others.
 fn slack(mode: Capabilities, workers: u32) -> u64 {
     match mode.barrier {
-        Barrier::Within(_) | Barrier::Nobody => STEPS_OFF_MAX * u64::from(workers),
+        Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => STEPS_OFF_MAX * u64::from(workers),
         Barrier::All | Barrier::AllBut(_) => STEPS_OFF_MAX,
     }
 }

@@ -228,7 +228,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
 pub(crate) fn modes_with_an_oracle() -> Vec<SyncMode> {
     let has_one = |sync: &SyncMode| match sync.capabilities().barrier {
         Barrier::All | Barrier::Nobody => true,
-        Barrier::AllBut(_) | Barrier::Within(_) => false,
+        Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Peers => false,
     };
     SyncMode::examples().into_iter().filter(has_one).collect()
 }

@@ -16,6 +16,8 @@ pub enum Barrier {
     AllBut(u32),
     /// No worker gets more than this many steps ahead of the slowest one that has data.
     Within(u32),
+    /// A worker waits for the few that it averages with, others in each step.
+    Peers,
     /// No worker waits for another one.
     Nobody,
 }
@@ -149,13 +151,24 @@ impl Capabilities {
         local_steps: LocalSteps::One,
     };
 
+    /// Every worker trains a model of its own, and averages it in groups of a few, which the master forms and commits.
+    #[doc(alias = "Ripples")]
+    pub const MIXED_IN_GROUPS: Self = Self {
+        barrier: Barrier::Peers,
+        model: ModelPlace::Mixed,
+        acks: AckPoint::Commit,
+        batch_sizes: BatchSizes::Own,
+        local_steps: LocalSteps::One,
+    };
+
     /// All combinations that sync modes use, for tests that go through all of them.
-    pub const COMMON: [Self; 7] = [
+    pub const COMMON: [Self; 8] = [
         Self::REPLICAS_IN_STEP,
         Self::SERVERS_IN_STEP,
         Self::SERVERS_AT_OWN_PACE,
         Self::AVERAGED,
         Self::MIXED_IN_STEP,
+        Self::MIXED_IN_GROUPS,
         Self::servers_within(2),
         Self::servers_with_backups(1),
     ];
@@ -208,7 +221,7 @@ impl Capabilities {
         match (self.barrier, self.local_steps) {
             (Barrier::All, LocalSteps::One) => true,
             (Barrier::All, LocalSteps::Several)
-            | (Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Nobody, _) => false,
+            | (Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Peers | Barrier::Nobody, _) => false,
         }
     }
 
@@ -216,7 +229,7 @@ impl Capabilities {
     pub const fn waits_for_all(self) -> bool {
         match self.barrier {
             Barrier::All => true,
-            Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Nobody => false,
+            Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => false,
         }
     }
 
@@ -225,6 +238,15 @@ impl Capabilities {
     pub const fn steps_in_common(self) -> bool {
         match self.barrier {
             Barrier::All | Barrier::AllBut(_) => true,
+            Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => false,
+        }
+    }
+
+    /// Whether one worker that stands still holds all others back at their next step, so that a checkpoint needs no other to stand
+    /// still.
+    pub const fn waits_for_a_keeper(self) -> bool {
+        match self.barrier {
+            Barrier::All | Barrier::AllBut(_) | Barrier::Peers => true,
             Barrier::Within(_) | Barrier::Nobody => false,
         }
     }

@@ -315,7 +315,7 @@ impl NonDedicated {
         let pause = self.config.reform_pause.as_secs_f64();
         let seconds = match view.mode.barrier {
             // What the others gain besides, where the slow one holds them back, comes on top.
-            Barrier::Within(_) | Barrier::Nobody => delay * normal / gain,
+            Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => delay * normal / gain,
             Barrier::All | Barrier::AllBut(_) if view.elastic => {
                 (normal * delay + 2.0 * pause * others) / gain
             }
