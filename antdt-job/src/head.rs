@@ -697,7 +697,7 @@ impl Head {
         // A worker that is about to leave is no help.
         let stays = |holder: &Holder| !self.core.draining.contains(holder) && self.mode.may_keep(*holder);
         let Some(first) = self.core.joined.iter().find(stays) else { return };
-        let keeper = self.core.capabilities().steps_in_common().then_some(first);
+        let keeper = self.core.capabilities().waits_for_a_keeper().then_some(first);
         checkpoints.begin(now, keeper, acked, total);
     }
 

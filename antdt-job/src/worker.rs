@@ -93,7 +93,8 @@ pub enum Call {
         /// Samples in the batch.
         samples: u64,
     },
-    /// Servers, in step: wait until the master commits the step. [`Reply::Committed`] or [`Reply::Broken`].
+    /// Where the master commits: wait until it commits the step, or says with which workers to take it. [`Reply::Committed`] or
+    /// [`Reply::Broken`].
     Ready {
         /// Number of the step.
         step: u64,
@@ -117,6 +118,14 @@ pub enum Peers {
     All,
     /// These, in order of rank and the worker itself among them. If one worker names another, that one names it too.
     Few(Vec<Rank>),
+    /// These, in order of rank and the worker itself among them, in a group of their own: the other members of the group of all do
+    /// something else meanwhile.
+    Apart {
+        /// Number of the group. Those that a worker is in grow.
+        group: u64,
+        /// Its members.
+        ranks: Vec<Rank>,
+    },
 }
 
 impl Peers {
@@ -124,7 +133,7 @@ impl Peers {
     pub fn count(&self, world: u32) -> u32 {
         match self {
             Self::All => world,
-            Self::Few(ranks) => u32::try_from(ranks.len()).unwrap_or(u32::MAX),
+            Self::Few(ranks) | Self::Apart { ranks, .. } => u32::try_from(ranks.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -132,7 +141,7 @@ impl Peers {
     pub fn contains(&self, rank: Rank) -> bool {
         match self {
             Self::All => true,
-            Self::Few(ranks) => ranks.binary_search(&rank).is_ok(),
+            Self::Few(ranks) | Self::Apart { ranks, .. } => ranks.binary_search(&rank).is_ok(),
         }
     }
 }

@@ -212,6 +212,11 @@ impl HeadCore {
         }
     }
 
+    /// Whether this worker was ordered to leave.
+    pub fn is_draining(&self, holder: Holder) -> bool {
+        self.draining.contains(&holder)
+    }
+
     /// Workers that have not seen the end of the data.
     pub fn unfinished(&self) -> usize {
         self.workers - self.finished

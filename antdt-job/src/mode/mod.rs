@@ -28,6 +28,7 @@ pub mod ps_asp;
 pub mod ps_backup;
 pub mod ps_bsp;
 pub mod ps_ssp;
+pub mod ripples;
 pub mod ripples_static;
 
 /// The modes that a job can name, in the order of the help text. The first one is the default.
@@ -40,6 +41,7 @@ pub const REGISTRY: &[Entry] = &[
     local_sgd::ENTRY,
     d_psgd::ENTRY,
     ripples_static::ENTRY,
+    ripples::ENTRY,
 ];
 
 /// One line of the registry.

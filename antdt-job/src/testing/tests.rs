@@ -15,3 +15,10 @@ fn the_last_step_of_those_that_the_job_went_back_without_is_nobodys() {
         Invariants::all().check(&history::replay(ends), &mode).unwrap();
     }
 }
+
+/// It is called off from a group that would wait for it.
+#[test]
+fn a_worker_that_is_told_to_leave_is_in_no_group_any_more() {
+    let leaves = r#"{"job":{"workers":4,"samples_per_worker":2,"shards":[3,3,3,1,1]},"steps":[{"run":{"process":0,"times":5}},{"run":{"process":0,"times":3}},{"scale":{"workers":2}},{"run":{"process":0,"times":1}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"die":{"process":2,"late":false,"luck":0}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":3}},{"run":{"process":2,"times":5}},{"run":{"process":2,"times":4}},"beat"]}"#;
+    Invariants::all().check(&history::replay(leaves), &"ripples=smart:2".parse().unwrap()).unwrap();
+}

@@ -252,7 +252,8 @@ struct Life {
     advanced: Vec<Fragment>,
     /// Pushed and not acknowledged.
     pushed: Vec<Fragment>,
-    group: Option<MembershipVersion>,
+    /// The group of all that it is in, and the one apart from that, or 0.
+    group: Option<(MembershipVersion, u64)>,
     /// The checkpoint that it takes the copies of, and how often it has tried.
     keeps: Option<(CheckpointId, u32)>,
     /// The newest rollback that it has joined after, and the servers that it has connections to.
@@ -282,6 +283,8 @@ impl Part {
             Self::Enter => "enters".to_owned(),
             Self::Combine { step, peers: Peers::All, .. } => format!("combines step {step} with all"),
             Self::Combine { step, peers: Peers::Few(_), .. } => format!("combines step {step} with a few"),
+            // Each is at a step of its own.
+            Self::Combine { peers: Peers::Apart { group, .. }, .. } => format!("combines in group {group}"),
             Self::Agree(_) => "agrees".to_owned(),
         }
     }
@@ -305,7 +308,7 @@ struct Trial<'a> {
     lives: BTreeMap<Holder, Life>,
     /// Those that live.
     servers: BTreeSet<Holder>,
-    groups: BTreeMap<MembershipVersion, TrialGroup>,
+    groups: BTreeMap<(MembershipVersion, u64), TrialGroup>,
     service: Service,
     service_restarts: u32,
     /// How often each sample is in the model, and how often it may be beyond once.
@@ -594,6 +597,14 @@ impl<'a> Trial<'a> {
                 HeadEffect::Committed(holder, commit) => {
                     // Of the dead, too: all of them are in the step.
                     for contributor in commit.contributors.keys() {
+                        // Where workers take steps of their own, each counts them itself.
+                        if self.capabilities.mixes()
+                            && let Some((step, of)) =
+                                self.ready.keys().copied().find(|(_, of)| of == contributor)
+                            && let Some(made) = self.ready.remove(&(step, of))
+                        {
+                            self.learn(*contributor, &made)?;
+                        }
                         if let Some(pushed) = self.ready.remove(&(commit.step, *contributor)) {
                             self.learn(*contributor, &pushed)?;
                         }
@@ -605,6 +616,7 @@ impl<'a> Trial<'a> {
                     }
                 }
                 HeadEffect::Undone(holder) => {
+                    self.ready.retain(|(_, of), _| *of != holder || !self.capabilities.mixes());
                     if let Some(life) = self.lives.get_mut(&holder)
                         && matches!(life.call, Some(Call::Ready { .. }))
                     {
@@ -707,7 +719,8 @@ impl<'a> Trial<'a> {
                 HeadAnswer::Beat(reply) => *reply,
                 _ => BeatReply { fenced: true, ..BeatReply::default() },
             };
-            let broken = reply.broken_group.filter(|version| life.group == Some(*version));
+            let of_all = life.group.map(|(version, _)| version);
+            let broken = reply.broken_group.filter(|version| of_all == Some(*version));
             life.session.beat_answered(self.now, reply);
             let over = matches!(life.session.state(), SessionState::Fenced | SessionState::MasterLost);
             if over {
@@ -904,7 +917,8 @@ impl<'a> Trial<'a> {
         let to_apply = life.prepared.as_ref().is_some_and(|(step, _)| step + 1 == joined.next_step);
         let before =
             std::mem::replace(&mut life.model, joined.next_step.checked_sub(1 + u64::from(to_apply)));
-        let (same, after) = (!life.trained || before == life.model, life.model);
+        let own_steps = self.capabilities.barrier == Barrier::Peers;
+        let (same, after) = (own_steps || !life.trained || before == life.model, life.model);
         self.holds(Invariant::SameModel, same, || {
             format!("{holder} has step {before:?}, and goes on with members that have step {after:?}")
         })
@@ -914,11 +928,13 @@ impl<'a> Trial<'a> {
         let c = self.capabilities;
         let allowed = match call {
             Call::Combine { peers: Peers::Few(_), .. } => c.mixes() && c.waits_for_all(),
-            Call::Enter(_) | Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.waits_for_all(),
+            Call::Combine { peers: Peers::Apart { .. }, .. } => c.mixes() && c.barrier == Barrier::Peers,
+            Call::Enter(_) => c.forms_groups(),
+            Call::Combine { .. } | Call::Agree(_) => c.forms_groups() && c.waits_for_all(),
             Call::Apply => c.forms_groups(),
             Call::Pull | Call::Push { .. } => c.needs_servers(),
             Call::Ready { .. } => match c.barrier {
-                Barrier::All | Barrier::AllBut(_) => c.acks == AckPoint::Commit,
+                Barrier::All | Barrier::AllBut(_) | Barrier::Peers => c.acks == AckPoint::Commit,
                 Barrier::Within(_) => c.acks == AckPoint::Push,
                 Barrier::Nobody => false,
             },
@@ -958,7 +974,7 @@ impl<'a> Trial<'a> {
                 return Ok(());
             }
             Call::Enter(joined) => {
-                let version = joined.membership;
+                let version = (joined.membership, 0);
                 let members = || joined.members.iter().map(|(member, _)| *member).collect();
                 let new = || TrialGroup { members: members(), parts: BTreeMap::new(), broken: false };
                 self.groups.entry(version).or_insert_with(new);
@@ -973,6 +989,12 @@ impl<'a> Trial<'a> {
                     true => life.advanced.clone(),
                     false => life.batch.fragments.to_vec(),
                 };
+                if let Peers::Apart { group, ranks } = &peers
+                    && !self.goes_apart(holder, *group, ranks)
+                {
+                    self.break_off(holder);
+                    return Ok(());
+                }
                 return self.meet(holder, Part::Combine { step, acks, fragments, peers });
             }
             Call::Agree(lanes) => return self.meet(holder, Part::Agree(lanes)),
@@ -981,7 +1003,11 @@ impl<'a> Trial<'a> {
                 self.overtaken.remove(&holder);
                 let is_pushed = readiness.samples > 0 && self.capabilities.acks == AckPoint::Commit;
                 if let Some(life) = self.lives.get(&holder).filter(|_| is_pushed) {
-                    self.ready.insert((step, holder), life.batch.fragments.to_vec());
+                    let made = match self.capabilities.averages_models() {
+                        true => life.advanced.clone(),
+                        false => life.batch.fragments.to_vec(),
+                    };
+                    self.ready.insert((step, holder), made);
                 }
                 match self.tell(HeadEvent::Ready { holder, step, readiness })? {
                     HeadAnswer::Parked => return Ok(()),
@@ -1179,6 +1205,10 @@ impl<'a> Trial<'a> {
         };
         life.model = Some(step);
         life.of_all = parts.for_all;
+        if self.capabilities.barrier == Barrier::Peers {
+            // Each takes steps of its own, and the master has committed this one.
+            return Ok(());
+        }
         if life.rollback < self.rollback {
             // The job went back without it; nobody takes its model, and it is started again when it asks for something.
             return Ok(());
@@ -1282,7 +1312,15 @@ impl<'a> Trial<'a> {
                 Coming { of_group: true, ..Reply::Agreed(Lanes::decide(&totals, world)).into() }
             }
             Part::Combine { step, peers, .. } => {
-                let for_all = *peers == Peers::All;
+                let for_all = match peers {
+                    Peers::All => true,
+                    Peers::Few(_) => false,
+                    Peers::Apart { .. } => {
+                        let of_all = self.lives.get(&holder).and_then(|life| life.group);
+                        let of_all = of_all.and_then(|(version, _)| self.groups.get(&(version, 0)));
+                        of_all.is_some_and(|of_all| of_all.members.len() == members.len())
+                    }
+                };
                 let (mut contributions, mut made) = (Vec::new(), BTreeMap::new());
                 self.keeps_the_mean(&members, &parts)?;
                 for member in &members {
@@ -1307,9 +1345,27 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
+    /// A worker goes to a group apart from the one of all. Returns whether it is there.
+    fn goes_apart(&mut self, holder: Holder, number: u64, ranks: &[Rank]) -> bool {
+        let version = self.lives.get(&holder).and_then(|life| life.group).map(|(version, _)| version);
+        let Some(version) = version else { return false };
+        let Some(all) = self.groups.get(&(version, 0)) else { return false };
+        let members = ranks.iter().filter_map(|rank| all.members.get(rank.0 as usize).copied()).collect();
+        let new = || TrialGroup { members, parts: BTreeMap::new(), broken: false };
+        self.groups.entry((version, number)).or_insert_with(new);
+        if let Some(life) = self.lives.get_mut(&holder) {
+            life.group = Some((version, number));
+        }
+        true
+    }
+
     /// In an average, the shares of each member's model in those of all add up to one.
     fn keeps_the_mean(&self, members: &[Holder], parts: &BTreeMap<Holder, Part>) -> Result<(), Breach> {
-        let ranks = || (0..).map(Rank).take(members.len());
+        let all = || (0..).map(Rank).take(members.len());
+        let ranks = || match parts.values().next() {
+            Some(Part::Combine { peers: Peers::Apart { ranks, .. }, .. }) => ranks.clone(),
+            _ => all().collect(),
+        };
         let few: Vec<&Peers> = members
             .iter()
             .filter_map(|member| match &parts[member] {
@@ -1318,10 +1374,12 @@ impl<'a> Trial<'a> {
             })
             .collect();
         let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        for (me, own) in ranks().zip(&few) {
-            let takers = ranks().zip(&few).filter(|(_, peers)| peers.contains(me));
+        let ranks = ranks();
+        for (me, own) in ranks.iter().copied().zip(&few) {
+            let takers = ranks.iter().copied().zip(&few).filter(|(_, peers)| peers.contains(me));
             let share: f64 = takers.clone().map(|(_, peers)| 1.0 / f64::from(peers.count(world))).sum();
-            let mutual = takers.map(|(taker, _)| taker).eq(ranks().filter(|rank| own.contains(*rank)));
+            let mutual =
+                takers.map(|(taker, _)| taker).eq(ranks.iter().copied().filter(|rank| own.contains(*rank)));
             self.holds(Invariant::MeanKept, mutual && (share - 1.0).abs() < 1e-9, || {
                 format!(
                     "rank {me} of {world} has a share of {share} in the averages, and averages with {own:?}"

@@ -336,6 +336,11 @@ impl WorkerCore {
         self.feed.settled(&self.batch);
     }
 
+    /// The same for samples of several batches.
+    pub fn settled_batch(&mut self, batch: &Batch) {
+        self.feed.settled(batch);
+    }
+
     /// The acks that are due when these samples are committed, one for each lease, under the names of the leases now.
     pub fn acks_of(&self, batch: &Batch) -> Acks {
         self.feed.acks_of(batch)

@@ -19,6 +19,24 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// What the members of the group in force were told; `None` before the first.
+    pub(crate) fn formed(&self) -> Option<&Joined> {
+        self.formed.as_deref()
+    }
+
+    /// Answers a worker that asked for a group, now or later.
+    pub(crate) fn arrived(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, arrival: Arrival) {
+        match arrival {
+            Arrival::Waits => self.form(now, core),
+            Arrival::Member if core.is_complete() => core.send_home(holder),
+            Arrival::Member => {
+                let joined = self.formed.clone().expect("a group with members was formed");
+                core.let_in(holder, joined);
+            }
+            Arrival::NotLive => {}
+        }
+    }
+
     /// Forms a group if every worker has come that should be in it.
     fn form(&mut self, now: JobTime, core: &mut HeadCore) {
         if core.is_rolling_back() {
@@ -78,15 +96,8 @@ impl Group {
 
 impl HeadHalf for Group {
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing) {
-        match core.membership().join(holder, standing) {
-            Arrival::Waits => self.form(now, core),
-            Arrival::Member if core.is_complete() => core.send_home(holder),
-            Arrival::Member => {
-                let joined = self.formed.clone().expect("a group with members was formed");
-                core.let_in(holder, joined);
-            }
-            Arrival::NotLive => {}
-        }
+        let arrival = core.membership().join(holder, standing);
+        self.arrived(now, core, holder, arrival);
     }
 
     fn left(&mut self, now: JobTime, core: &mut HeadCore, _holder: Holder, _departure: Departure) {

@@ -1,0 +1,422 @@
+//! The master's half: forms groups, and commits their averages.
+//!
+//! A worker asks twice in a step, in questions that count up: an even one asks which group it averages with, the odd one
+//! after it says that the average is made. The answer to an even one names the group and its members, or says that there is nothing
+//! to average now; that to an odd one is the commit. A question that breaks off with the generation of groups is answered as undone, and
+//! its worker meets the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_controller::Arrival;
+use antdt_core::{
+    Ack, Contribution, Holder, JobTime, Machine, MembershipVersion, Readiness, Seed, Standing, StepCommit,
+};
+use antdt_groups::{GeneratorConfig, GeneratorEffect, GroupGenerator, GroupKey, ReduceOutcome};
+
+use super::Ripples;
+use crate::head::HeadCore;
+use crate::mode::shared::group::Group;
+use crate::mode::{Departure, HeadHalf};
+
+/// A group whose members were told to average.
+#[derive(Debug)]
+struct Running {
+    /// Its name at the generator; `None` for the group of all workers.
+    key: Option<GroupKey>,
+    members: BTreeSet<Holder>,
+    /// The question in which each reported the average, and what it brought.
+    reports: BTreeMap<Holder, (u64, Readiness)>,
+}
+
+/// The members of a group of workers, while none comes, leaves or dies.
+#[derive(Debug)]
+struct Generation {
+    members: BTreeMap<Holder, u32>,
+    generator: GroupGenerator,
+    /// Those that asked for a group and wait: the question.
+    waiting: BTreeMap<Holder, u64>,
+    /// By number.
+    running: BTreeMap<u64, Running>,
+    /// The running group of each worker.
+    group_of: BTreeMap<Holder, u64>,
+    /// The next average is one of all.
+    whole: bool,
+    /// A worker has heard of the end of the data.
+    end_of_data: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Head {
+    mode: Ripples,
+    group: Group,
+    /// The newest generation that began.
+    version: MembershipVersion,
+    generation: Option<Generation>,
+    /// A checkpoint waits for its keeper, or for the copies.
+    keeping: bool,
+    /// Groups that were told to run: the number of the next one.
+    next: u64,
+    /// Generators that were made.
+    generators: u64,
+    /// The newest answer of each life.
+    told: BTreeMap<Holder, StepCommit>,
+    /// Samples that others have committed since each life was told.
+    since: BTreeMap<Holder, u64>,
+}
+
+impl Head {
+    pub(super) fn new(mode: Ripples) -> Self {
+        Self {
+            mode,
+            group: Group::default(),
+            version: MembershipVersion(0),
+            generation: None,
+            keeping: false,
+            next: 0,
+            generators: 0,
+            told: BTreeMap::new(),
+            since: BTreeMap::new(),
+        }
+    }
+
+    /// A generator of the groups of these workers.
+    fn generator(&mut self, now: JobTime, members: &BTreeMap<Holder, u32>) -> GroupGenerator {
+        self.generators += 1;
+        let seed = Seed(0).derive_number(self.generators);
+        let config = GeneratorConfig { seed, ..GeneratorConfig::default() };
+        let mut generator = GroupGenerator::new(config, self.mode.groups()).expect("the settings are valid");
+        for (holder, host) in members {
+            generator.hello(now, *holder, *host).expect("members are workers, once each");
+        }
+        while generator.poll_effect().is_some() {}
+        generator
+    }
+
+    /// A generation begins if a group of workers was formed.
+    fn begin(&mut self, now: JobTime) {
+        let Some(formed) = self.group.formed().filter(|formed| formed.membership > self.version) else {
+            return;
+        };
+        self.version = formed.membership;
+        let mut hosts: Vec<&str> = Vec::new();
+        let mut members = BTreeMap::new();
+        for (holder, address) in formed.members.iter() {
+            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+            let known = hosts.iter().position(|known| *known == host).unwrap_or_else(|| {
+                hosts.push(host);
+                hosts.len() - 1
+            });
+            members.insert(*holder, u32::try_from(known).expect("fewer hosts than workers"));
+        }
+        let generator = self.generator(now, &members);
+        self.since = members.keys().map(|holder| (*holder, 0)).collect();
+        self.generation = Some(Generation {
+            whole: members.len() == 1,
+            members,
+            generator,
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            group_of: BTreeMap::new(),
+            end_of_data: false,
+        });
+    }
+
+    /// The generation is over: whatever is not committed is void, and all members meet.
+    fn break_up(&mut self, core: &mut HeadCore) {
+        let Some(generation) = self.generation.take() else { return };
+        let reported = generation.running.values().flat_map(|running| running.reports.keys());
+        for holder in generation.waiting.keys().chain(reported) {
+            core.tell_undone(*holder);
+        }
+    }
+
+    fn tell(&mut self, core: &mut HeadCore, holder: Holder, commit: StepCommit) {
+        self.told.insert(holder, commit.clone());
+        core.tell_commit(holder, commit);
+    }
+
+    /// Tells the members of a group to average.
+    fn run(&mut self, core: &mut HeadCore, key: Option<GroupKey>, members: BTreeSet<Holder>) {
+        let Some(generation) = &mut self.generation else { return };
+        self.next += 1;
+        let number = self.next;
+        let contributors =
+            members.iter().map(|member| (*member, Vec::new())).collect::<BTreeMap<_, _>>().into();
+        let go = StepCommit {
+            step: number,
+            contributors,
+            samples: 0,
+            apply: None,
+            end: false,
+            asked: 0,
+            counted: true,
+        };
+        let mut asked = Vec::new();
+        for member in &members {
+            generation.group_of.insert(*member, number);
+            asked.extend(generation.waiting.remove(member).map(|question| (*member, question)));
+        }
+        generation.running.insert(number, Running { key, members, reports: BTreeMap::new() });
+        for (member, question) in asked {
+            self.tell(core, member, go.answering(question, true));
+        }
+    }
+
+    /// Carries out what the generator says.
+    fn obey(&mut self, core: &mut HeadCore) {
+        while let Some(effect) = self.generation.as_mut().and_then(|g| g.generator.poll_effect()) {
+            match effect {
+                GeneratorEffect::Go { go, .. } => {
+                    let runs = |running: &Running| running.key == Some(go.key);
+                    let known = self.generation.as_ref().is_some_and(|g| g.running.values().any(runs));
+                    if !known {
+                        self.run(core, Some(go.key), go.members.iter().copied().collect());
+                    }
+                }
+                GeneratorEffect::Skip { to, .. } => self.skip(core, to),
+                // Commits are decided here, and nothing is aborted but with the generation.
+                GeneratorEffect::Commit { .. }
+                | GeneratorEffect::Abort { .. }
+                | GeneratorEffect::Membership { .. } => {}
+            }
+        }
+    }
+
+    /// There is nothing to average for this worker now.
+    fn skip(&mut self, core: &mut HeadCore, holder: Holder) {
+        let waiting = self.generation.as_mut().and_then(|generation| generation.waiting.remove(&holder));
+        let Some(question) = waiting else { return };
+        let contributors = BTreeMap::new().into();
+        let skip = StepCommit {
+            step: 0,
+            contributors,
+            samples: 0,
+            apply: None,
+            end: false,
+            asked: question,
+            counted: false,
+        };
+        self.tell(core, holder, skip);
+    }
+
+    /// Whether this worker may leave, as it was ordered to: others have the model, and stay.
+    fn may_leave(&self, core: &HeadCore, holder: Holder) -> bool {
+        let Some(generation) = &self.generation else { return false };
+        let stays = |member: &&Holder| **member != holder && !core.is_draining(**member);
+        core.is_draining(holder)
+            && generation.members.len() > 1
+            && (generation.members.keys().any(|member| stays(&member))
+                || generation.members.keys().next() != Some(&holder))
+    }
+
+    /// Tells a worker that waits for a group to leave. No group has it any more: the others meet.
+    fn let_go(&mut self, core: &mut HeadCore, holder: Holder) {
+        let waiting = self.generation.as_mut().and_then(|generation| generation.waiting.remove(&holder));
+        let Some(question) = waiting else { return };
+        let contributors = BTreeMap::new().into();
+        let leave = StepCommit {
+            step: 0,
+            contributors,
+            samples: 0,
+            apply: None,
+            end: true,
+            asked: question,
+            counted: false,
+        };
+        self.tell(core, holder, leave);
+        self.break_up(core);
+    }
+
+    /// A worker asks for its group.
+    fn asks(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, question: u64, end_of_data: bool) {
+        let Some(generation) = &mut self.generation else { return };
+        generation.waiting.insert(holder, question);
+        generation.end_of_data |= end_of_data;
+        generation.whole |= end_of_data;
+        if self.may_leave(core, holder) {
+            return self.let_go(core, holder);
+        }
+        self.go_ahead(now, core, &[holder]);
+    }
+
+    /// Forms groups for these workers, which wait, or one of all if that is due and all have come.
+    fn go_ahead(&mut self, now: JobTime, core: &mut HeadCore, asking: &[Holder]) {
+        let Some(generation) = &mut self.generation else { return };
+        if generation.whole || self.keeping {
+            if generation.waiting.len() == generation.members.len() {
+                let all = generation.members.keys().copied().collect();
+                self.run(core, None, all);
+            }
+            return;
+        }
+        for holder in asking {
+            if let Some(question) = generation.waiting.get(holder) {
+                // A question of before is answered: nothing that is wrong with it is this worker's.
+                let _ = generation.generator.request(now, *holder, question / 2 + 1);
+            }
+        }
+        self.obey(core);
+    }
+
+    /// A member has the average of its group.
+    fn reports(
+        &mut self,
+        now: JobTime,
+        core: &mut HeadCore,
+        holder: Holder,
+        question: u64,
+        readiness: Readiness,
+    ) -> Result<(), String> {
+        let Some(generation) = &mut self.generation else { return Ok(()) };
+        let number = generation.group_of.get(&holder).copied();
+        let running = number.and_then(|number| Some((number, generation.running.get_mut(&number)?)));
+        let Some((number, running)) = running else {
+            return Err(format!("{holder} has averaged, and was told of no group"));
+        };
+        running.reports.insert(holder, (question, readiness));
+        if running.reports.len() < running.members.len() {
+            return Ok(());
+        }
+        let Some(Running { key, reports, .. }) = generation.running.remove(&number) else { return Ok(()) };
+        let samples: u64 = reports.values().map(|(_, readiness)| readiness.samples).sum();
+        let end = key.is_none() && generation.end_of_data && samples == 0;
+        let due: BTreeMap<Holder, Vec<Ack>> =
+            reports.iter().map(|(holder, (_, readiness))| (*holder, readiness.acks.clone())).collect();
+        for (holder, acks) in due.iter().filter(|(_, acks)| !acks.is_empty()) {
+            core.settle(Contribution { holder: *holder, acks: acks.as_slice().into() });
+        }
+        for since in self.since.values_mut() {
+            *since += samples;
+        }
+        for holder in reports.keys() {
+            generation.group_of.remove(holder);
+            if let Some(key) = key {
+                let _ = generation.generator.done(now, *holder, key, ReduceOutcome::Reduced);
+            }
+        }
+        let commit = StepCommit {
+            step: number,
+            contributors: due.into(),
+            samples: 0,
+            apply: None,
+            end,
+            asked: 0,
+            counted: true,
+        };
+        for (holder, (question, _)) in reports {
+            // What all workers trained, by which learning rates go.
+            let samples = self.since.get_mut(&holder).map(std::mem::take).unwrap_or_default();
+            self.tell(core, holder, StepCommit { samples, ..commit.answering(question, true) });
+        }
+        if key.is_none() && !end {
+            self.after_whole(now);
+        }
+        if key.is_some() {
+            self.obey(core);
+        }
+        // Those that wait for an average of all may have waited for this group.
+        self.go_ahead(now, core, &[]);
+        Ok(())
+    }
+
+    /// All have averaged with all: groups are formed anew.
+    fn after_whole(&mut self, now: JobTime) {
+        let Some(members) = self.generation.as_ref().map(|generation| generation.members.clone()) else {
+            return;
+        };
+        let generator = self.generator(now, &members);
+        if let Some(generation) = &mut self.generation {
+            generation.generator = generator;
+            generation.whole = members.len() == 1;
+        }
+    }
+}
+
+impl HeadHalf for Head {
+    fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing) {
+        let arrival = core.membership().join(holder, standing);
+        if arrival == Arrival::Waits {
+            // All others meet it. One that asks again where it belongs disturbs nobody.
+            self.break_up(core);
+        }
+        self.group.arrived(now, core, holder, arrival);
+        self.begin(now);
+    }
+
+    fn ready(
+        &mut self,
+        now: JobTime,
+        core: &mut HeadCore,
+        holder: Holder,
+        step: u64,
+        readiness: Readiness,
+    ) -> Result<(), String> {
+        if let Some(told) = self.told.get(&holder).filter(|told| step <= told.asked) {
+            if step == told.asked {
+                core.tell_commit(holder, told.clone());
+            }
+            return Ok(());
+        }
+        if !self.generation.as_ref().is_some_and(|generation| generation.members.contains_key(&holder)) {
+            core.tell_undone(holder);
+            return Ok(());
+        }
+        if step.is_multiple_of(2) {
+            self.asks(now, core, holder, step, readiness.end_of_data);
+            return Ok(());
+        }
+        self.reports(now, core, holder, step, readiness)
+    }
+
+    fn ordered(&mut self, core: &mut HeadCore, holder: Holder) {
+        if self.may_leave(core, holder) {
+            self.let_go(core, holder);
+        }
+    }
+
+    fn may_keep(&self, holder: Holder) -> bool {
+        self.generation.as_ref().is_some_and(|generation| generation.members.contains_key(&holder))
+    }
+
+    fn keeping(&mut self, now: JobTime, core: &mut HeadCore, keeping: bool) {
+        self.keeping = keeping;
+        let waiting = self.generation.as_ref().map(|generation| generation.waiting.keys().copied().collect());
+        let waiting: Vec<Holder> = waiting.unwrap_or_default();
+        self.go_ahead(now, core, &waiting);
+    }
+
+    fn left(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, departure: Departure) {
+        self.told.remove(&holder);
+        match departure {
+            Departure::Drained => self.break_up(core),
+            // All others have heard of the end, too.
+            Departure::EndOfData => {
+                if let Some(generation) = &mut self.generation {
+                    generation.members.remove(&holder);
+                }
+            }
+        }
+        self.group.left(now, core, holder, departure);
+        self.begin(now);
+    }
+
+    fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool) {
+        self.told.remove(&holder);
+        if took_part {
+            self.break_up(core);
+        }
+        self.group.lost(now, core, holder, took_part);
+        self.begin(now);
+    }
+
+    fn set_back(&mut self, now: JobTime, core: &mut HeadCore) {
+        self.break_up(core);
+        self.told.clear();
+        self.group.set_back(now, core);
+    }
+
+    fn go_on(&mut self, now: JobTime, core: &mut HeadCore) {
+        self.group.go_on(now, core);
+        self.begin(now);
+    }
+}

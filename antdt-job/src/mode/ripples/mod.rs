@@ -1,0 +1,154 @@
+//! `ripples=POLICY[:SIZE]`: every worker trains a model of its own, and averages it with the group that a generator at the master names.
+//!
+//! After a step a worker asks the master for its group. The [`GroupGenerator`] forms groups among the workers that are not too far behind;
+//! when all members of one have asked, they average their models beside them and report it, and when all have reported, the
+//! master commits: it acknowledges their samples and tells them to go on with the average. So a slow worker delays the members of its
+//! groups only, and a group counts for all of its members or for none.
+//!
+//! When a worker comes, leaves or dies, groups that run are void, and all members meet: a new generation of groups begins. A step that is
+//! in no committed group stays in its worker's model and is part of its next average. Before a checkpoint and at the end all workers
+//! average with all, which makes the mean of all models the model of each.
+//!
+//! A step of a worker: `Load`, `Compute`, `Advance`, `Ready` (which group), `Combine`, `Ready` (it is averaged), `Apply`.
+//!
+//! Source: Ripples (arXiv 1909.08029) and Prague (ASPLOS 2020), recalled, see [`antdt_groups`]; that the master commits groups and
+//! acknowledges their samples, and what a death means, is our design.
+
+mod head;
+mod worker;
+
+use std::fmt;
+
+use antdt_core::{Capabilities, InvalidValue};
+use antdt_groups::{Division, GroupPolicy, InterIntra, Random};
+
+use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
+
+/// Its line in the registry.
+pub const ENTRY: Entry = Entry {
+    name: "ripples",
+    setting: Some("POLICY"),
+    about: "every worker trains a model of its own and averages it in groups that the master forms: smart, division or random, as in smart:4",
+    example: "ripples=smart:2",
+    parse,
+};
+
+/// Members of a group unless the job says otherwise: in groups of 3 progress spreads nearly twice as fast as in pairs, and few wait.
+const SIZE_DEFAULT: u32 = 3;
+
+/// Most members of a group: beyond, a slip of the hand is likelier than a wish.
+const SIZE_MAX: u32 = 4096;
+
+fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
+    let given = setting.unwrap_or_default();
+    let (name, size) = given.split_once(':').map_or((given, None), |(name, size)| (name, Some(size)));
+    let size = size.map_or(Some(SIZE_DEFAULT), |size| size.parse().ok());
+    let size = size.filter(|size| (2..=SIZE_MAX).contains(size));
+    let policy = [Policy::Smart, Policy::Division, Policy::Random];
+    match (policy.into_iter().find(|policy| policy.name() == name), size) {
+        (Some(policy), Some(size)) => Ok(SyncMode::new(Ripples { policy, size })),
+        _ => {
+            let given =
+                setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
+            let expected = format!(
+                "{0}=smart, {0}=division or {0}=random, or with the size of a group from 2 to {SIZE_MAX}, such as {0}=smart:4",
+                ENTRY.name
+            );
+            Err(InvalidValue::new("--sync", given, expected))
+        }
+    }
+}
+
+/// Which workers form a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// One worker of each host, then all of each host; or parts of those that are idle on a single host.
+    Smart,
+    /// Parts of all workers that are idle.
+    Division,
+    /// Any workers.
+    Random,
+}
+
+impl Policy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Smart => "smart",
+            Self::Division => "division",
+            Self::Random => "random",
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct Ripples {
+    /// Which workers form a group.
+    pub policy: Policy,
+    /// Members of a group, where the policy does not ask for all of a host; at least 2.
+    pub size: u32,
+}
+
+impl Ripples {
+    /// The policy of the generator.
+    fn groups(self) -> Box<dyn GroupPolicy> {
+        let made: Result<Box<dyn GroupPolicy>, InvalidValue> = match self.policy {
+            Policy::Smart => InterIntra::new(self.size).map(|policy| Box::new(policy) as _),
+            Policy::Division => Division::new(self.size).map(|policy| Box::new(policy) as _),
+            Policy::Random => Random::buffered(self.size).map(|policy| Box::new(policy) as _),
+        };
+        made.expect("the size was checked")
+    }
+}
+
+impl fmt::Display for Ripples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.policy.name(), self.size)
+    }
+}
+
+impl Mode for Ripples {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn setting(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::MIXED_IN_GROUPS
+    }
+
+    fn head(&self) -> Box<dyn HeadHalf> {
+        Box::new(head::Head::new(*self))
+    }
+
+    fn worker(&self) -> Box<dyn WorkerHalf> {
+        Box::new(worker::Worker::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_named_and_groups_have_at_least_two_members() {
+        for (text, written) in [
+            ("ripples=smart", "ripples=smart:3"),
+            ("ripples=division:2", "ripples=division:2"),
+            ("ripples=random:4096", "ripples=random:4096"),
+        ] {
+            assert_eq!(text.parse::<SyncMode>().unwrap().to_string(), written);
+        }
+        for wrong in
+            ["ripples", "ripples=", "ripples=fast", "ripples=smart:", "ripples=smart:1", "ripples=smart:4097"]
+        {
+            let error = wrong.parse::<SyncMode>().unwrap_err().to_string();
+            let expected =
+                format!("--sync = {wrong}: must be ripples=smart, ripples=division or ripples=random");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+}
