@@ -12,12 +12,13 @@ use std::time::Duration;
 use antdt_agent::{BeatReply, Notice, Reported, SessionState};
 use antdt_controller::Policy;
 use antdt_core::{
-    AckPoint, BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime, Machine,
-    MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
+    AckPoint, Barrier, BatchReport, Contribution, DetRng, Exit, Holder, InvalidValue, Iteration, JobTime,
+    Machine, MembershipVersion, Metrics, NodeId, NodeInfo, Phase, PlanVersion, Role,
 };
 use antdt_job::limits::{CALL_TIMEOUT, MASTER_TIMEOUT, PARK_MAX};
 use antdt_job::{
-    Call, End, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Registration, Reply, WorkerLoop,
+    Call, End, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Note, Peers, Registration, Reply,
+    WorkerLoop,
 };
 use antdt_monitor::{LivenessConfig, MonitorConfig, classify};
 use antdt_shard::{Assignment, DatasetSpec, Epochs, Event as LedgerEvent, Record, Recovery, ShardLedger};
@@ -438,16 +439,28 @@ impl<O: Observer> World<O> {
             }
             HeadEffect::Joined(holder, joined) => self.unpark(holder, None, || Reply::Joined(joined)),
             HeadEffect::Committed(holder, commit) => {
-                // Where workers only ask for their turn, their pushes are counted.
-                if self.setup.sync.capabilities().acks == AckPoint::Commit {
+                let mode = self.setup.sync.capabilities();
+                // Where workers only ask for their turn, their pushes are counted; where each commits steps of its own, those.
+                if mode.barrier == Barrier::Peers {
+                    if commit.contributors.get(&holder).is_some_and(|acks| !acks.is_empty()) {
+                        self.journal.pushed();
+                    }
+                } else if mode.acks == AckPoint::Commit {
                     self.journal.committed(commit.step, commit.samples);
                 }
                 self.unpark(holder, Some(commit.asked), || Reply::Committed(commit));
             }
             // A simulated job has no schedule of checkpoints, so nobody is asked to take one.
             HeadEffect::Rested { holder, .. } => self.unpark(holder, None, || Reply::Rested),
+            HeadEffect::Undone(holder) => {
+                let parked = self.life_of(holder).and_then(|id| self.lives[id.0 as usize].parked.as_deref());
+                if let Some((HeadEvent::Ready { step, .. }, _)) = parked {
+                    let step = *step;
+                    self.unpark(holder, Some(step), || Reply::Broken);
+                }
+            }
             // A simulated job ends when its model is lost.
-            HeadEffect::Undone(_) | HeadEffect::RollBack(_) => {}
+            HeadEffect::RollBack(_) => {}
             HeadEffect::End(result) => {
                 if self.observer.watches() {
                     self.saw(&Happening::Ended(&result));
@@ -564,6 +577,7 @@ impl<O: Observer> World<O> {
         if let Some((group, _)) = group {
             self.leave_group(group, Some(id));
         }
+        self.break_apart(id);
         // The news of it comes from its host.
         let told = self.lives[id.0 as usize].cut_until.max(self.now) + PROCESS_DELAY;
         let exited = HeadEvent::Exited(holder, exit, Vec::new());
@@ -863,7 +877,8 @@ impl<O: Observer> World<O> {
         }
         if let Some(Notice::GroupBroken(version)) = notice {
             let life = &self.lives[id.0 as usize];
-            if life.in_group_call && life.group.is_some_and(|(group, _)| group == version) {
+            let is_part = |group: MembershipVersion| group == version || life.home == Some(version);
+            if life.in_group_call && life.group.is_some_and(|(group, _)| is_part(group)) {
                 self.break_off(id);
             }
         }
@@ -1014,6 +1029,9 @@ impl<O: Observer> World<O> {
                 None
             }
             Call::Combine { step, acks, peers, .. } => {
+                if let Peers::Apart { group, ranks } = &peers {
+                    self.go_apart(id, *group, ranks);
+                }
                 self.meet(id, Part::Combine { step, acks, peers });
                 None
             }

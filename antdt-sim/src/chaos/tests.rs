@@ -157,7 +157,7 @@ fn a_change_planted_in_a_simulated_trace_is_found_at_its_entry() {
     // The first case of each mode in which the service is restarted, and all of these are to be seen.
     for sync in SyncMode::examples() {
         let restarted = |case: &Case| case.faults.iter().any(|(_, fault)| *fault == Fault::RestartLedger);
-        let cases = (0..200).map(case).filter(|case| case.setup.sync == sync && restarted(case));
+        let cases = (0..1000).map(case).filter(|case| case.setup.sync == sync && restarted(case));
         let mut told = cases.map(|case| {
             let (file, _) = recorded(&case);
             let text = std::fs::read_to_string(file.path()).unwrap();

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_agent::MicroBatch;
 use antdt_core::{
-    Ack, AckOutcome, AckPoint, Capabilities, Contribution, Fragment, Generation, Holder, JobTime, Joined,
-    LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
+    Ack, AckOutcome, AckPoint, Barrier, Capabilities, Contribution, Fragment, Generation, Holder, JobTime,
+    Joined, LeaseId, MembershipVersion, ShardKey, Standing, StepCommit, StepResult,
 };
 use antdt_job::{Call, HeadEffect, HeadEvent, Reply};
 use antdt_shard::DatasetSpec;
@@ -130,6 +130,9 @@ impl CommittedOnce {
 
     /// A group commits a step.
     fn applied(&mut self, holder: Holder) -> Result<(), String> {
+        if self.mode.barrier == Barrier::Peers {
+            return Ok(()); // The master has committed it.
+        }
         let Some((group, result)) = self.combined.get(&holder).cloned() else {
             return Err(format!("{holder} applies a step that it does not have"));
         };
@@ -152,6 +155,9 @@ impl CommittedOnce {
 
     /// Checks that all members go on from one model.
     fn entered(&mut self, holder: Holder, joined: &Joined) -> Result<(), String> {
+        if self.mode.barrier == Barrier::Peers {
+            return Ok(()); // Each has a model of its own.
+        }
         let from = joined.source.map(|rank| (rank, joined.next_step.checked_sub(1)));
         let model = self.models.get(&holder).copied();
         let step = |step: Option<u64>| step.map_or("none".to_owned(), |step| step.to_string());
@@ -179,7 +185,7 @@ impl CommittedOnce {
     /// The master settles a contribution.
     fn settle(&mut self, contribution: &Contribution) -> Result<(), String> {
         let Contribution { holder, acks } = contribution;
-        if self.mode.forms_groups() {
+        if self.mode.forms_groups() && self.mode.acks != AckPoint::Commit {
             let results = self.standings.values().flat_map(|s| s.applied.iter().chain(&s.prepared));
             let mut of = results.filter(|result| result.contributions.contains(contribution));
             let step = of.next().map(|result| result.step);
@@ -197,6 +203,11 @@ impl CommittedOnce {
     }
 
     fn committed(&mut self, commit: &StepCommit) -> Result<(), String> {
+        if self.mode.barrier == Barrier::Peers {
+            // Each worker counts its own steps; what it brought was settled.
+            commit.contributors.keys().for_each(|holder| drop(self.ready.remove(holder)));
+            return Ok(());
+        }
         if self.committed >= Some(commit.step) {
             return Ok(()); // Everybody is told.
         }

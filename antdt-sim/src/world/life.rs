@@ -64,6 +64,8 @@ pub(super) struct Life {
     pub(super) parked: Option<Box<(HeadEvent, JobTime)>>,
     /// The group that it was told to enter, and its rank there.
     pub(super) place: Option<(MembershipVersion, u32)>,
+    /// The group of all workers that it came into last.
+    pub(super) home: Option<MembershipVersion>,
     /// Members of the group that broke last.
     pub(super) broken: Arc<[Holder]>,
     pub(super) born: JobTime,
@@ -104,6 +106,7 @@ impl Life {
             generation: Generation::default(),
             group: None,
             place: None,
+            home: None,
             in_group_call: false,
             batch: 0,
             piece: 0,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_collective::lanes::Lanes;
-use antdt_core::{JobTime, Joined, MembershipVersion};
+use antdt_core::{Holder, JobTime, Joined, MembershipVersion, Rank};
 use antdt_job::Reply;
 use antdt_job::limits::next_timeout;
 
@@ -16,6 +16,18 @@ use crate::model::Collective;
 
 /// Until a process knows that a peer is gone: a connection reset, and the message of the peer that saw it.
 const BREAK_DELAY: Duration = Duration::from_millis(1);
+
+/// Numbers of groups apart from one of all.
+const APART_BITS: u32 = 40;
+
+/// The version of a group that meets apart from the others of a group of all; groups of all have smaller ones.
+const fn apart(home: MembershipVersion, number: u64) -> MembershipVersion {
+    MembershipVersion(home.0 << APART_BITS | number)
+}
+
+const fn is_apart(version: MembershipVersion) -> bool {
+    version.0 >> APART_BITS > 0
+}
 
 impl<O: Observer> World<O> {
     /// A worker comes into the group that it was told of.
@@ -44,8 +56,52 @@ impl<O: Observer> World<O> {
         life.timeout = next_timeout(life.timeout, &life.broken, members);
         life.broken = Arc::default();
         let lacking = !life.trained;
+        life.home = Some(version);
         life.group = life.place.filter(|(group, _)| *group == version);
         self.meet(id, Part::Enter { lacking });
+    }
+
+    /// A worker goes to a group apart from the others of the group of all.
+    pub(super) fn go_apart(&mut self, id: LifeId, number: u64, ranks: &[Rank]) {
+        let life = &mut self.lives[id.0 as usize];
+        life.group = None;
+        let Some(home) = life.home else { return };
+        let version = apart(home, number);
+        if !self.groups.contains_key(&version) {
+            let Some(all) = self.groups.get(&home) else { return };
+            let of = |rank: &Rank| {
+                let rank = rank.0 as usize;
+                Some((*all.members.get(rank)?, *all.holders.get(rank)?))
+            };
+            let Some(members) = ranks.iter().map(of).collect::<Option<Vec<(LifeId, Holder)>>>() else {
+                return;
+            };
+            let is_here = |(life, _): &(LifeId, Holder)| {
+                let life = &self.lives[life.0 as usize];
+                !life.is_dead() && life.home == Some(home)
+            };
+            let is_whole = members.iter().all(is_here);
+            let (lives, holders): (Vec<LifeId>, Vec<Holder>) = members.into_iter().unzip();
+            let mut group = SimGroup::new(lives, holders.into(), None);
+            group.broken = !is_whole;
+            // Each worker is in one group after the other: those with smaller numbers that nobody waits in are over.
+            self.groups.retain(|known, group| !is_apart(*known) || group.arrived > 0 || group.under_way);
+            self.groups.insert(version, group);
+        }
+        let group = &self.groups[&version];
+        let rank = (0..).zip(group.members.iter()).find(|(_, member)| **member == id);
+        self.lives[id.0 as usize].group = rank.map(|(rank, _)| (version, rank));
+    }
+
+    /// A process is gone: the groups that it was to come to break.
+    pub(super) fn break_apart(&mut self, id: LifeId) {
+        let of_it = |(version, group): (&MembershipVersion, &SimGroup)| {
+            (is_apart(*version) && !group.under_way && group.members.contains(&id)).then_some(*version)
+        };
+        let broken: Vec<MembershipVersion> = self.groups.iter().filter_map(of_it).collect();
+        for version in broken {
+            self.leave_group(version, Some(id));
+        }
     }
 
     /// A member comes to the group's next operation.
