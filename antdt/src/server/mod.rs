@@ -24,7 +24,7 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         Barrier::All | Barrier::AllBut(_) => Staleness::Synchronous,
         // Every sample weighs the same: a push of n samples counts n / (mean batch of a worker).
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
-        Barrier::Within(_) | Barrier::Nobody => {
+        Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => {
             Staleness::Unbounded { scale: env.spec.workers as f32 / env.spec.global_batch_size as f32 }
         }
     };

@@ -16,7 +16,9 @@ use antdt_collective::runtime::{
 use antdt_collective::schedule::Choice;
 use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
-use antdt_core::{Acks, Contribution, Holder, Joined, Rank, RollbackId, Seed, StepResult};
+use antdt_core::{
+    Acks, Barrier, Contribution, Holder, Joined, MembershipVersion, Rank, RollbackId, Seed, StepResult,
+};
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
 use antdt_model::{Given, Overlap, Replica, SparseGradient, TableShape, UpdateRule, all_reduce_counted};
@@ -108,6 +110,9 @@ where
         comm: None,
         abort: None,
         members: Vec::new(),
+        all: Arc::default(),
+        generation: MembershipVersion(0),
+        samples: None,
         broken: Vec::new(),
         timeout: ring.timeout,
         touched: Vec::new(),
@@ -161,6 +166,12 @@ struct Reducer<'a, 'r> {
     accumulator: Accumulator,
     /// Of the group.
     members: Vec<Holder>,
+    /// The group of all workers, of which smaller ones are parts: its members and their addresses.
+    all: Arc<[(Holder, String)]>,
+    /// Its version.
+    generation: MembershipVersion,
+    /// Samples of all workers since this one went on with an average, as far as the master said.
+    samples: Option<u64>,
     /// Members of the group before, if it broke.
     broken: Vec<Holder>,
     /// Limit for one wait for a peer.
@@ -188,6 +199,7 @@ impl Combiner for Reducer<'_, '_> {
                 self.timeout = next_timeout(self.timeout, &self.broken, members.iter().copied());
                 self.broken.clear();
                 self.members = members;
+                self.all.clone_from(&joined.members);
                 let entered = self.enter(&joined);
                 self.unless_broken(entered.map(|()| Reply::Entered))
             }
@@ -196,6 +208,17 @@ impl Combiner for Reducer<'_, '_> {
             Call::Compute => {
                 let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
+            }
+            Call::Ready { step, readiness } => Ok(match self.ring.agent.ready(step, &readiness)? {
+                Some(commit) => {
+                    self.samples = Some(commit.samples);
+                    Reply::Committed(Box::new(commit))
+                }
+                None => Reply::Broken,
+            }),
+            Call::Combine { step, samples, acks, peers: Peers::Apart { group, ranks } } => {
+                let combined = self.mix_apart(step, group, &ranks, samples, acks);
+                self.unless_broken(combined.map(Reply::Combined))
             }
             Call::Combine { step, samples, acks, peers } => {
                 let combined = match self.ring.sync.capabilities().mixes() {
@@ -214,7 +237,10 @@ impl Combiner for Reducer<'_, '_> {
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
                 match prepared.result {
                     Combined::Sums(dense, rows) => self.weights.apply(&dense, &rows, prepared.samples)?,
-                    Combined::Mean(mean) => self.weights.mix(mean, prepared.samples)?,
+                    Combined::Mean(mean) => {
+                        let samples = self.samples.take().unwrap_or(prepared.samples);
+                        self.weights.mix(mean, samples)?;
+                    }
                 }
                 Ok(Reply::Applied)
             }
@@ -272,13 +298,14 @@ impl Reducer<'_, '_> {
     /// Connects to the group, and takes or gives the model if somebody lacks it.
     fn enter(&mut self, joined: &Joined) -> Result<(), WorkerError> {
         self.roll_back(joined)?;
-        let group = group_of(joined, self.ring.agent, self.ring.listener.local_address())?;
-        let abort = self.ring.interrupt.enter(joined.membership)?;
-        let config = CommunicatorConfig {
-            timeout: self.timeout,
-            algorithm: self.ring.algorithm,
-            ..CommunicatorConfig::default()
+        self.generation = joined.membership;
+        let version = match self.ring.sync.capabilities().barrier {
+            Barrier::Peers => numbered(joined.membership, 0)?,
+            Barrier::All | Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Nobody => joined.membership,
         };
+        let group = group_of(version, &joined.members, self.ring.agent, self.ring.listener.local_address())?;
+        let abort = self.ring.interrupt.enter(joined.membership)?;
+        let config = self.config();
         // Steps are agreed on at the master; what the members tell each other of their past is not needed here.
         let (mut comm, _) = self.backend.join(self.ring.listener, &group, config, &abort)?;
         if config.algorithm == Choice::Auto {
@@ -293,6 +320,39 @@ impl Reducer<'_, '_> {
         self.trained = true;
         (self.comm, self.abort) = (Some(comm), Some(abort));
         Ok(())
+    }
+
+    fn config(&self) -> CommunicatorConfig {
+        CommunicatorConfig {
+            timeout: self.timeout,
+            algorithm: self.ring.algorithm,
+            ..CommunicatorConfig::default()
+        }
+    }
+
+    /// The uniform mean of the models of some members, who meet for it apart from the others.
+    fn mix_apart(
+        &mut self,
+        step: u64,
+        number: u64,
+        ranks: &[Rank],
+        samples: u64,
+        acks: Acks,
+    ) -> Result<StepResult, WorkerError> {
+        self.leave();
+        let of = |rank: &Rank| self.all.get(rank.0 as usize).cloned();
+        let members: Option<Vec<(Holder, String)>> = ranks.iter().map(of).collect();
+        let members = members.ok_or_else(no_group)?;
+        self.members = members.iter().map(|(holder, _)| *holder).collect();
+        let version = numbered(self.generation, number)?;
+        let group = group_of(version, &members, self.ring.agent, self.ring.listener.local_address())?;
+        // A death in the group of all wakes those that wait for the dead.
+        let abort = self.ring.interrupt.enter(self.generation)?;
+        let (comm, _) = self.backend.join(self.ring.listener, &group, self.config(), &abort)?;
+        (self.comm, self.abort) = (Some(comm), Some(abort));
+        let result = self.mix(step, samples, acks, &Peers::All)?;
+        self.leave();
+        Ok(result)
     }
 
     /// If the job went back to a checkpoint since the worker was in a group, its model does too, unless a member has it.
@@ -469,11 +529,25 @@ fn no_group() -> WorkerError {
     WorkerError::Loop("the worker is in no group".to_owned())
 }
 
-fn group_of(joined: &Joined, agent: &Agent, local: SocketAddr) -> Result<Group, WorkerError> {
-    let me = joined.members.iter().position(|(holder, _)| *holder == agent.holder());
+/// The version of group `number` among the members of a group of all, which is number 0. Versions grow from one group that a
+/// worker is in to the next.
+fn numbered(generation: MembershipVersion, number: u64) -> Result<MembershipVersion, WorkerError> {
+    const NUMBERS: u32 = 40;
+    if number >> NUMBERS > 0 || generation.0 >> (64 - NUMBERS) > 0 {
+        return Err(WorkerError::Loop(format!("group {number} of generation {generation} is one too many")));
+    }
+    Ok(MembershipVersion(generation.0 << NUMBERS | number))
+}
+
+fn group_of(
+    version: MembershipVersion,
+    members: &[(Holder, String)],
+    agent: &Agent,
+    local: SocketAddr,
+) -> Result<Group, WorkerError> {
+    let me = members.iter().position(|(holder, _)| *holder == agent.holder());
     let me = me.ok_or_else(|| WorkerError::Input(format!("the new group has no {}", agent.holder())))?;
-    let members = joined
-        .members
+    let members = members
         .iter()
         .map(|(holder, address)| {
             let address = net::resolve(address, local.ip()).map_err(|error| {
@@ -483,5 +557,5 @@ fn group_of(joined: &Joined, agent: &Agent, local: SocketAddr) -> Result<Group, 
         })
         .collect::<Result<_, WorkerError>>()?;
     let me = Rank(u32::try_from(me).expect("a group is smaller than 2^32"));
-    Group::new(joined.membership, members, me).map_err(|e| WorkerError::Input(e.to_string()))
+    Group::new(version, members, me).map_err(|e| WorkerError::Input(e.to_string()))
 }
