@@ -145,7 +145,7 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 8] = [
+const MODES: [&[&str]; 9] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
@@ -154,6 +154,7 @@ const MODES: [&[&str]; 8] = [
     &["--sync", "ps-backup=1", "--servers", "2"],
     &["--sync", "d-psgd=ring"],
     &["--sync", "ripples-static=2"],
+    &["--sync", "ripples=division:2"],
 ];
 
 const SMALL: &[&str] =
