@@ -44,9 +44,9 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     let (name, size) = given.split_once(':').map_or((given, None), |(name, size)| (name, Some(size)));
     let size = size.map_or(Some(SIZE_DEFAULT), |size| size.parse().ok());
     let size = size.filter(|size| (2..=SIZE_MAX).contains(size));
-    let policy = [Policy::Smart, Policy::Division, Policy::Random];
-    match (policy.into_iter().find(|policy| policy.name() == name), size) {
-        (Some(policy), Some(size)) => Ok(SyncMode::new(Ripples { policy, size })),
+    let groupings = [Grouping::Smart, Grouping::Division, Grouping::Random];
+    match (groupings.into_iter().find(|grouping| grouping.name() == name), size) {
+        (Some(grouping), Some(size)) => Ok(SyncMode::new(Ripples { grouping, size })),
         _ => {
             let given =
                 setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
@@ -61,7 +61,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 
 /// Which workers form a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub enum Grouping {
     /// One worker of each host, then all of each host; or parts of those that are idle on a single host.
     Smart,
     /// Parts of all workers that are idle.
@@ -70,7 +70,7 @@ pub enum Policy {
     Random,
 }
 
-impl Policy {
+impl Grouping {
     const fn name(self) -> &'static str {
         match self {
             Self::Smart => "smart",
@@ -84,7 +84,7 @@ impl Policy {
 #[derive(Debug, Clone, Copy)]
 pub struct Ripples {
     /// Which workers form a group.
-    pub policy: Policy,
+    pub grouping: Grouping,
     /// Members of a group, where the policy does not ask for all of a host; at least 2.
     pub size: u32,
 }
@@ -92,10 +92,10 @@ pub struct Ripples {
 impl Ripples {
     /// The policy of the generator.
     fn groups(self) -> Box<dyn GroupPolicy> {
-        let made: Result<Box<dyn GroupPolicy>, InvalidValue> = match self.policy {
-            Policy::Smart => InterIntra::new(self.size).map(|policy| Box::new(policy) as _),
-            Policy::Division => Division::new(self.size).map(|policy| Box::new(policy) as _),
-            Policy::Random => Random::buffered(self.size).map(|policy| Box::new(policy) as _),
+        let made: Result<Box<dyn GroupPolicy>, InvalidValue> = match self.grouping {
+            Grouping::Smart => InterIntra::new(self.size).map(|policy| Box::new(policy) as _),
+            Grouping::Division => Division::new(self.size).map(|policy| Box::new(policy) as _),
+            Grouping::Random => Random::buffered(self.size).map(|policy| Box::new(policy) as _),
         };
         made.expect("the size was checked")
     }
@@ -103,7 +103,7 @@ impl Ripples {
 
 impl fmt::Display for Ripples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.policy.name(), self.size)
+        write!(f, "{}:{}", self.grouping.name(), self.size)
     }
 }
 
