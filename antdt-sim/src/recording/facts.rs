@@ -152,6 +152,8 @@ enum Effect {
     LedgerLost(IgnoredAny),
     Joined(Holder, IgnoredAny),
     Committed(IgnoredAny, IgnoredAny),
+    Undone(IgnoredAny),
+    RollBack(IgnoredAny),
     Rested(IgnoredAny),
     End(Result<(), String>),
     Note { at: JobTime, note: Note },
@@ -408,7 +410,12 @@ impl Gathering {
                     self.entering.insert(holder);
                 }
             }
-            Effect::Settle(_) | Effect::LedgerLost(_) | Effect::Committed(..) | Effect::Rested(_) => {}
+            Effect::Settle(_)
+            | Effect::LedgerLost(_)
+            | Effect::Committed(..)
+            | Effect::Undone(_)
+            | Effect::RollBack(_)
+            | Effect::Rested(_) => {}
         }
     }
 }
