@@ -1,6 +1,6 @@
 //! `ripples=POLICY[:SIZE]`: every worker trains a model of its own, and averages it with the group that a generator at the master names.
 //!
-//! After a step a worker asks the master for its group. The [`GroupGenerator`] forms groups among the workers that are not too far behind;
+//! After a step a worker asks the master for its group. The [`GroupGenerator`](antdt_groups::GroupGenerator) forms groups among the workers that are not too far behind;
 //! when all members of one have asked, they average their models beside them and report it, and when all have reported, the
 //! master commits: it acknowledges their samples and tells them to go on with the average. So a slow worker delays the members of its
 //! groups only, and a group counts for all of its members or for none.
