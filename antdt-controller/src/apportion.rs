@@ -1,16 +1,22 @@
 //! `ADJUST_BS`: how many samples each worker gets, so that the slowest of them is done as early as possible.
 //!
 //! ```text
-//! minimise    max_i (fixed_i + sample_time_i * x_i)
-//! subject to  sum x_i = total,  min_i <= x_i <= max_i,  x_i = min_i (mod granularity),  x_i integer
+//! minimise    max_i (count_i * fixed_i + sample_time_i * x_i)
+//! subject to  sum x_i = total,  count_i * min_i <= x_i <= count_i * max_i,  1 <= count_i <= micro_batches_max_i,
+//!             x_i = min_i (mod granularity),  x_i and count_i integer
 //! ```
+//!
+//! A micro-batch costs its fixed time, so a worker's count is the fewest that its samples fit into, `ceil(x_i / max_i)`, and the
+//! cost of a worker depends on `x_i` only. With one micro-batch at most, which is the default, it is the problem without
+//! accumulation.
 //!
 //! All times are integer nanoseconds, so the answer is exact and the same on every platform. For a time `T` let
 //! `x_i(T)` be the most samples that worker `i` does within `T`. The solver finds the largest `T` with
 //! `sum x_i(T) <= total` and gives the rest, less than one quantum per worker, to workers that can take one more by
 //! `T + 1`: the lowest ids first. That is optimal because each cost depends on one `x_i` only and never falls.
 //!
-//! Cost: O(n · log(granularity · largest sample time)); the search starts at the optimum of the real-valued problem.
+//! Cost: O(n · log(granularity · largest sample time) · log(micro-batches)); the search starts at the optimum of the real-valued
+//! problem.
 //!
 //! Rejected: rounding `total · speed_i / sum of speeds`. It breaks the sum or the lower bound in more than a third
 //! of random cases, and is not optimal.
@@ -31,21 +37,34 @@ pub struct Share {
     pub fixed: Duration,
     /// Time per sample, above zero.
     pub sample_time: Duration,
-    /// Fewest samples.
+    /// Fewest samples of a micro-batch.
     pub min: u32,
-    /// Most samples.
+    /// Most samples of a micro-batch.
     pub max: u32,
+    /// Most micro-batches of a batch, at least 1. With more than 1, twice the lower bound must be at most one above the upper
+    /// one: then any number of samples within the bounds of the batch can be cut into micro-batches within theirs.
+    pub micro_batches_max: u32,
 }
 
 impl Share {
-    /// A worker without fixed costs.
+    /// A worker without fixed costs, which computes its batch at once.
     pub const fn new(id: NodeId, sample_time: Duration, min: u32, max: u32) -> Self {
-        Self { id, fixed: Duration::ZERO, sample_time, min, max }
+        Self { id, fixed: Duration::ZERO, sample_time, min, max, micro_batches_max: 1 }
     }
 
     /// Time of a batch of `samples`.
     pub fn time(&self, samples: u32) -> Duration {
-        self.fixed + self.sample_time.saturating_mul(samples)
+        self.fixed.saturating_mul(self.micro_batches(samples)) + self.sample_time.saturating_mul(samples)
+    }
+
+    /// The fewest micro-batches that so many samples fit into.
+    pub fn micro_batches(&self, samples: u32) -> u32 {
+        samples.div_ceil(self.max.max(1)).clamp(1, self.micro_batches_max.max(1))
+    }
+
+    /// Most samples of a batch.
+    fn most(&self) -> u32 {
+        self.max.saturating_mul(self.micro_batches_max.max(1))
     }
 }
 
@@ -54,6 +73,8 @@ impl Share {
 pub struct Apportionment {
     /// Samples of each worker.
     pub batch_sizes: BTreeMap<NodeId, u32>,
+    /// Micro-batches of each worker that computes its batch in more than one.
+    pub accumulation: BTreeMap<NodeId, u32>,
     /// When the last worker is done: the least possible.
     pub step_time: Duration,
 }
@@ -104,6 +125,18 @@ pub enum ApportionError {
         /// Most samples.
         max: u32,
     },
+    /// Micro-batches of sizes that cannot be kept to.
+    #[error(
+        "{node} takes micro-batches from {min} to {max} samples; for several of them the first must be at most half of one more than the second"
+    )]
+    MicroBatchesTooAlike {
+        /// The node.
+        node: NodeId,
+        /// Fewest samples.
+        min: u32,
+        /// Most samples.
+        max: u32,
+    },
     /// The lower bounds alone need more.
     #[error("a global batch of {total} is below {least}, the sum of the workers' smallest batches; raise it")]
     TooFew {
@@ -138,19 +171,59 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// A worker in integer nanoseconds, with its lower bound already served.
 struct Item {
     id: NodeId,
-    /// Time at the lower bound.
+    /// Time at the lower bound, which is one micro-batch.
     base: u128,
-    /// Time of one more quantum.
+    /// Time of one more quantum within a micro-batch.
     quantum: u128,
+    /// Time of one more micro-batch.
+    fixed: u128,
     /// Quanta above the lower bound it can take at most.
     most: u64,
+    /// Samples of the lower bound, of a quantum, and of a full micro-batch; and the most micro-batches.
+    min: u64,
+    granularity: u64,
+    full: u64,
+    counts: u64,
 }
 
 impl Item {
     /// Quanta above the lower bound done within `time`.
     fn quanta(&self, time: u128) -> u64 {
-        let quanta = time.saturating_sub(self.base) / self.quantum;
-        u64::try_from(quanta).unwrap_or(u64::MAX).min(self.most)
+        let within = |time: u128, most: u64| {
+            let time = time.saturating_sub(self.base);
+            let quanta = match (u64::try_from(time), u64::try_from(self.quantum)) {
+                (Ok(time), Ok(quantum)) => time / quantum,
+                _ => u64::try_from(time / self.quantum).unwrap_or(u64::MAX),
+            };
+            quanta.min(most)
+        };
+        if self.counts == 1 {
+            return within(time, self.most);
+        }
+        // The most micro-batches of which the last is begun in time. `fixed` and the samples of a full one come with each.
+        let (mut low, mut high) = (1, self.counts);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if self.first_of(middle) <= self.most && self.time(self.first_of(middle)) <= time {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        let most = (low * self.full).saturating_sub(self.min) / self.granularity;
+        within(time.saturating_sub(u128::from(low - 1) * self.fixed), most.min(self.most))
+    }
+
+    /// The fewest quanta that take so many micro-batches.
+    fn first_of(&self, count: u64) -> u64 {
+        (((count - 1) * self.full + 1).saturating_sub(self.min)).div_ceil(self.granularity)
+    }
+
+    /// Time of so many quanta above the lower bound.
+    fn time(&self, quanta: u64) -> u128 {
+        let samples = self.min + quanta * self.granularity;
+        let counts = if self.counts == 1 { 1 } else { samples.div_ceil(self.full).max(1) };
+        self.base + u128::from(quanta) * self.quantum + u128::from(counts - 1) * self.fixed
     }
 }
 
@@ -181,21 +254,25 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
 
     let within: Vec<u64> = items.iter().map(|item| item.quanta(time)).collect();
     let mut rest = quanta - within.iter().sum::<u64>();
-    let mut batch_sizes = BTreeMap::new();
+    let (mut batch_sizes, mut accumulation) = (BTreeMap::new(), BTreeMap::new());
     let mut step_time = 0;
-    let lower: BTreeMap<NodeId, u32> = shares.iter().map(|share| (share.id, share.min)).collect();
     for (item, within) in items.iter().zip(within) {
         // A quantum takes at least a nanosecond, so whoever fits one more by `time + 1` fits exactly one.
         let extra = u64::from(rest > 0 && item.quanta(time + 1) > within);
         rest -= extra;
         let taken = within + extra;
-        step_time = step_time.max(item.base + u128::from(taken) * item.quantum);
-        let samples = u64::from(lower[&item.id]) + taken * u64::from(granularity);
-        batch_sizes
-            .insert(item.id, u32::try_from(samples).expect("a share is at most its upper bound, a u32"));
+        step_time = step_time.max(item.time(taken));
+        let samples = item.min + taken * item.granularity;
+        let samples = u32::try_from(samples).expect("a share is at most its upper bound, a u32");
+        batch_sizes.insert(item.id, samples);
+        let count = u64::from(samples).div_ceil(item.full);
+        if item.counts > 1 && count > 1 {
+            accumulation
+                .insert(item.id, u32::try_from(count).expect("at most the most micro-batches, a u32"));
+        }
     }
     debug_assert_eq!(rest, 0, "more workers can take a quantum by the next nanosecond than quanta are left");
-    Ok(Apportionment { batch_sizes, step_time: nanoseconds(step_time) })
+    Ok(Apportionment { batch_sizes, accumulation, step_time: nanoseconds(step_time) })
 }
 
 /// Shares out evenly: what the remainder is goes to the lowest ids, what a bound forbids to the others.
@@ -238,6 +315,10 @@ fn items(total: u32, granularity: u32, shares: &[Share]) -> Result<(Vec<Item>, u
         if share.min > share.max {
             return Err(ApportionError::BoundsCrossed { node, min: share.min, max: share.max });
         }
+        let (min, max) = (share.min, share.max);
+        if share.micro_batches_max > 1 && u64::from(min) * 2 > u64::from(max) + 1 {
+            return Err(ApportionError::MicroBatchesTooAlike { node, min, max });
+        }
     }
 
     let least: u64 = sorted.iter().map(|share| u64::from(share.min)).sum();
@@ -251,7 +332,12 @@ fn items(total: u32, granularity: u32, shares: &[Share]) -> Result<(Vec<Item>, u
             id: share.id,
             base: share.fixed.as_nanos() + share.sample_time.as_nanos() * u128::from(share.min),
             quantum: share.sample_time.as_nanos() * u128::from(granularity),
-            most: u64::from(share.max - share.min) / quantum,
+            fixed: share.fixed.as_nanos(),
+            most: u64::from(share.most() - share.min) / quantum,
+            min: share.min.into(),
+            granularity: quantum,
+            full: share.max.max(1).into(),
+            counts: if share.max == 0 { 1 } else { share.micro_batches_max.max(1).into() },
         })
         .collect();
     let most = least + items.iter().map(|item| item.most * quantum).sum::<u64>();
@@ -277,8 +363,7 @@ fn largest_time(items: &[Item], quanta: u64) -> u128 {
         })
     };
     // Within this time everybody is at the upper bound: if that fits, it is the answer.
-    let ceiling =
-        items.iter().map(|item| item.base + u128::from(item.most) * item.quantum).max().unwrap_or(0);
+    let ceiling = items.iter().map(|item| item.time(item.most)).max().unwrap_or(0);
     if fits(ceiling) {
         return ceiling;
     }
