@@ -49,4 +49,6 @@ pub use param::{GroupKind, ParamGroup, ParamLayout, TableRows, TableSpec};
 pub use report::{BatchReport, Phase, Stall, Work};
 pub use seed::{DetRng, Permutation, Seed};
 pub use time::JobTime;
-pub use view::{ClusterView, NodeView, Pace, PaceEstimate, Progress, SchedulerView, StepView, StragglerKind};
+pub use view::{
+    BatchView, ClusterView, NodeView, Pace, PaceEstimate, Progress, SchedulerView, StepView, StragglerKind,
+};

@@ -63,6 +63,21 @@ pub struct PaceEstimate {
     pub batches: u32,
 }
 
+/// What the whole batches of a worker took under one plan; shorter ones, as at the end of the data, are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchView {
+    /// Plan that they were computed under.
+    pub plan: PlanVersion,
+    /// Samples of a batch.
+    pub samples: u32,
+    /// Micro-batches of a batch, at least 1.
+    pub micro_batches: u32,
+    /// Median compute time of a batch.
+    pub compute: Duration,
+    /// Number of batches.
+    pub batches: u32,
+}
+
 /// Duration of the synchronous steps that were completed under the newest plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -107,6 +122,8 @@ pub struct NodeView {
     /// Estimate from its batches since its last change of pace; `None` before the second one after the
     /// warm-up.
     pub estimate: Option<PaceEstimate>,
+    /// What its batches under the newest plan took; `None` before the first.
+    pub batch: Option<BatchView>,
     /// Time per sample over the median of the peers, in the short window; 1 is as fast as they are. `None`
     /// while unknown.
     pub slowness_ratio: Option<f64>,

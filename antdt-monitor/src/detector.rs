@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId, NodeInfo, NodeMap,
-    Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView, StragglerKind,
+    BatchReport, BatchView, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, Machine, NodeId,
+    NodeInfo, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView, StragglerKind,
 };
 
 use crate::config::MonitorConfig;
@@ -27,7 +27,7 @@ use crate::liveness::{Liveness, LivenessTracker};
 use crate::rule::Evidence;
 use crate::segment::{Noise, Segment};
 use crate::stats::lower_median;
-use crate::steps::StepLog;
+use crate::steps::{BatchLog, StepLog};
 use crate::window::{LongWindow, SampleTime, ShortWindow};
 
 /// A part of a batch longer than this is a broken clock, not a batch.
@@ -106,6 +106,8 @@ pub struct Observation {
     /// Estimate from the batches since the last change of pace; `None` before the second one after the
     /// warm-up.
     pub estimate: Option<PaceEstimate>,
+    /// What its batches under the newest plan took; `None` before the first.
+    pub batch: Option<BatchView>,
     /// Estimated time at which the node's pace changed last, or at which its incarnation's first batch began:
     /// the batches since, counted back from the report that showed the change. `None` before the first
     /// report.
@@ -129,6 +131,7 @@ struct Watched {
     short: ShortWindow,
     long: LongWindow,
     segment: Segment,
+    batches: BatchLog,
     last_sequence: Option<u64>,
     last_report: Option<JobTime>,
     pace_since: Option<JobTime>,
@@ -202,7 +205,7 @@ impl RoleState {
 
 /// Judges the pace of every node from its batch reports, and detects silent nodes. It takes no action itself.
 ///
-/// Memory is bounded per node: 80 batches and 40 verdicts by default.
+/// Memory is bounded per node: 80 batches, 40 verdicts and 32 times of batches under the newest plan by default.
 #[derive(Debug)]
 pub struct StragglerDetector {
     config: MonitorConfig,
@@ -252,6 +255,7 @@ impl StragglerDetector {
                 short: ShortWindow::new(*config),
                 long: LongWindow::new(config),
                 segment: Segment::default(),
+                batches: BatchLog::default(),
                 last_sequence: None,
                 last_report: None,
                 pace_since: None,
@@ -325,6 +329,9 @@ impl StragglerDetector {
             return ReportAnswer::Accepted;
         }
         watched.short.push(report);
+        if node.role == Role::Worker {
+            watched.batches.push(report);
+        }
 
         let role = self.roles.get_mut(&node.role).expect("a role is entered before its first node");
         if let Some(time) = SampleTime::of(report.compute, report.samples) {
@@ -365,6 +372,7 @@ impl StragglerDetector {
             sample_time_short: short.map(SampleTime::duration),
             sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
             estimate: watched.segment.estimate(&role.device_classes[watched.class].noise),
+            batch: watched.batches.view(),
             pace_since: watched.pace_since,
             slowness_ratio: watched.slowness_ratio,
             slow_fraction_long: watched.long.slow_fraction(),

@@ -1,8 +1,8 @@
-//! [`StepLog`]: the durations of synchronous steps under the newest plan.
+//! [`StepLog`] and [`BatchLog`]: the durations of synchronous steps, and of the batches of a worker, under the newest plan.
 
 use std::time::Duration;
 
-use antdt_core::{BatchReport, PlanVersion, StepView};
+use antdt_core::{BatchReport, BatchView, PlanVersion, StepView};
 
 use crate::running_median::RunningMedian;
 
@@ -80,6 +80,46 @@ impl StepLog {
     }
 }
 
+/// What the whole batches of a worker take under the newest plan that it reported a batch of.
+#[derive(Debug, Clone)]
+pub(crate) struct BatchLog {
+    plan: PlanVersion,
+    samples: u64,
+    micro_batches: u32,
+    batches: u32,
+    times: RunningMedian<Duration>,
+}
+
+impl Default for BatchLog {
+    fn default() -> Self {
+        let times = RunningMedian::new(NEWEST);
+        Self { plan: PlanVersion(0), samples: 0, micro_batches: 1, batches: 0, times }
+    }
+}
+
+impl BatchLog {
+    /// The worker reports a batch. One with fewer samples than another one under the plan is not whole.
+    pub(crate) fn push(&mut self, report: &BatchReport) {
+        let known = (self.plan, self.samples);
+        if report.samples == 0 || (report.plan, report.samples) < known {
+            return;
+        }
+        if (report.plan, report.samples) > known {
+            let (plan, samples, micro_batches) = (report.plan, report.samples, report.micro_batches);
+            *self = Self { plan, samples, micro_batches, ..Self::default() };
+        }
+        self.batches = self.batches.saturating_add(1);
+        self.times.push(report.compute);
+    }
+
+    /// What is known; `None` before the first batch.
+    pub(crate) fn view(&self) -> Option<BatchView> {
+        let samples = u32::try_from(self.samples).unwrap_or(u32::MAX);
+        let (plan, micro_batches, batches) = (self.plan, self.micro_batches, self.batches);
+        Some(BatchView { plan, samples, micro_batches, compute: self.times.get()?, batches })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use antdt_core::{Holder, Incarnation, Iteration, NodeId, Phase};
@@ -100,6 +140,27 @@ mod tests {
             communicate: Duration::from_millis(wall_ms - compute_ms),
             barrier_wait: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn whole_batches_of_the_newest_plan_are_what_a_worker_takes() {
+        let mut log = BatchLog::default();
+        assert_eq!(log.view(), None);
+        let batch = |plan, samples, ms| BatchReport { samples, ..report(0, 1, plan, ms, ms) };
+        log.push(&batch(1, 4, 8));
+        // The first one was short; so is the one after it, and it says nothing.
+        for ms in [20, 26, 22] {
+            log.push(&batch(1, 10, ms));
+        }
+        log.push(&batch(1, 3, 1));
+        let seen = |log: &BatchLog| {
+            let view = log.view().unwrap();
+            (view.plan.0, view.samples, view.micro_batches, view.compute.as_millis(), view.batches)
+        };
+        assert_eq!(seen(&log), (1, 10, 1, 22, 3));
+        log.push(&BatchReport { micro_batches: 2, ..batch(2, 8, 30) });
+        log.push(&batch(1, 10, 20));
+        assert_eq!(seen(&log), (2, 8, 2, 30, 1), "what comes late is of the plan before");
     }
 
     fn seen(log: &StepLog) -> Option<(u64, u32, u128, u128)> {

@@ -638,6 +638,7 @@ impl HeadCore {
             sample_time_short: observed.and_then(|o| o.sample_time_short),
             sample_time_long: observed.and_then(|o| o.sample_time_long),
             estimate: observed.and_then(|o| o.estimate),
+            batch: observed.and_then(|o| o.batch),
             slowness_ratio: observed.and_then(|o| o.slowness_ratio),
             slow_fraction_long: observed.map_or(0.0, |o| o.slow_fraction_long),
             last_report_age: observed.and_then(|o| o.last_report_age),
