@@ -16,12 +16,14 @@ use antdt_core::{
 use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
 
+pub mod dedicated;
 pub mod from_fn;
 pub mod lb_bsp;
 pub mod non_dedicated;
 pub mod none;
 pub mod registry;
 
+pub use dedicated::{Dedicated, DedicatedConfig};
 pub use from_fn::FromFn;
 pub use lb_bsp::{LbBsp, LbBspConfig};
 pub use non_dedicated::{NonDedicated, NonDedicatedConfig};

@@ -5,7 +5,7 @@
 
 use antdt_core::registry::{self, Registry, Setting};
 
-use super::{LbBsp, NonDedicated, Policy, Unmanaged};
+use super::{Dedicated, LbBsp, NonDedicated, Policy, Unmanaged};
 
 /// A policy that is known by name, which is what [`Policy::name`] says.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
@@ -25,6 +25,8 @@ pub static REGISTRY: Registry<Entry> = Registry::new("policy", SHIPPED).with_syn
     ("antdt-nd", NonDedicated::NAME),
     ("non-dedicated", NonDedicated::NAME),
     ("nondedicated", NonDedicated::NAME),
+    ("antdt-dd", Dedicated::NAME),
+    ("dedicated", Dedicated::NAME),
     ("lbbsp", LbBsp::NAME),
 ]);
 
@@ -40,12 +42,25 @@ const SHIPPED: &[Entry] = &[
         build: |settings| Ok(Box::new(NonDedicated::read(settings)?)),
     },
     Entry {
+        name: Dedicated::NAME,
+        about: "for dedicated clusters of mixed devices: measures each kind, then batch sizes and micro-batches that fit it",
+        settings: Dedicated::settings,
+        build: |settings| Ok(Box::new(Dedicated::read(settings)?)),
+    },
+    Entry {
         name: LbBsp::NAME,
         about: "a baseline: batch sizes in proportion to predicted speeds, a step of the way at a time",
         settings: LbBsp::settings,
         build: |settings| Ok(Box::new(LbBsp::read(settings)?)),
     },
 ];
+
+impl Dedicated {
+    /// Its settings with their defaults.
+    fn settings() -> Vec<Setting> {
+        Dedicated::default().texts()
+    }
+}
 
 impl LbBsp {
     /// Its settings with their defaults.
@@ -108,7 +123,7 @@ mod tests {
     #[test]
     fn the_names_of_papers_and_habits_are_suggested() {
         let text = REGISTRY.by_name("non-dedicated").unwrap_err().to_string();
-        assert!(text.starts_with("unknown policy `non-dedicated`; known: none, nd, lb-bsp"), "{text}");
+        assert!(text.starts_with("unknown policy `non-dedicated`; known: none, nd, dd, lb-bsp"), "{text}");
         assert!(text.ends_with("did you mean `nd`?"), "{text}");
     }
 }

@@ -34,9 +34,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use antdt_core::{
-    ActionOutcome, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime, MembershipVersion,
-    NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion, Progress, SchedulerView, Seed, StepView,
-    StragglerKind,
+    ActionOutcome, BatchView, Capabilities, ClusterView, DetRng, DeviceClass, Incarnation, JobTime,
+    MembershipVersion, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion, Progress,
+    SchedulerView, Seed, StepView, StragglerKind,
 };
 
 use crate::budget::{BudgetConfig, RestartBudget};
@@ -233,7 +233,7 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
     NodeView {
         id,
         incarnation: Incarnation(incarnation),
-        device: DeviceClass::default(),
+        device: DeviceClass(["cpu", "old", "new"][number(rng, 3) as usize].to_owned()),
         status,
         batch_size: batch_size_min + number(rng, batch_size_max - batch_size_min + 1),
         micro_batches: 1,
@@ -243,6 +243,13 @@ fn random_node(rng: &mut DetRng, id: NodeId, noisy: bool) -> NodeView {
         sample_time_short: (!unknown).then_some(time),
         sample_time_long: (rng.below(2) == 0).then_some(time),
         estimate: (!unknown).then(|| random_estimate(rng, time)),
+        batch: (!unknown).then(|| BatchView {
+            plan: PlanVersion(rng.below(4)),
+            samples: number(rng, 300),
+            micro_batches: number(rng, 5),
+            compute: time.saturating_mul(number(rng, 300)),
+            batches: number(rng, 12),
+        }),
         slowness_ratio: (!unknown).then_some(slowness),
         slow_fraction_long: rng.unit(),
         last_report_age: Some(Duration::from_millis(rng.below(10_000))),
@@ -292,6 +299,13 @@ pub fn quiet_view(mode: Capabilities, sample_times_us: &[u64]) -> ClusterView {
                     sample_time: Duration::from_micros(time),
                     spread: 0.02,
                     batches: 64,
+                }),
+                batch: Some(BatchView {
+                    plan: PlanVersion(1),
+                    samples: 64,
+                    micro_batches: 1,
+                    compute: Duration::from_micros(time) * 64,
+                    batches: 32,
                 }),
                 slowness_ratio: Some(ratio(time)),
                 slow_fraction_long: 0.0,

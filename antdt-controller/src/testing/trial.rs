@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use antdt_core::{
-    ActionId, ActionOutcome, Capabilities, ClusterView, DeviceClass, Holder, Incarnation, JobTime, Machine,
-    MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Plan, PlanVersion,
-    Progress, SchedulerView, StragglerKind,
+    ActionId, ActionOutcome, BatchView, Capabilities, ClusterView, DeviceClass, Holder, Incarnation, JobTime,
+    Machine, MembershipVersion, NodeAction, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, Plan,
+    PlanVersion, Progress, SchedulerView, StragglerKind,
 };
 
 use super::history::{History, Job, Line, Step, WORKERS_MAX};
@@ -181,6 +181,7 @@ struct Worker {
     incarnation: Incarnation,
     live: bool,
     batch_size: u32,
+    micro_batches: u32,
     percent: u16,
     lasting: bool,
 }
@@ -233,6 +234,7 @@ where
             incarnation: Incarnation(0),
             live: index < job.workers,
             batch_size: job.samples_per_worker.into(),
+            micro_batches: 1,
             percent: 100,
             lasting: true,
         };
@@ -288,7 +290,8 @@ where
                 }
                 self.in_force = plan.version;
                 for (node, samples) in plan.batch_sizes.iter() {
-                    self.workers[node.index as usize].batch_size = *samples;
+                    let worker = &mut self.workers[node.index as usize];
+                    (worker.batch_size, worker.micro_batches) = (*samples, plan.micro_batches(*node));
                 }
                 self.tell(&DispatchEvent::PlanApplied(plan.version))
             }
@@ -376,12 +379,19 @@ where
                 device: DeviceClass::default(),
                 status: NodeStatus::Running,
                 batch_size: worker.batch_size,
-                micro_batches: 1,
+                micro_batches: worker.micro_batches,
                 batch_size_min: self.job.batch_size_min.into(),
                 batch_size_max: u32::from(self.job.samples_per_worker) * u32::from(WORKERS_MAX),
                 pace,
                 sample_time_short: known.then_some(time),
                 sample_time_long: (known && worker.lasting).then_some(time),
+                batch: known.then(|| BatchView {
+                    plan: self.in_force,
+                    samples: worker.batch_size,
+                    micro_batches: worker.micro_batches,
+                    compute: time * worker.batch_size,
+                    batches: 16,
+                }),
                 estimate: known.then_some(PaceEstimate { sample_time: time, spread: 0.02, batches: 64 }),
                 slowness_ratio: known.then_some(f64::from(worker.percent) / 100.0),
                 slow_fraction_long: if worker.lasting && worker.percent >= 130 { 1.0 } else { 0.0 },
