@@ -38,6 +38,11 @@ pub trait Compute: Debug + Send {
     fn device(&self, _node: NodeId) -> DeviceClass {
         DeviceClass::default()
     }
+
+    /// Largest batch, or micro-batch, in samples that fits the node, as it says when it registers; `None` if any fits.
+    fn batch_size_max(&self, _node: NodeId) -> Option<u32> {
+        None
+    }
 }
 
 impl<C: Compute + ?Sized> Compute for Box<C> {
@@ -47,6 +52,10 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
 
     fn device(&self, node: NodeId) -> DeviceClass {
         (**self).device(node)
+    }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        (**self).batch_size_max(node)
     }
 }
 

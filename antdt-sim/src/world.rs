@@ -525,13 +525,14 @@ impl<O: Observer> World<O> {
         life.call += 1;
         let (holder, call) = (life.holder, life.call);
         let host = holder.node.index / self.setup.workers_per_host;
+        let most = self.models.compute.batch_size_max(holder.node);
         let info = NodeInfo {
             holder,
             host: format!("host-{host}"),
             device: self.models.compute.device(holder.node),
             memory_bytes: None,
             batch_size_min: 1,
-            batch_size_max: self.setup.global_batch_size,
+            batch_size_max: most.unwrap_or(u32::MAX).min(self.setup.global_batch_size).max(1),
         };
         let registration = Registration { info, data_address: holder.to_string(), process_id: id.0 };
         self.send_head(id, call, HeadEvent::Register(registration));

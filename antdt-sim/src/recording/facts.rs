@@ -29,6 +29,8 @@ pub struct Facts {
     pub batches: BTreeMap<NodeId, Vec<BatchFact>>,
     /// What each node said of its hardware when it registered, in its last life.
     pub devices: BTreeMap<NodeId, DeviceClass>,
+    /// Largest batch, or micro-batch, that each node said fits it, in its last life.
+    pub batch_sizes_max: BTreeMap<NodeId, u32>,
     /// Orders to start a process, in order of time.
     pub starts: Vec<StartFact>,
     /// All-reduce: from the moment at which the master had told all members of the first group, until all were in it and
@@ -203,6 +205,7 @@ impl Recording {
                 settings: self.header.settings.clone(),
                 batches: BTreeMap::new(),
                 devices: BTreeMap::new(),
+                batch_sizes_max: BTreeMap::new(),
                 starts: Vec::new(),
                 formed: None,
                 ends: Vec::new(),
@@ -277,6 +280,7 @@ impl Gathering {
         match event {
             HeadEvent::Register(registration) => {
                 let life = registration.info.holder;
+                self.facts.batch_sizes_max.insert(life.node, registration.info.batch_size_max);
                 self.facts.devices.insert(life.node, registration.info.device);
                 if life.node.role == Role::Worker {
                     self.begun.insert(life, at);

@@ -17,6 +17,7 @@ use crate::model::{Compute, Fault, Faults, Scheduler};
 pub struct RecordedCompute {
     workers: BTreeMap<NodeId, Series>,
     devices: BTreeMap<NodeId, DeviceClass>,
+    batch_sizes_max: BTreeMap<NodeId, u32>,
     /// Of a worker that was not recorded: the median of the medians.
     median: f64,
     /// The hardware of such a worker: that of the one whose median it is.
@@ -48,7 +49,8 @@ impl RecordedCompute {
         let (median, typical) = *medians.get(medians.len() / 2)?;
         let devices = facts.devices.clone();
         let device = devices.get(&typical).cloned().unwrap_or_default();
-        Some(Self { workers, devices, median, device })
+        let batch_sizes_max = facts.batch_sizes_max.clone();
+        Some(Self { workers, devices, batch_sizes_max, median, device })
     }
 
     /// Nanoseconds that the worker takes for a sample at a moment.
@@ -81,6 +83,10 @@ impl Compute for RecordedCompute {
             Role::Worker => self.devices.get(&node).unwrap_or(&self.device).clone(),
             Role::Server => self.devices.get(&node).cloned().unwrap_or_default(),
         }
+    }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        self.batch_sizes_max.get(&node).copied()
     }
 }
 

@@ -29,6 +29,13 @@ impl<W: Compute, S: Compute> Compute for ByRole<W, S> {
             Role::Server => self.servers.device(node),
         }
     }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        match node.role {
+            Role::Worker => self.workers.batch_size_max(node),
+            Role::Server => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -52,6 +52,11 @@ impl DeviceTimes {
         self.devices.keys().map(String::as_str)
     }
 
+    /// The largest batch that was measured on `device`; `None` if there is no such device.
+    pub fn largest(&self, device: &str) -> Option<u32> {
+        self.devices.get(device).and_then(|times| times.last()).map(|(size, _)| *size)
+    }
+
     /// Seconds of a batch of `samples` on `device`; `None` if there is no such device.
     pub fn seconds(&self, device: &str, samples: u64) -> Option<f64> {
         self.devices.get(device).map(|times| interpolate(times, samples as f64))
@@ -80,6 +85,7 @@ fn interpolate(times: &[(u32, f64)], samples: f64) -> f64 {
 #[derive(Debug, Clone)]
 pub struct DeviceTable {
     workers: Vec<Device>,
+    bounded: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -104,7 +110,14 @@ impl DeviceTable {
             found.ok_or_else(|| InvalidValue::new("devices", device, format!("one of {}", known())))
         };
         let workers = devices.iter().map(|device| find(device.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { workers })
+        Ok(Self { workers, bounded: false })
+    }
+
+    /// No larger batch or micro-batch fits a device than the largest of the table.
+    #[must_use]
+    pub const fn bounded(mut self) -> Self {
+        self.bounded = true;
+        self
     }
 
     fn of(&self, worker: NodeId) -> &Device {
@@ -125,6 +138,11 @@ impl Compute for DeviceTable {
             Role::Worker => self.of(node).class.clone(),
             Role::Server => DeviceClass::default(),
         }
+    }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        let largest = || self.of(node).times.last().map(|(size, _)| *size);
+        if self.bounded && node.role == Role::Worker { largest() } else { None }
     }
 }
 
@@ -173,6 +191,11 @@ mod tests {
         let class = |node| table.device(node).0;
         assert_eq!([0, 1, 2].map(|index| class(NodeId::worker(index))), ["slow", "fast", "slow"]);
         assert_eq!(table.device(NodeId::server(0)), DeviceClass::default());
+        assert_eq!(table.batch_size_max(NodeId::worker(1)), None);
+        let bounded = table.bounded();
+        let most = |node| bounded.batch_size_max(node);
+        assert_eq!([0, 1].map(|index| most(NodeId::worker(index))), [Some(10), Some(32)]);
+        assert_eq!(most(NodeId::server(0)), None);
         let error = DeviceTable::new(&times(), &["quick"]).unwrap_err().to_string();
         assert_eq!(error, "devices = quick: must be one of fast, slow");
         assert!(DeviceTable::new(&times(), &[] as &[&str]).is_err());

@@ -40,6 +40,10 @@ impl<C: Compute> Compute for LogNormal<C> {
     fn device(&self, node: NodeId) -> DeviceClass {
         self.mean.device(node)
     }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        self.mean.batch_size_max(node)
+    }
 }
 
 #[cfg(test)]

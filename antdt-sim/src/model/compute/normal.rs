@@ -37,6 +37,10 @@ impl<C: Compute> Compute for Normal<C> {
     fn device(&self, node: NodeId) -> DeviceClass {
         self.mean.device(node)
     }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        self.mean.batch_size_max(node)
+    }
 }
 
 fn factor(variation: f64, rng: &mut DetRng) -> f64 {

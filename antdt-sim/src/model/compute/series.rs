@@ -112,6 +112,10 @@ impl<C: Compute> Compute for Series<C> {
     fn device(&self, node: NodeId) -> DeviceClass {
         self.normally.device(node)
     }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        self.normally.batch_size_max(node)
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,10 @@ impl<C: Compute> Compute for Slow<C> {
     fn device(&self, node: NodeId) -> DeviceClass {
         self.normally.device(node)
     }
+
+    fn batch_size_max(&self, node: NodeId) -> Option<u32> {
+        self.normally.batch_size_max(node)
+    }
 }
 
 #[cfg(test)]
