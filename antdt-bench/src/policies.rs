@@ -23,6 +23,7 @@ use anyhow::{Result, anyhow};
 use crate::meter::{Others, interval, median};
 use crate::{Entry, Rows, Settings};
 
+mod devices;
 mod foresight;
 mod trace;
 
@@ -71,7 +72,9 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         let measured = measure(&trace, scale.steps, scale.seeds)?;
         rows.extend(judge(&trace, scale.steps, &measured));
     }
-    real(settings, scale.real_steps, rows)
+    devices::run(rows)?;
+    real(settings, scale.real_steps, rows)?;
+    real_devices(settings, scale.real_steps, rows)
 }
 
 /// Times of one seed, in seconds without the start.
@@ -278,6 +281,47 @@ fn real(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
+/// Devices of the job of real processes: two that compute four times as fast as the two others. No more than an even share fits any
+/// of them at once, so that the fast ones can take more in micro-batches only.
+const REAL_DEVICES: &str = "--device class=fast,worker=0-1,speed=2000,fixed=10ms,batch-max=64 \
+                            --device class=slow,worker=2-3,speed=500,fixed=10ms,batch-max=64";
+
+/// Least gain with them: 138 ms a step of even batches, 69 ms of the best, less the profile.
+const REAL_DEVICES_GAIN: f64 = 1.2;
+
+/// Real processes on a mix of emulated devices, each sample counted.
+fn real_devices(settings: &Settings, steps: u32, rows: &mut Rows) -> Result<()> {
+    let global = BATCH * REAL_WORKERS;
+    let samples = u64::from(steps) * u64::from(global);
+    let others = Others::watch();
+    let took = |policy: &str| -> Result<f64> {
+        let text = format!(
+            "--nproc-per-node {REAL_WORKERS} --sync allreduce --policy {policy} --workload deepfm --epochs 1 --seed 1 \
+             --data synthetic:{samples} --global-batch-size {global} {REAL_DEVICES} --quiet"
+        );
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        let folder = settings.report_dir.join(format!("real-devices-{policy}"));
+        let limit = Duration::from_secs(60) + Duration::from_millis(800) * steps;
+        let report = crate::run::run(&settings.antdt, &words, &folder, limit)?;
+        anyhow::ensure!(
+            report.samples.committed == samples && report.samples.lost == 0,
+            "{policy} trained {} of {samples} samples",
+            report.samples.committed
+        );
+        Ok(report.job_completion_time_s)
+    };
+    let (none, lb, dd) = (took("none")?, took("lb-bsp")?, took("dd")?);
+    let row = Entry::shown(
+        format!("real processes, 2 fast and 2 slow devices, {steps} steps: time of none over dd"),
+        none / dd,
+        "x",
+    );
+    rows.push(row.at_least(REAL_DEVICES_GAIN).unless_overloaded(others.share(), OTHERS_MAX).beside(format!(
+        "none {none:.1} s, lb-bsp {lb:.1} s, dd {dd:.1} s, its profile included; {samples} samples counted in each"
+    )));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,7 +355,7 @@ mod tests {
                 none: 400.0,
                 oracle: 150.0,
                 least: 140.0,
-                policies: vec![nd + at * spread, 300.0],
+                policies: vec![nd + at * spread, 300.0, 300.0],
             };
             judge(&trace::ALL[0], 100, &[times(0.0), times(1.0), times(-1.0)])
         };
