@@ -581,3 +581,50 @@ fn a_worker_that_is_stopped_is_missed_soon_and_started_again_and_the_count_is_ex
         assert_eq!(report.workers[0].restarts, 0);
     }
 }
+
+/// Devices of two workers that take few samples at once, the second a quarter as fast as the first. A worker beyond them, if there
+/// is one, takes all of its batch.
+const DEVICES: [&str; 4] = [
+    "--device",
+    "class=fast,worker=0,speed=400,fixed=10ms,batch-max=5",
+    "--device",
+    "class=slow,worker=1,speed=100,fixed=10ms,batch-max=3",
+];
+
+#[test]
+fn batches_in_micro_batches_are_counted_once_whoever_dies_in_the_middle() {
+    for mode in MODES {
+        if mode.contains(&"ps-asp") || mode.contains(&"ps-ssp=1") {
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        let common = ["--report-dir", dir, "--policy", "dd", "--epochs", "2", "--heartbeat", "50ms"];
+        let often = ["--checkpoint-every", "6steps", "--emulate-speed", "400", "--control-tick", "50ms"];
+        let job = program(true, &[mode, &common, &DEVICES, &often].concat()).spawn().unwrap();
+        let reaches = |at: u64| {
+            wait_for("a checkpoint", || newest(folder.path()).filter(|it| it.manifest().checkpoint.0 >= at))
+        };
+        reaches(1);
+        for worker in nodes(&job, "worker-1") {
+            kill_9(worker);
+        }
+        reaches(3);
+        kill_whole(job);
+        let kept = newest(folder.path()).unwrap();
+        let trained = kept.manifest().ledger.acked;
+        let in_model: f32 = parameters(&kept).iter().sum();
+        let is_count = !mode.contains(&"local-sgd=3");
+        assert!(!is_count || in_model == trained as f32, "{mode:?}: {in_model} and {trained}");
+        succeed(&mut program(true, &[mode, &common, &DEVICES, &["--resume", dir]].concat()));
+        let report = report(folder.path());
+        assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+        let counted = parameters(&newest(folder.path()).unwrap());
+        assert!(
+            counted.iter().all(|count| if is_count { *count == 2.0 } else { *count > 0.0 }),
+            "{counted:?}"
+        );
+        let said = |what: &str| report.actions.iter().any(|action| action.reason.contains(what));
+        assert!(said("measuring") && said("slow: "), "{mode:?}: {:?}", report.actions);
+    }
+}

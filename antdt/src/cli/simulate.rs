@@ -153,7 +153,7 @@ pub(super) fn whatif_grammar() -> Clap {
         )
         .arg(flag("trace", "FILE", "recording, CSV of slowdowns, or scenario to simulate").required(true))
         .arg(
-            flag("policy", "NAMES", "policies, separated by commas: none, nd, lb-bsp [default: none,nd]")
+            flag("policy", "NAMES", "policies, separated by commas: none, nd, dd, lb-bsp [default: none,nd]")
                 .action(ArgAction::Append),
         )
         .arg(flag("workers", "N", "number of workers [default: that of the file]"))

@@ -85,7 +85,7 @@ fn settings_of_policies_travel_with_the_others() {
     spec.check_names().unwrap();
     spec.put("policy", &json!({ "dn": {} })).unwrap();
     let error = spec.validate().unwrap_err().to_string();
-    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, lb-bsp; did you mean `nd`?");
+    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
-    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, lb-bsp; did you mean `nd`?");
+    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
         "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, d-psgd=GRAPH, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
