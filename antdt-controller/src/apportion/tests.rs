@@ -48,7 +48,7 @@ fn brute_force_in_pieces(total: u32, granularity: u32, shares: &[Share]) -> Opti
     };
     // The last one takes what is left.
     let from = if others.is_empty() { total.max(first.min) } else { first.min };
-    let is_whole = |x: &u32| (x - first.min) % granularity == 0;
+    let is_whole = |x: &u32| (x - first.min).is_multiple_of(granularity);
     (from..=total.min(first.max * first.micro_batches_max))
         .filter(is_whole)
         .filter_map(|x| Some(batch(x)?.max(brute_force_in_pieces(total - x, granularity, others)?)))

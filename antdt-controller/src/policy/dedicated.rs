@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{
-    ClusterView, DeviceClass, Forecast, InvalidValue, JobTime, NodeId, NodeView, PlanVersion, Reason,
+    ClusterView, DeviceClass, Forecast, InvalidValue, JobTime, MembershipVersion, NodeId, NodeView,
+    PlanVersion, Reason,
 };
 
 use super::{Decision, Policy, Seat, Split, percent};
@@ -36,6 +37,10 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Sizes that are within this factor of each other count as one point of a profile. 1.25: each size of a profile is twice the
 /// one before.
 const NEAR: f64 = 1.25;
+
+/// Plans that are made by the profiles before the fastest one stays. 4: where times lie on a line the first is the best, and
+/// elsewhere each adds a point where it matters.
+const SOLVED_MAX: u32 = 4;
 
 /// Points of a profile: the newest so many sizes. Each plan adds at most one.
 const POINTS_MAX: usize = 16;
@@ -98,8 +103,8 @@ struct Profile {
 
 impl Profile {
     /// Takes in the time of a micro-batch. One that is near a known size and takes another time says that the device changed,
-    /// and what is known of the other sizes changes alike.
-    fn learn(&mut self, size: f64, seconds: f64) {
+    /// and what is known of the other sizes changes alike. Returns by how much, 1 if nothing does.
+    fn learn(&mut self, size: f64, seconds: f64) -> f64 {
         let is_near = |known: f64| size / known < NEAR && known / size < NEAR;
         match self.points.iter().position(|(known, _)| is_near(*known)) {
             Some(at) => {
@@ -111,21 +116,26 @@ impl Profile {
                     *other *= ratio;
                 }
                 self.points[at] = (size, seconds);
+                ratio
             }
             None => {
                 if self.points.len() == POINTS_MAX {
                     self.points.remove(0);
                 }
                 self.points.push((size, seconds));
+                1.0
             }
         }
     }
 
-    /// The line with the least sum of squared relative errors whose parts are not negative; `None` without a point.
+    /// The line with the least sum of squared relative errors whose parts are not negative; `None` without a point. Sizes count for
+    /// the less the further they are from the newest one.
     fn fit(&self) -> Option<Cost> {
         let (mut w, mut wx, mut wxx, mut wy, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        let newest = self.points.last()?.0;
         for (x, y) in &self.points {
-            let weight = 1.0 / (y * y);
+            let octaves = (x / newest).log2();
+            let weight = 1.0 / (y * y * (1.0 + octaves * octaves));
             w += weight;
             wx += weight * x;
             wxx += weight * x * x;
@@ -156,6 +166,12 @@ pub struct Dedicated {
     classes: BTreeMap<NodeId, DeviceClass>,
     /// The newest plan whose batches are in the profiles.
     learned: PlanVersion,
+    /// What follows is of these workers, at the speed that they have now.
+    membership: MembershipVersion,
+    /// The fastest batches that were in force, and the seconds of their slowest worker.
+    best: Option<(f64, Split)>,
+    /// Plans that were made by the profiles.
+    solved: u32,
 }
 
 /// What the batches of a class under the plan in force took.
@@ -342,6 +358,20 @@ impl Dedicated {
         Ok(classes)
     }
 
+    /// The seconds of the slowest worker under the plan in force, which is remembered if it is the fastest so far.
+    fn compare(&mut self, live: &[&NodeView]) -> f64 {
+        let seconds = live.iter().filter_map(|node| Some(node.batch?.compute.as_secs_f64()));
+        let now = seconds.fold(0.0, f64::max);
+        let is_known = self.best.as_ref().is_some_and(|(_, fastest)| is_in_force(fastest, live));
+        if is_known || self.best.as_ref().is_none_or(|(seconds, _)| now < *seconds) {
+            let accumulation = live.iter().map(|node| (node.id, node.micro_batches.max(1)));
+            let accumulation = accumulation.filter(|(_, count)| *count > 1).collect();
+            let batch_sizes = live.iter().map(|node| (node.id, node.batch_size)).collect();
+            self.best = Some((now, Split { batch_sizes, accumulation }));
+        }
+        now
+    }
+
     /// Takes in what was measured: the first time under a plan, and later if a class deviates.
     fn learn(&mut self, plan: PlanVersion, classes: BTreeMap<DeviceClass, Vec<Measured>>) {
         let first = plan > self.learned;
@@ -357,10 +387,13 @@ impl Dedicated {
             let limit = f64::from(self.config.drift_percent) / 100.0;
             let drifts = expected.is_none_or(|expected| (seconds / expected - 1.0).abs() > limit);
             let is_probe = first && profile.plans < self.config.profile_sizes;
-            if is_probe || drifts {
-                profile.learn(size, seconds);
-            }
             profile.plans = profile.plans.saturating_add(u32::from(first));
+            if is_probe || drifts {
+                let ratio = profile.learn(size, seconds);
+                if (ratio - 1.0).abs() > limit {
+                    (self.best, self.solved) = (None, 0);
+                }
+            }
         }
     }
 }
@@ -387,7 +420,11 @@ impl Policy for Dedicated {
             Ok(classes) => classes,
             Err(reason) => return Decision::nothing(reason),
         };
+        if view.membership != self.membership {
+            (self.membership, self.best, self.solved) = (view.membership, None, 0);
+        }
         self.learn(view.plan, classes);
+        let now = self.compare(&live);
         let (total, seats) =
             (view.global_batch_size, live.iter().map(|node| Seat::from(*node)).collect::<Vec<_>>());
         match self.probe(total, &seats) {
@@ -412,24 +449,30 @@ impl Policy for Dedicated {
             Ok(best) => best,
             Err(error) => return Decision::nothing(Reason::Other(error.to_string())),
         };
-        let now = live
-            .iter()
-            .zip(&costs)
-            .map(|(node, cost)| cost.time(f64::from(node.batch_size), f64::from(node.micro_batches.max(1))));
-        let now = now.fold(0.0, f64::max);
         let sum: u64 = live.iter().map(|node| u64::from(node.batch_size)).sum();
-        let split = Split { batch_sizes: best.batch_sizes, accumulation: best.accumulation };
-        if is_in_force(&split, &live) {
-            return Decision::nothing(Reason::Balanced);
-        }
-        let gain = percent(1.0 - (best.step_time.as_secs_f64() / now.max(f64::MIN_POSITIVE)).min(1.0));
+        let gain_of = |then: f64| percent(1.0 - (then / now.max(f64::MIN_POSITIVE)).min(1.0));
+        let least = self.config.gain_min_percent;
+        let mut then = best.step_time.as_secs_f64();
+        let mut split = Split { batch_sizes: best.batch_sizes, accumulation: best.accumulation };
+        let is_best = is_in_force(&split, &live);
         // The first sizes of a worker that joined may be anything: they are replaced at once.
-        if sum == u64::from(total) && gain < self.config.gain_min_percent {
-            return Decision::nothing(Reason::GainTooSmall { percent: gain });
+        let is_whole = sum == u64::from(total);
+        if is_whole && (is_best || gain_of(then) < least || self.solved >= SOLVED_MAX) {
+            // What was measured counts for more than what a line says.
+            match &self.best {
+                Some((seconds, fastest)) if gain_of(*seconds) >= least => {
+                    (split, then) = (fastest.clone(), *seconds);
+                }
+                _ if is_best => return Decision::nothing(Reason::Balanced),
+                _ => return Decision::nothing(Reason::GainTooSmall { percent: gain_of(then).min(least) }),
+            }
+        } else {
+            self.solved = self.solved.saturating_add(1);
         }
+        let gain = gain_of(then);
         let overhead = view.step.map_or(Duration::ZERO, |step| step.overhead);
-        let without = Duration::try_from_secs_f64(now).unwrap_or(TIME_MAX) + overhead;
-        let forecast = Forecast { without, with: best.step_time + overhead };
+        let duration = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(TIME_MAX) + overhead;
+        let forecast = Forecast { without: duration(now), with: duration(then) };
         let text = format!("{}; the step time is expected to fall by {gain} %", said(&split, &live));
         let Split { batch_sizes, accumulation } = split;
         Decision {
