@@ -460,7 +460,7 @@ impl Policy for Dedicated {
         if is_whole && (is_best || gain_of(then) < least || self.solved >= SOLVED_MAX) {
             // What was measured counts for more than what a line says.
             match &self.best {
-                Some((seconds, fastest)) if gain_of(*seconds) >= least => {
+                Some((seconds, fastest)) if gain_of(*seconds) >= least && fits(fastest, &live, total) => {
                     (split, then) = (fastest.clone(), *seconds);
                 }
                 _ if is_best => return Decision::nothing(Reason::Balanced),
@@ -505,6 +505,19 @@ impl Policy for Dedicated {
     fn clone_box(&self) -> Box<dyn Policy> {
         Box::new(self.clone())
     }
+}
+
+/// Whether the batches are for these workers, within their bounds, and add up to the global batch.
+fn fits(split: &Split, live: &[&NodeView], total: u32) -> bool {
+    let takes = |node: &&NodeView| {
+        let count = split.accumulation.get(&node.id).copied().unwrap_or(1).max(1);
+        let within = |samples: &u32| {
+            samples / count >= node.batch_size_min && samples.div_ceil(count) <= node.batch_size_max
+        };
+        split.batch_sizes.get(&node.id).is_some_and(within)
+    };
+    let sum: u64 = split.batch_sizes.values().map(|samples| u64::from(*samples)).sum();
+    sum == u64::from(total) && split.batch_sizes.len() == live.len() && live.iter().all(takes)
 }
 
 fn is_in_force(split: &Split, live: &[&NodeView]) -> bool {

@@ -232,7 +232,8 @@ fn a_line_is_found_through_its_points_and_parts_below_zero_are_none() {
     close(fit(&[(16.0, 0.08)]), 0.0, 0.005);
     close(fit(&[(16.0, 0.06), (64.0, 0.18), (32.0, 0.1)]), 0.02, 0.0025);
     // A larger one that takes no longer; and one that takes more than in proportion.
-    close(fit(&[(10.0, 1.0), (20.0, 1.0)]), 0.0, 0.06);
+    // The smaller one counts half, an octave from the newest.
+    close(fit(&[(10.0, 1.0), (20.0, 1.0)]), 0.0, 25.0 / 450.0);
     assert_eq!(fit(&[(10.0, 1.0), (20.0, 4.0)]).unwrap().fixed, 0.0);
 }
 
@@ -247,4 +248,20 @@ fn a_size_that_is_measured_again_moves_the_whole_profile() {
     let cost = profile.fit().unwrap();
     assert!((cost.fixed - 0.04).abs() < 1e-6 && (cost.per_sample - 0.005).abs() < 1e-6, "{cost:?}");
     assert_eq!(profile.points.len(), 3);
+}
+
+#[test]
+fn a_plan_that_turns_out_slower_gives_way_to_the_fastest_that_was_measured() {
+    let mut cluster = Cluster::new(256, &[("a", 10, 1000, 256), ("a", 10, 1000, 256), ("b", 10, 4000, 256)]);
+    cluster.settle();
+    let fastest = cluster.plans.last().unwrap().clone();
+    // As a poor line makes them.
+    let slower = Split {
+        batch_sizes: (0..3).map(NodeId::worker).zip([60, 60, 136]).collect(),
+        accumulation: BTreeMap::new(),
+    };
+    cluster.policy.solved = SOLVED_MAX;
+    cluster.apply(&slower);
+    cluster.settle();
+    assert_eq!(cluster.plans.last(), Some(&fastest), "{:?}", cluster.plans);
 }
