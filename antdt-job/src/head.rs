@@ -583,9 +583,8 @@ impl Head {
         let text = format!("{why}; the job goes back to its newest checkpoint");
         self.core.event(now, None, "rollback", text);
         if let Some(checkpoints) = &mut self.checkpoints {
-            let attempt = checkpoints.attempt_id();
-            for Rested { holder, keep } in checkpoints.roll_back(now) {
-                self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint: attempt, keep });
+            for Rested { holder, checkpoint, keep } in checkpoints.roll_back(now) {
+                self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
             }
         }
         self.doubts = Timers::new();
@@ -715,19 +714,14 @@ impl Head {
         }
         let told = match &mut self.checkpoints {
             Some(checkpoints) => checkpoints.rests(holder, checkpoint, self.core.joined.iter()),
-            None => Some(Rested { holder, keep: false }),
+            None => Some(Rested { holder, checkpoint, keep: false }),
         };
-        self.tell_rested(now, checkpoint, told);
+        self.tell_rested(now, told);
         HeadAnswer::Parked
     }
 
-    fn tell_rested(
-        &mut self,
-        now: JobTime,
-        checkpoint: CheckpointId,
-        told: impl IntoIterator<Item = Rested>,
-    ) {
-        for Rested { holder, keep } in told {
+    fn tell_rested(&mut self, now: JobTime, told: impl IntoIterator<Item = Rested>) {
+        for Rested { holder, checkpoint, keep } in told {
             self.core.effects.push_back(HeadEffect::Rested { holder, checkpoint, keep });
         }
         self.let_held_join(now);
@@ -743,7 +737,7 @@ impl Head {
             self.core.event(now, None, "checkpoint", format!("checkpoint {checkpoint} was not taken: {why}"));
             self.last_ended = Some((checkpoint, Err(why)));
         }
-        self.tell_rested(now, checkpoint, told);
+        self.tell_rested(now, told);
         self.stop_if_kept(now);
         self.end_if_done(now);
     }
@@ -771,9 +765,7 @@ impl Head {
         // Otherwise servers write, and its end changes nothing for them.
         let writes = self.core.config.sync.capabilities().forms_groups();
         let told = checkpoints.gone(now, holder, writes, self.core.joined.iter());
-        // The number only matters to a worker that would take copies.
-        let checkpoint = checkpoints.attempt_id();
-        self.tell_rested(now, checkpoint, told);
+        self.tell_rested(now, told);
         self.stop_if_kept(now);
     }
 
@@ -794,7 +786,7 @@ impl Head {
             let text = format!("checkpoint {checkpoint} was given up: it took too long");
             self.core.event(now, None, "checkpoint", text);
             self.last_ended = Some((checkpoint, Err("it took too long".to_owned())));
-            self.tell_rested(now, checkpoint, told);
+            self.tell_rested(now, told);
         }
         self.stop_if_kept(now);
     }

@@ -128,6 +128,8 @@ struct Attempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rested {
     pub(super) holder: Holder,
+    /// The checkpoint that the worker stands still for: it takes no answer for another one.
+    pub(super) checkpoint: CheckpointId,
     /// Take the copies; otherwise go on.
     pub(super) keep: bool,
 }
@@ -237,28 +239,31 @@ impl Checkpoints {
         self.attempt.as_ref().is_some_and(|attempt| attempt.everyone && attempt.stage != Stage::Writing)
     }
 
-    /// A worker stands still. Who of `workers` does not yet is waited for. Returns who is told what at once.
+    /// A worker stands still for this checkpoint. The master waits for those of `workers` that do not yet; once all stand still,
+    /// the answer is for the worker that is to take the copies. `None`: nobody is answered yet.
     pub(super) fn rests(
         &mut self,
         holder: Holder,
         id: CheckpointId,
         workers: impl Iterator<Item = Holder>,
     ) -> Option<Rested> {
-        let go_on = Some(Rested { holder, keep: false });
-        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else { return go_on };
+        let answer = |keep| Some(Rested { holder, checkpoint: id, keep });
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
+            return answer(false);
+        };
         match attempt.stage {
             Stage::Resting if attempt.keeper.is_none_or(|keeper| keeper == holder) => {
                 attempt.resting.insert(holder);
                 self.all_rest(workers)
             }
             // Its answer was lost.
-            Stage::Cutting if attempt.keeper == Some(holder) => Some(Rested { holder, keep: true }),
+            Stage::Cutting if attempt.keeper == Some(holder) => answer(true),
             Stage::Cutting if attempt.resting.contains(&holder) => None,
-            _ => go_on,
+            _ => answer(false),
         }
     }
 
-    /// Who takes the copies, if everyone stands still who has to.
+    /// The answer to the worker that is to take the copies, if all workers stand still that have to.
     fn all_rest(&mut self, mut workers: impl Iterator<Item = Holder>) -> Option<Rested> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.stage == Stage::Resting)?;
         let ready = match attempt.keeper {
@@ -268,10 +273,10 @@ impl Checkpoints {
         let keeper = attempt.keeper.or_else(|| attempt.resting.first().copied()).filter(|_| ready)?;
         attempt.keeper = Some(keeper);
         attempt.stage = Stage::Cutting;
-        Some(Rested { holder: keeper, keep: true })
+        Some(Rested { holder: keeper, checkpoint: attempt.id, keep: true })
     }
 
-    /// The copies of an attempt exist, or cannot be had. Returns who is told to go on.
+    /// The copies of an attempt exist, or cannot be had. Returns the answers to the other workers, which go on.
     pub(super) fn cut(&mut self, now: JobTime, id: CheckpointId, taken: bool) -> Vec<Rested> {
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return Vec::new();
@@ -289,7 +294,7 @@ impl Checkpoints {
         if !taken {
             self.give_up(now);
         }
-        others.into_iter().map(|holder| Rested { holder, keep: false }).collect()
+        others.into_iter().map(|holder| Rested { holder, checkpoint: id, keep: false }).collect()
     }
 
     /// A checkpoint is complete, or never will be: whether it was the attempt under way, or the last of all.
@@ -302,8 +307,8 @@ impl Checkpoints {
         ours || last
     }
 
-    /// A worker is gone. Returns who is told what: an attempt without its keeper is given up, while it `writes` the copies too;
-    /// one without a worker that it waited for may go on.
+    /// A worker is gone. The master gives an attempt up whose keeper is gone, also while that worker writes the copies itself
+    /// (`writes`); an attempt that waited for the worker goes on without it. Returns the answers to workers that stand still.
     pub(super) fn gone(
         &mut self,
         now: JobTime,
@@ -325,11 +330,11 @@ impl Checkpoints {
         self.all_rest(workers).into_iter().collect()
     }
 
-    /// Gives the attempt up. Returns who is told to go on.
+    /// Gives the attempt up. Returns the answers to the workers that stand still, which go on.
     pub(super) fn give_up(&mut self, now: JobTime) -> Vec<Rested> {
         let Some(attempt) = self.attempt.take() else { return Vec::new() };
         self.not_before = now + RETRY_PAUSE;
-        let go_on = |holder| Rested { holder, keep: false };
+        let go_on = |holder| Rested { holder, checkpoint: attempt.id, keep: false };
         match attempt.stage {
             Stage::Resting | Stage::Cutting => attempt.resting.into_iter().map(go_on).collect(),
             Stage::Writing => Vec::new(),
@@ -337,7 +342,7 @@ impl Checkpoints {
     }
 
     /// What was trained is undone. Gives the attempt up; steps and epochs count from the checkpoint on, when training begins again.
-    /// Returns who is told to go on.
+    /// Returns the answers to the workers that stand still, which go on.
     pub(super) fn roll_back(&mut self, now: JobTime) -> Vec<Rested> {
         let told = self.give_up(now);
         self.not_before = now;

@@ -22,3 +22,10 @@ fn a_worker_that_is_told_to_leave_is_in_no_group_any_more() {
     let leaves = r#"{"job":{"workers":4,"samples_per_worker":2,"shards":[3,3,3,1,1]},"steps":[{"run":{"process":0,"times":5}},{"run":{"process":0,"times":3}},{"scale":{"workers":2}},{"run":{"process":0,"times":1}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":2}},{"run":{"process":0,"times":4}},{"die":{"process":2,"late":false,"luck":0}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":3}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":4}},{"run":{"process":0,"times":3}},{"run":{"process":2,"times":5}},{"run":{"process":2,"times":4}},"beat"]}"#;
     Invariants::all().check(&history::replay(leaves), &"ripples=smart:2".parse().unwrap()).unwrap();
 }
+
+/// The checkpoint for which the worker stands still is given up when the number of the last one is taken already.
+#[test]
+fn a_worker_that_stands_still_is_let_go_on_by_the_number_of_its_checkpoint() {
+    let waits = r#"{"job":{"workers":4,"samples_per_worker":2,"shards":[3]},"steps":[{"run":{"process":0,"times":2}},{"run":{"process":0,"times":3}},"beat",{"run":{"process":2,"times":5}},{"run":{"process":1,"times":3}},{"run":{"process":1,"times":3}},{"run":{"process":0,"times":1}},{"run":{"process":1,"times":3}},{"run":{"process":1,"times":3}},{"run":{"process":2,"times":2}},{"run":{"process":3,"times":3}},"restart_service",{"hang":{"process":1}},{"run":{"process":0,"times":1}},{"run":{"process":1,"times":5}},{"preempt":{"node":0}},{"run":{"process":2,"times":2}},{"run":{"process":0,"times":3}},{"run":{"process":1,"times":2}},"beat",{"run":{"process":0,"times":5}},{"run":{"process":0,"times":5}},{"run":{"process":0,"times":4}},"beat",{"die":{"process":0,"late":false,"luck":0}},{"run":{"process":0,"times":1}},{"run":{"process":0,"times":1}}]}"#;
+    Invariants::all().check(&history::replay(waits), &"ps-ssp=2".parse().unwrap()).unwrap();
+}

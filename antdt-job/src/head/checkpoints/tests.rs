@@ -14,12 +14,12 @@ fn checkpoints(every: CheckpointEvery) -> Checkpoints {
     Checkpoints::new(CheckpointSchedule { every, first: CheckpointId(4), epochs: 2 })
 }
 
-fn keep(index: u32) -> Rested {
-    Rested { holder: worker(index), keep: true }
+fn keep(index: u32, checkpoint: CheckpointId) -> Rested {
+    Rested { holder: worker(index), checkpoint, keep: true }
 }
 
-fn go_on(index: u32) -> Rested {
-    Rested { holder: worker(index), keep: false }
+fn go_on(index: u32, checkpoint: CheckpointId) -> Rested {
+    Rested { holder: worker(index), checkpoint, keep: false }
 }
 
 #[test]
@@ -53,10 +53,10 @@ fn one_keeper_stands_still_alone_and_is_told_again_what_it_was_told() {
     let id = one.begin(at(0), Some(worker(1)), 0, 0);
     assert_eq!((id, one.order(worker(0)), one.order(worker(1))), (CheckpointId(4), None, Some(id)));
     let all = || [worker(0), worker(1)].into_iter();
-    assert_eq!(one.rests(worker(0), id, all()), Some(go_on(0)), "it was not asked");
-    assert_eq!(one.rests(worker(1), CheckpointId(3), all()), Some(go_on(1)), "an old order");
-    assert_eq!(one.rests(worker(1), id, all()), Some(keep(1)));
-    assert_eq!(one.rests(worker(1), id, all()), Some(keep(1)), "the answer was lost");
+    assert_eq!(one.rests(worker(0), id, all()), Some(go_on(0, id)), "it was not asked");
+    assert_eq!(one.rests(worker(1), CheckpointId(3), all()), Some(go_on(1, CheckpointId(3))), "an old order");
+    assert_eq!(one.rests(worker(1), id, all()), Some(keep(1, id)));
+    assert_eq!(one.rests(worker(1), id, all()), Some(keep(1, id)), "the answer was lost");
     assert_eq!((one.order(worker(1)), one.holds_joins()), (None, false));
     assert_eq!(one.cut(at(1), id, true), []);
     assert_eq!(one.deadline(), Some(at(1) + WRITE_LIMIT));
@@ -71,10 +71,10 @@ fn where_everyone_stands_still_the_last_to_stop_begins_the_copying_and_all_go_on
     assert!((0..3).all(|index| all.order(worker(index)) == Some(id)) && all.holds_joins());
     assert_eq!(all.rests(worker(2), id, workers()), None);
     assert_eq!(all.rests(worker(0), id, workers()), None);
-    assert_eq!(all.rests(worker(1), id, workers()), Some(keep(0)));
+    assert_eq!(all.rests(worker(1), id, workers()), Some(keep(0, id)));
     assert_eq!(all.rests(worker(2), id, workers()), None, "it asks again, and still waits");
     assert!(all.holds_joins());
-    assert_eq!(all.cut(at(1), id, true), [go_on(1), go_on(2)]);
+    assert_eq!(all.cut(at(1), id, true), [go_on(1, id), go_on(2, id)]);
     assert!(!all.holds_joins() && all.is_busy());
 }
 
@@ -84,8 +84,8 @@ fn a_worker_that_dies_is_not_waited_for_and_a_keeper_that_dies_ends_the_attempt(
     let id = all.begin(at(0), None, 0, 0);
     all.rests(worker(0), id, (0..3).map(worker));
     all.rests(worker(2), id, (0..3).map(worker));
-    assert_eq!(all.gone(at(1), worker(1), false, [worker(0), worker(2)].into_iter()), [keep(0)]);
-    assert_eq!(all.gone(at(2), worker(0), false, [worker(2)].into_iter()), [go_on(2)]);
+    assert_eq!(all.gone(at(1), worker(1), false, [worker(0), worker(2)].into_iter()), [keep(0, id)]);
+    assert_eq!(all.gone(at(2), worker(0), false, [worker(2)].into_iter()), [go_on(2, id)]);
     assert!(!all.is_busy());
     // A number is never used twice.
     assert_eq!(all.begin(at(60), None, 0, 0), CheckpointId(5));
@@ -106,8 +106,8 @@ fn an_attempt_that_fails_lets_everyone_go_on_and_the_next_one_waits_a_while() {
     all.stepped(7);
     let id = all.begin(at(0), None, 0, 0);
     all.rests(worker(0), id, (0..2).map(worker));
-    assert_eq!(all.give_up(at(10)), [go_on(0)]);
-    assert_eq!(all.rests(worker(1), id, (0..2).map(worker)), Some(go_on(1)));
+    assert_eq!(all.give_up(at(10)), [go_on(0, id)]);
+    assert_eq!(all.rests(worker(1), id, (0..2).map(worker)), Some(go_on(1, id)));
     all.stepped(9);
     assert!(!all.is_due(at(10), 0, 0) && all.is_due(at(10) + RETRY_PAUSE, 0, 0));
     // The ledger could not be cut.
@@ -115,7 +115,7 @@ fn an_attempt_that_fails_lets_everyone_go_on_and_the_next_one_waits_a_while() {
     for index in 0..2 {
         all.rests(worker(index), id, (0..2).map(worker));
     }
-    assert_eq!(all.cut(at(21), id, false), [go_on(1)]);
+    assert_eq!(all.cut(at(21), id, false), [go_on(1, id)]);
     assert!(!all.is_busy());
     assert!(!all.ended(at(22), id, false), "it is over already");
 }
@@ -126,7 +126,7 @@ fn after_a_rollback_steps_count_from_the_beginning() {
     all.stepped(100);
     all.begin(at(0), Some(worker(0)), 0, 0);
     all.rests(worker(0), all.attempt_id(), [worker(0)].into_iter());
-    assert_eq!(all.roll_back(at(1)), [go_on(0)]);
+    assert_eq!(all.roll_back(at(1)), [go_on(0, CheckpointId(4))]);
     all.started(at(2), 0, 0);
     all.stepped(2);
     assert!(!all.is_busy() && !all.is_due(at(100), 0, 0));
