@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use antdt_core::{InvalidValue, Stall, Work};
 
-/// Steps without progress after which a thread is reported as stalled, if half of the limit has passed too.
+/// Steps without progress after which a thread is reported as stalled, if this share of the limit has passed too. By default that is
+/// 1.2 s: longer than a step of 100 ms that takes ten times as long as usual, and with a heartbeat later still within 2 s.
+const STALLED_SHARE: (u32, u32) = (2, 5);
+
+/// See [`STALLED_SHARE`].
 const STALLED_STEPS: u32 = 3;
 
 /// Steps without progress after which a thread hangs: in a healthy job a single step may take ten times as long as usual.
@@ -21,6 +25,11 @@ pub struct HangConfig {
     /// machine may hold a thread up for a second.
     #[cfg_attr(feature = "serde", serde(with = "antdt_core::time::nanoseconds"))]
     pub limit: Duration,
+}
+
+fn stalled_after(limit: Duration) -> Duration {
+    let (part, of) = STALLED_SHARE;
+    limit / of * part
 }
 
 impl HangConfig {
@@ -40,12 +49,12 @@ impl HangConfig {
     pub fn judge(&self, stall: Stall, step: Option<Duration>) -> Suspicion {
         let (stalled, hung) = match (stall.work, step) {
             (Work::Training, Some(step)) => (
-                (self.limit / 2).max(step.saturating_mul(STALLED_STEPS)),
+                stalled_after(self.limit).max(step.saturating_mul(STALLED_STEPS)),
                 self.limit.max(step.saturating_mul(HUNG_STEPS)),
             ),
             _ => {
                 let limit = self.limit.saturating_mul(UNKNOWN_FACTOR);
-                (limit / 2, limit)
+                (stalled_after(limit), limit)
             }
         };
         match stall.lasts {
@@ -91,20 +100,20 @@ mod tests {
     fn what_counts_as_a_hang_follows_the_steps_and_what_has_none_gets_long() {
         let judge = |stall, step| HangConfig::default().judge(stall, step);
         for (lasts, step, expected) in [
-            (1499, Some(100), Suspicion::None),
-            (1500, Some(100), Suspicion::Stalled),
+            (1199, Some(100), Suspicion::None),
+            (1200, Some(100), Suspicion::Stalled),
             (3000, Some(100), Suspicion::Hung),
             (2999, Some(1000), Suspicion::None),
             (3000, Some(1000), Suspicion::Stalled),
             (11_999, Some(1000), Suspicion::Stalled),
             (12_000, Some(1000), Suspicion::Hung),
-            (29_999, None, Suspicion::None),
+            (23_999, None, Suspicion::None),
             (60_000, None, Suspicion::Hung),
         ] {
             assert_eq!(judge(training(ms(lasts)), step.map(ms)), expected, "{lasts} ms of {step:?}");
         }
         for work in [Work::Loading, Work::Evaluating] {
-            assert_eq!(judge(Stall { work, lasts: ms(29_999) }, Some(ms(1))), Suspicion::None);
+            assert_eq!(judge(Stall { work, lasts: ms(23_999) }, Some(ms(1))), Suspicion::None);
         }
         assert_eq!(judge(training(Duration::MAX), Some(Duration::MAX)), Suspicion::Hung);
     }
