@@ -1,4 +1,4 @@
-//! A transport of somebody else's, as the README says how to test one.
+//! A transport that a user of the crate has written, tested as the README shows.
 
 use std::time::Duration;
 

@@ -66,7 +66,7 @@ impl<'a> Keep<'a> {
         Ok(())
     }
 
-    /// Copies the model and has the ledger cut. Returns what is to be written.
+    /// Copies the worker's model and asks the master to cut the ledger. Returns the part of the model that this worker is to write.
     fn cut(
         &self,
         checkpoint: CheckpointId,
