@@ -9,22 +9,40 @@ use std::time::{Duration, Instant};
 use antdt::report::{BatchPoint, BatchSeries, Report, WorkerEntry};
 use anyhow::{Context, Result, bail};
 
+/// What a job says goes to this file of its report folder.
+pub(crate) const LOG: &str = "log.txt";
+
 /// Runs `antdt run ARGUMENTS --report-dir FOLDER` and reads its report. What the job says goes to `FOLDER/log.txt`.
 ///
 /// # Errors
 /// If it cannot be started, is not done by `limit` (it is killed then), fails, or leaves no readable report.
 pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -> Result<Report> {
+    let log = folder.join(LOG);
+    let child = start(antdt, arguments, folder)?;
+    let status = wait(child, limit)
+        .with_context(|| format!("antdt run {}; see {}", arguments.join(" "), log.display()))?;
+    if !status.success() {
+        bail!("antdt run {}: {status}\n{}", arguments.join(" "), last_lines(&log));
+    }
+    report(folder)
+}
+
+/// Starts `PROGRAM run ARGUMENTS --report-dir FOLDER`.
+///
+/// # Errors
+/// If the folder cannot be written, or the program cannot be started.
+pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Child> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let log = folder.join("log.txt");
+    let log = folder.join(LOG);
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let mut command = Command::new(antdt);
+    let mut command = Command::new(program);
     // Settings in the environment of whoever runs the benchmark are no part of it.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ANTDT_") {
             command.env_remove(name);
         }
     }
-    let child = command
+    command
         .arg("run")
         .args(arguments)
         .arg("--report-dir")
@@ -33,12 +51,14 @@ pub fn run(antdt: &Path, arguments: &[String], folder: &Path, limit: Duration) -
         .stdout(out.try_clone()?)
         .stderr(out)
         .spawn()
-        .with_context(|| format!("cannot start {}", antdt.display()))?;
-    let status = wait(child, limit)
-        .with_context(|| format!("antdt run {}; see {}", arguments.join(" "), log.display()))?;
-    if !status.success() {
-        bail!("antdt run {}: {status}\n{}", arguments.join(" "), last_lines(&log));
-    }
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// The report in a job's folder.
+///
+/// # Errors
+/// If there is none that can be read.
+pub(crate) fn report(folder: &Path) -> Result<Report> {
     let file = folder.join("report.json");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))

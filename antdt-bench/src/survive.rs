@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use antdt::report::{EventEntry, Report};
-use antdt_core::{Barrier, ModelPlace};
+use antdt_core::Barrier;
 use antdt_job::SyncMode;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -21,7 +21,7 @@ use crate::{Entry, Rows, Settings};
 mod job;
 mod pause;
 
-use job::{Job, Left, Order, SAMPLES, is_alive, send};
+use job::{Job, Left, Order, SAMPLES, is_alive, newest, send};
 
 /// Samples of a step of all workers.
 const GLOBAL_BATCH_SIZE: u32 = 24;
@@ -39,6 +39,9 @@ const PAUSE_P95: f64 = 2.0;
 const SILENCE_P95: f64 = 2.0;
 /// From the last sign of a training thread that hangs until it is reported: this long, or so many of its steps, in seconds.
 const HANG: f64 = 2.0;
+
+/// How long the jobs are that go back to a checkpoint.
+const KEPT: Duration = Duration::from_secs(6);
 
 /// Share of the cores that others may take before a missed target counts as not measured.
 const OTHERS_MAX: f64 = 0.5;
@@ -58,7 +61,7 @@ struct Scale {
 }
 
 impl Scale {
-    const QUICK: Self = Self { kills: 2, jobs: 1, stops: 3, others: 1, workers: 8 };
+    const QUICK: Self = Self { kills: 1, jobs: 1, stops: 2, others: 1, workers: 8 };
     const FULL: Self = Self { kills: 5, jobs: 4, stops: 10, others: 5, workers: 16 };
 }
 
@@ -101,8 +104,9 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     }
     let others = watched.share();
     rows.extend(pauses(&mut bench.found).into_iter().map(|row| row.unless_overloaded(others, OTHERS_MAX)));
+    let watched = Others::watch();
     let stopped = (0..scale.stops).map(|_| bench.stop()).collect::<Result<Vec<f64>>>()?;
-    rows.push(silence(&stopped));
+    rows.push(silence(&stopped).unless_overloaded(watched.share(), OTHERS_MAX));
     let hung = (0..scale.others).map(|_| bench.hang()).collect::<Result<Vec<_>>>()?;
     rows.extend(hangs(&hung));
     for _ in 0..scale.others {
@@ -171,7 +175,7 @@ fn event(report: &Report, kind: &str, text: &str) -> Option<f64> {
 /// The usual arguments of a mode, with so many workers.
 fn of_mode(sync: &SyncMode, workers: u32) -> Vec<String> {
     let mut arguments = vec!["--nproc-per-node".to_owned(), workers.to_string()];
-    if sync.capabilities().model == ModelPlace::Servers {
+    if sync.capabilities().needs_servers() {
         arguments.extend(["--servers".to_owned(), "2".to_owned()]);
     }
     arguments
@@ -193,7 +197,7 @@ impl Bench<'_> {
         Order {
             program: self.program.clone(),
             folder: self.settings.report_dir.join(format!("{}-{}", self.jobs, what.replace([',', ' '], "-"))),
-            averages: sync.capabilities().model == ModelPlace::PerWorker,
+            averages: sync.capabilities().averages_models(),
             sync: sync.to_string(),
             epochs,
             arguments: pace.iter().map(|word| (*word).to_owned()).chain(arguments.iter().cloned()).collect(),
@@ -217,7 +221,7 @@ impl Bench<'_> {
         let mut job = Job::start(&order)?;
         let mut dead = Vec::new();
         for kill in 0..kills {
-            job.until_members(&self.runtime, WORKERS)?;
+            job.until(&self.runtime, WORKERS, 1)?;
             let victim = format!("worker-{}", 1 + kill % (WORKERS - 1));
             let before = job.nodes("");
             let pid = *before.get(&victim).with_context(|| format!("there is no {victim}"))?;
@@ -250,15 +254,25 @@ impl Bench<'_> {
         .beside(format!("{waits}{kills} kills")))
     }
 
+    /// Starts a job that takes a checkpoint every ten steps, and waits until it has one.
+    fn kept(&mut self, what: &str, sync: &SyncMode) -> Result<Job> {
+        let often = ["--checkpoint-every", "10steps"].map(str::to_owned);
+        let arguments = [of_mode(sync, WORKERS), often.to_vec()].concat();
+        let order = self.order(&format!("{what}, {sync}"), sync, epochs(KEPT), &arguments);
+        let mut job = Job::start(&order)?;
+        job.until(&self.runtime, WORKERS, 1)?;
+        job.wait_for("a checkpoint", |job| newest(&job.folder).ok())?;
+        Ok(job)
+    }
+
     /// Stops a worker for good; the time until its process is ended.
     fn stop(&mut self) -> Result<f64> {
         let sync: SyncMode = "allreduce".parse()?;
         let long = epochs(Duration::from_secs(8));
         let order = self.order("stop, allreduce", &sync, long, &of_mode(&sync, WORKERS));
         let mut job = Job::start(&order)?;
-        job.until_members(&self.runtime, WORKERS)?;
-        // Its steps are known from a few.
-        std::thread::sleep(Duration::from_secs(1));
+        // The limit follows the steps, which are known after a few.
+        job.until(&self.runtime, WORKERS, 10)?;
         let pid = job.node("worker-1", None)?;
         send(pid, Signal::STOP)?;
         let stopped = Instant::now();
@@ -290,13 +304,7 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         for name in ["ps-bsp", "ps-asp"] {
             let sync: SyncMode = name.parse()?;
-            let often = ["--checkpoint-every", "10steps"].map(str::to_owned);
-            let arguments = [of_mode(&sync, WORKERS), often.to_vec()].concat();
-            let order =
-                self.order(&format!("server, {name}"), &sync, epochs(Duration::from_secs(6)), &arguments);
-            let mut job = Job::start(&order)?;
-            job.until_members(&self.runtime, WORKERS)?;
-            std::thread::sleep(Duration::from_secs(2));
+            let mut job = self.kept("server", &sync)?;
             let pid = job.node("server-1", None)?;
             send(pid, Signal::KILL)?;
             let report = self.finish(job)?;
@@ -313,12 +321,7 @@ impl Bench<'_> {
 
     fn kill_all_workers(&mut self) -> Result<Entry> {
         let sync: SyncMode = "allreduce".parse()?;
-        let often = ["--checkpoint-every", "10steps"].map(str::to_owned);
-        let arguments = [of_mode(&sync, WORKERS), often.to_vec()].concat();
-        let order = self.order("all workers, allreduce", &sync, epochs(Duration::from_secs(6)), &arguments);
-        let mut job = Job::start(&order)?;
-        job.until_members(&self.runtime, WORKERS)?;
-        std::thread::sleep(Duration::from_secs(2));
+        let job = self.kept("all workers", &sync)?;
         for pid in job.nodes("worker-").into_values() {
             send(pid, Signal::KILL)?;
         }
@@ -333,19 +336,13 @@ impl Bench<'_> {
     /// job to its first step.
     fn kill_whole(&mut self) -> Result<Entry> {
         let sync: SyncMode = "allreduce".parse()?;
-        let long = epochs(Duration::from_secs(6));
-        let often = ["--checkpoint-every", "10steps"].map(str::to_owned);
-        let arguments = [of_mode(&sync, WORKERS), often.to_vec()].concat();
-        let order = self.order("everything, allreduce", &sync, long, &arguments);
-        let folder = order.folder.clone();
-        let mut job = Job::start(&order)?;
-        job.until_members(&self.runtime, WORKERS)?;
-        std::thread::sleep(Duration::from_secs(3));
+        let job = self.kept("everything", &sync)?;
+        let folder = job.folder.clone();
         job.kill_whole()?;
         println!();
         let resume = ["--resume".to_owned(), folder.display().to_string()];
         let arguments = [of_mode(&sync, 2), resume.to_vec()].concat();
-        let order = self.order("everything, resumed", &sync, long, &arguments);
+        let order = self.order("everything, resumed", &sync, epochs(KEPT), &arguments);
         let job = Job::start(&order)?;
         let report = self.finish(job)?;
         let first = pause::until_next(&report, 0.0).context("the job that goes on took no step")?;
@@ -361,14 +358,14 @@ impl Bench<'_> {
             self.order("scale, allreduce", &sync, epochs(Duration::from_secs(24)), &of_mode(&sync, 1));
         let folder = order.folder.clone();
         let mut job = Job::start(&order)?;
-        job.until_members(&self.runtime, 1)?;
+        job.until(&self.runtime, 1, 1)?;
         let mut kept = true;
         for workers in [most, stay] {
             let before = job.nodes("worker-");
             let runtime = &self.runtime;
             runtime
                 .block_on(async { antdt::remote::RemoteJob::find(Some(&folder))?.scale(workers).await })?;
-            job.until_members(&self.runtime, workers)?;
+            job.until(&self.runtime, workers, 1)?;
             let after = job.nodes("worker-");
             kept &= before.iter().take(workers as usize).all(|(node, pid)| after.get(node) == Some(pid));
         }

@@ -1,19 +1,19 @@
 //! A job of the counting model, as processes that can be hurt, and what it leaves.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antdt::checkpoint::Folder;
+use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{last_lines, wait};
+use crate::run::{LOG, last_lines, report, start, wait};
 
 /// Samples of the counting model, and its parameters: `antdt/examples/counting.rs`.
 pub(super) const SAMPLES: u64 = 1_200;
@@ -46,7 +46,7 @@ pub(super) struct Left {
 pub(super) struct Order {
     /// The counting program.
     pub(super) program: PathBuf,
-    /// Where the report goes; must be empty unless the job goes on there.
+    /// Where the report goes; emptied before.
     pub(super) folder: PathBuf,
     pub(super) sync: String,
     /// Whether the final model is an average, in which a sample has a share only.
@@ -59,32 +59,16 @@ impl Job {
     /// Starts a job.
     pub(super) fn start(order: &Order) -> Result<Self> {
         let Order { program, folder, sync, averages, epochs, arguments } = order;
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let log = folder.join("log.txt");
-        let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let mut command = Command::new(program);
-        // Settings in the environment of whoever runs the benchmark are no part of it.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ANTDT_") {
-                command.env_remove(name);
-            }
+        // What an earlier benchmark left there would be taken for this job's.
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
         }
-        let child = command
-            .args(["run", "--workload", "counting", "--optimizer", "sums", "--policy", "none"])
-            .args(["--sync", sync, "--epochs", &epochs.to_string()])
-            .args(arguments)
-            .arg("--report-dir")
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(out.try_clone()?)
-            .stderr(out)
-            .spawn()
-            .with_context(|| {
-                format!(
-                    "cannot start {}; build it with `cargo build -p antdt --features cli --example counting`",
-                    program.display()
-                )
-            })?;
+        let epochs_text = epochs.to_string();
+        let counting = ["--workload", "counting", "--optimizer", "sums", "--policy", "none"];
+        let job = ["--sync", sync.as_str(), "--epochs", &epochs_text];
+        let own = counting.iter().chain(&job).map(|word| (*word).to_owned());
+        let child = start(program, &own.chain(arguments.iter().cloned()).collect::<Vec<_>>(), folder)
+            .context("the program is built by `cargo build -p antdt --features cli --example counting`")?;
         Ok(Self { child, folder: folder.clone(), epochs: *epochs, averages: *averages })
     }
 
@@ -98,7 +82,7 @@ impl Job {
             if let Some(status) = self.child.try_wait()? {
                 bail!(
                     "waited for {what}, but the job ended: {status}\n{}",
-                    last_lines(&self.folder.join("log.txt"))
+                    last_lines(&self.folder.join(LOG))
                 );
             }
             if Instant::now() >= deadline {
@@ -110,12 +94,17 @@ impl Job {
         }
     }
 
-    /// Waits until so many workers take part, of as many.
-    pub(super) fn until_members(&mut self, runtime: &tokio::runtime::Runtime, workers: u32) -> Result<()> {
+    /// Waits until so many workers take part, of as many, and the job has taken so many steps.
+    pub(super) fn until(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        workers: u32,
+        steps: u64,
+    ) -> Result<()> {
         self.wait_for(&format!("{workers} workers"), |job| {
             let reply =
                 runtime.block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok() })?;
-            (reply.workers == workers && reply.members == workers && reply.steps > 0).then_some(())
+            (reply.workers == workers && reply.members == workers && reply.steps >= steps).then_some(())
         })
     }
 
@@ -152,14 +141,12 @@ impl Job {
 
     /// Waits for its end, and counts.
     pub(super) fn finish(self) -> Result<Left> {
-        let log = self.folder.join("log.txt");
+        let log = self.folder.join(LOG);
         let status = wait(self.child, LIMIT).with_context(|| format!("see {}", log.display()))?;
         if !status.success() {
             bail!("the job ended with {status}\n{}", last_lines(&log));
         }
-        let file = self.folder.join("report.json");
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let report: Report = serde_json::from_str(&text).context("the report is none")?;
+        let report = report(&self.folder)?;
         let inexact = inexact(&report, &counted(&self.folder)?, self.epochs, self.averages);
         Ok(Left { report, inexact })
     }
@@ -185,10 +172,14 @@ pub(super) fn send(pid: Pid, signal: Signal) -> Result<()> {
     kill_process(pid, signal).context("the process is gone already")
 }
 
+/// A job's newest whole checkpoint.
+pub(super) fn newest(folder: &Path) -> Result<Checkpoint> {
+    Folder::open(folder.join("run/checkpoints"))?.newest()?.checkpoint.context("the job left no checkpoint")
+}
+
 /// The parameters of a job's newest checkpoint: how often each sample is in the model.
 fn counted(folder: &Path) -> Result<Vec<f32>> {
-    let newest = Folder::open(folder.join("run/checkpoints"))?.newest()?;
-    let checkpoint = newest.checkpoint.context("the job left no checkpoint")?;
+    let checkpoint = newest(folder)?;
     let mut counts = vec![f32::NAN; checkpoint.manifest().job.layout.dense_len()];
     for portion in checkpoint.portions() {
         let portion = portion?;
@@ -217,7 +208,7 @@ pub(super) fn inexact(report: &Report, counts: &[f32], epochs: u32, averages: bo
 mod tests {
     use super::*;
 
-    fn report(committed: u64) -> Report {
+    fn of(committed: u64) -> Report {
         let mut report = Report::default();
         report.samples.expected = 2 * SAMPLES;
         report.samples.committed = committed;
@@ -227,14 +218,14 @@ mod tests {
     #[test]
     fn a_count_that_is_off_by_one_sample_is_seen() {
         let mut counts = vec![2.0; SAMPLES as usize];
-        assert_eq!(inexact(&report(2 * SAMPLES), &counts, 2, false), None);
+        assert_eq!(inexact(&of(2 * SAMPLES), &counts, 2, false), None);
         counts[7] = 3.0;
-        assert!(inexact(&report(2 * SAMPLES), &counts, 2, false).unwrap().contains("sample 7 is 3 times"));
+        assert!(inexact(&of(2 * SAMPLES), &counts, 2, false).unwrap().contains("sample 7 is 3 times"));
         counts[7] = 1.5;
-        assert_eq!(inexact(&report(2 * SAMPLES), &counts, 2, true), None, "an average has a share of it");
+        assert_eq!(inexact(&of(2 * SAMPLES), &counts, 2, true), None, "an average has a share of it");
         counts[7] = 0.0;
-        assert!(inexact(&report(2 * SAMPLES), &counts, 2, true).is_some());
-        assert!(inexact(&report(2 * SAMPLES - 1), &[2.0; SAMPLES as usize], 2, false).is_some());
-        assert!(inexact(&report(2 * SAMPLES), &[2.0; 3], 2, false).is_some());
+        assert!(inexact(&of(2 * SAMPLES), &counts, 2, true).is_some());
+        assert!(inexact(&of(2 * SAMPLES - 1), &[2.0; SAMPLES as usize], 2, false).is_some());
+        assert!(inexact(&of(2 * SAMPLES), &[2.0; 3], 2, false).is_some());
     }
 }
