@@ -1,20 +1,18 @@
-//! Trains a click-through model in one process and prints its AUC after each epoch: the smallest whole use of this
+//! Trains a model in one process and prints what an evaluation finds after each epoch: the smallest whole use of this
 //! crate, and the place to try settings.
 //!
 //! ```text
 //! cargo run --release -p antdt-burn --example train -- deepfm synthetic:50000 3
 //! cargo run --release -p antdt-burn --example train -- xdeepfm DATA/uci_adult 3
+//! cargo run --release -p antdt-burn --example train -- mlp synthetic:50000 3 16 learning-rate=0.05 hidden=64
 //! ```
 
 use std::error::Error;
 use std::time::Instant;
 
-use antdt_agent::{Gradient, Params, Trainer};
-use antdt_burn::{
-    ClickTrainer, Clicks, DataSource, LEARNING_RATE_DEFAULT, OPTIMIZER_DEFAULT, WorkloadSpec,
-    global_batch_size_default,
-};
-use antdt_core::{Metric, Metrics, Permutation, SampleRange, Seed};
+use antdt_agent::{Gradient, Params};
+use antdt_burn::{WorkloadSpec, global_batch_size_default, model};
+use antdt_core::{Metrics, Permutation, SampleRange, Seed};
 use antdt_model::{Replica, SparseGradient, UpdateRule};
 
 /// Samples evaluated at once.
@@ -23,37 +21,50 @@ const EVAL_BATCH: u64 = 256;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut next = |default: &str| arguments.next().unwrap_or_else(|| default.into());
-    let spec = WorkloadSpec::new(next("deepfm").parse()?, next("synthetic:50000").parse()?);
+    let model = model::REGISTRY.find(&next("deepfm"))?;
+    let mut spec =
+        WorkloadSpec { eval_fraction: 0.2, ..WorkloadSpec::new(model, next("synthetic:50000").parse()?) };
     let epochs: u64 = next("3").parse()?;
     let batch: u64 = next(&global_batch_size_default().to_string()).parse()?;
+    let (mut optimizer, mut rate, mut decay) = (None, None, 0.0);
+    for setting in arguments {
+        let (name, value) = setting.split_once('=').ok_or("settings are NAME=VALUE")?;
+        match name {
+            "optimizer" => optimizer = Some(value.to_owned()),
+            "learning-rate" => rate = Some(value.parse()?),
+            "weight-decay" => decay = value.parse()?,
+            _ => spec = spec.with(name, value),
+        }
+    }
     let seed = Seed(1);
 
-    let mut trainer = ClickTrainer::open(&spec, seed)?;
-    let (counts, layout) = (trainer.counts(), trainer.layout().clone());
-    println!("{} on {}: {counts:?}, {} dense parameters", spec.model, spec.data, layout.dense_len());
-    if let DataSource::Synthetic { rows } = spec.data {
-        let range = SampleRange { start: rows, end: rows + counts.eval };
-        println!(
-            "best reachable AUC {:.4}",
-            Clicks::new(seed, range.end).bayes_auc(range).unwrap_or(f64::NAN)
-        );
-    }
+    let recipe = spec.recipe()?;
+    let mut trainer = spec.open(seed, &mut |notice| eprintln!("{notice}"))?;
+    let (layout, train, eval) = (trainer.layout().clone(), trainer.train_samples(), trainer.eval_samples());
+    println!(
+        "{} on {}: {train} samples, {eval} to evaluate, {} dense parameters",
+        spec.model.name,
+        spec.data,
+        layout.dense_len()
+    );
 
-    let rule = UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?;
+    let optimizer = optimizer.as_deref().unwrap_or(recipe.optimizer);
+    let rule = UpdateRule::named(optimizer, rate.unwrap_or(recipe.learning_rate))?;
+    let rule = UpdateRule { decay, ..rule };
     let mut replica = Replica::new(&layout, &rule, seed, trainer.initial_dense(seed))?;
     let (mut gradient, mut rows) = (Gradient::new(&layout), Vec::new());
     for epoch in 0..epochs {
-        let order = Permutation::new(seed.derive("train").derive_number(epoch), counts.train);
+        let order = Permutation::new(seed.derive("train").derive_number(epoch), train);
         let (mut loss, mut seconds, mut steps) = (0.0, 0.0, 0.0);
         let mut from = 0;
-        while from < counts.train {
-            let to = (from + batch.max(1)).min(counts.train);
+        while from < train {
+            let to = (from + batch.max(1)).min(train);
             let samples: Vec<u64> = (from..to).map(|position| order.at(position)).collect();
             let touched = trainer.load(&samples)?.to_vec();
             rows.clear();
             replica.gather(&touched, &mut rows)?;
             let start = Instant::now();
-            let stats = gradient.compute(&mut trainer, replica.dense(), &rows)?;
+            let stats = gradient.compute(&mut *trainer, replica.dense(), &rows)?;
             seconds += start.elapsed().as_secs_f64();
             steps += 1.0;
             loss += stats.loss_sum;
@@ -64,8 +75,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
         let (mut metrics, mut from) = (Metrics::default(), 0);
         trainer.begin_evaluation();
-        while from < counts.eval {
-            let to = (from + EVAL_BATCH).min(counts.eval);
+        while from < eval {
+            let to = (from + EVAL_BATCH).min(eval);
             let touched = trainer.load_eval(SampleRange { start: from, end: to })?.to_vec();
             rows.clear();
             replica.gather(&touched, &mut rows)?;
@@ -73,11 +84,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             from = to;
         }
         trainer.end_evaluation(&mut metrics)?;
+        let found: Vec<String> =
+            metrics.iter().map(|metric| format!("{} {:.4}", metric.name, metric.value)).collect();
         println!(
-            "epoch {epoch}: training loss {:.4}; evaluation loss {:.4}, AUC {:.4}; {:.2} ms a step",
-            loss / counts.train as f64,
-            metrics.get(Metric::LOSS).unwrap_or(f64::NAN),
-            metrics.get("auc").unwrap_or(f64::NAN),
+            "epoch {epoch}: training loss {:.4}; evaluation {}; {:.2} ms a step",
+            loss / train as f64,
+            found.join(", "),
             1e3 * seconds / steps,
         );
     }

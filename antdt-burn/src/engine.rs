@@ -1,4 +1,4 @@
-//! One model on one back end of burn, behind a trait without type parameters.
+//! A click-through model on one back end of burn, behind a trait without type parameters.
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
 use burn::backend::Autodiff;
@@ -7,9 +7,9 @@ use burn::tensor::activation::{log_sigmoid, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
+use crate::click::{ClickModel, ModelShape};
 use crate::device::Device;
 use crate::flat::{self, FlatLayout};
-use crate::model::{ClickModel, ModelShape};
 
 /// A batch as the framework sees it; at least one sample.
 #[derive(Clone, Copy)]
@@ -60,6 +60,15 @@ pub(crate) fn build<F: Family>(shape: &ModelShape, device: Device) -> Box<dyn En
 fn build_on<F: Family, B: AutodiffBackend>(shape: &ModelShape) -> Box<dyn Engine> {
     let device = B::Device::default();
     Box::new(BurnEngine::<B, _>::new(F::build(shape, &device), shape, device))
+}
+
+/// Passes the gradient of a batch on if it is one: loss and values are finite.
+pub(crate) fn finite(values: Vec<f32>, loss: f64, samples: usize) -> Result<Vec<f32>, TrainError> {
+    if loss.is_finite() && values.iter().all(|value| value.is_finite()) {
+        Ok(values)
+    } else {
+        Err(TrainError::Diverged { loss, samples })
+    }
 }
 
 struct BurnEngine<B: Backend, M> {
@@ -113,11 +122,7 @@ where
         let mut gradients = loss.clone().sum().backward();
         let loss = flat::values(loss.inner())?.iter().map(|loss| f64::from(*loss)).sum::<f64>();
         let samples = input.labels.len();
-        let finite = |values: Vec<f32>| match loss.is_finite() && values.iter().all(|value| value.is_finite())
-        {
-            true => Ok(values),
-            false => Err(TrainError::Diverged { loss, samples }),
-        };
+        let finite = |values| finite(values, loss, samples);
         let groups = flat::gradients::<B, M>(&model, &mut gradients)?;
         // The last layer first, as in a backward pass.
         for (group, values) in groups.into_iter().enumerate().rev() {

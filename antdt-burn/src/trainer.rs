@@ -3,12 +3,14 @@
 use std::fmt;
 
 use antdt_agent::{GradientSink, Params, StepStats, TrainError, Trainer};
-use antdt_core::{Metrics, ParamLayout, SampleRange, Seed, TableSpec};
+use antdt_core::{InvalidValue, Metrics, ParamLayout, SampleRange, Seed, TableSpec};
 use antdt_data::UnpackNotice;
 
+use crate::click::ClickRecipe;
 use crate::data::{Dataset, DatasetError, RowBatch};
 use crate::engine::{Engine, Input};
 use crate::features::FeatureMap;
+use crate::model::Task;
 use crate::scores::Scores;
 use crate::split::{SampleCounts, Split};
 use crate::workload::WorkloadSpec;
@@ -63,11 +65,26 @@ impl ClickTrainer {
         seed: Seed,
         announce: &mut dyn FnMut(&UnpackNotice),
     ) -> Result<Self, DatasetError> {
-        let (data, split) = spec.open_data(seed, announce)?;
-        let features = FeatureMap::new(data.schema(), spec.rows_per_field);
-        let shape = spec.shape(features.fields());
-        let engine = (spec.model.build)(&shape, spec.device);
-        let rows = spec.rows_per_field * features.fields() as u64;
+        match spec.recipe()?.task {
+            Task::Click(recipe) => Self::of(spec, &recipe, seed, announce),
+            Task::Dense(_) => {
+                Err(InvalidValue::new("workload", spec.model.name, "a model of clicks, deepfm or xdeepfm")
+                    .into())
+            }
+        }
+    }
+
+    pub(crate) fn of(
+        spec: &WorkloadSpec,
+        recipe: &ClickRecipe,
+        seed: Seed,
+        announce: &mut dyn FnMut(&UnpackNotice),
+    ) -> Result<Self, DatasetError> {
+        let (data, split) = spec.open_rows(seed, announce)?;
+        let features = FeatureMap::new(data.schema(), recipe.rows_per_field());
+        let shape = recipe.shape(features.fields());
+        let engine = recipe.build(&shape, spec.device);
+        let rows = recipe.rows_per_field() * features.fields() as u64;
         let table = TableSpec::new("embedding", rows, shape.row_dim(), INIT_SCALE);
         let layout = ParamLayout::new(engine.layout().groups(), vec![table])?;
         Ok(Self {
@@ -220,7 +237,7 @@ impl fmt::Debug for ClickTrainer {
     }
 }
 
-fn no_sample(sample: u64, samples: u64) -> TrainError {
+pub(crate) fn no_sample(sample: u64, samples: u64) -> TrainError {
     TrainError::Data { sample, why: format!("there are only samples 0..{samples}") }
 }
 

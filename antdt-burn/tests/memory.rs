@@ -37,10 +37,9 @@ fn write(path: &Path, rows: &[u8], len_bytes: usize) {
 
 /// Opens a file as a worker does and loads shards from one end of it to the other, then held-out rows.
 fn work(path: &Path, cache: &Path) -> u64 {
-    let mut spec = WorkloadSpec::new(deepfm::MODEL, DataSource::Path(path.into()));
+    let mut spec = WorkloadSpec::new(deepfm::MODEL, DataSource::Path(path.into())).with("rows-per-field", 16);
     spec.cache = Some(Cache::at(cache));
     spec.read_budget_bytes = BUDGET_BYTES;
-    spec.rows_per_field = 16;
     let mut trainer = ClickTrainer::open(&spec, Seed(1)).unwrap();
     let samples = trainer.train_samples();
     let shards = samples / SHARD;

@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use antdt_agent::{Gradient, Params, Trainer};
+use antdt_burn::click::{ClickModel, LEARNING_RATE, ModelShape, OPTIMIZER};
 use antdt_burn::flat;
 use antdt_burn::model::deepfm::{self, DeepFm};
 use antdt_burn::model::xdeepfm::{self, XDeepFm};
-use antdt_burn::model::{ClickModel, ModelShape};
-use antdt_burn::{ClickTrainer, DataSource, LEARNING_RATE_DEFAULT, Model, OPTIMIZER_DEFAULT, WorkloadSpec};
+use antdt_burn::{ClickTrainer, DataSource, Model, WorkloadSpec};
 use antdt_core::{Metrics, Permutation, Seed};
 use antdt_model::{Replica, SparseGradient, UpdateRule};
 use burn::backend::{Autodiff, Flex};
@@ -32,11 +32,11 @@ struct Plain<B: burn::tensor::backend::Backend, M> {
 }
 
 fn spec(model: Model) -> WorkloadSpec {
-    WorkloadSpec { rows_per_field: 40, ..WorkloadSpec::new(model, DataSource::Synthetic { rows: SAMPLES }) }
+    WorkloadSpec::new(model, DataSource::Synthetic { rows: SAMPLES }).with("rows-per-field", 40)
 }
 
 fn rule() -> UpdateRule {
-    UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT).unwrap()
+    UpdateRule::named(OPTIMIZER, LEARNING_RATE).unwrap()
 }
 
 /// The batches that both sides train, in order.
@@ -131,15 +131,16 @@ fn compare(antdt: &[f64], burn: &[f64]) {
     assert!(antdt[antdt.len() - 1] < 0.9 * antdt[0], "{antdt:?}");
 }
 
-fn shape(spec: &WorkloadSpec) -> ModelShape {
-    ModelShape { fields: 39, embedding: spec.embedding, hidden: spec.hidden.clone(), cin: spec.cin.clone() }
+/// The default sizes.
+fn shape(cin: &[usize]) -> ModelShape {
+    ModelShape { fields: 39, embedding: 8, hidden: vec![64, 32], cin: cin.to_vec() }
 }
 
 #[test]
 fn deepfm_learns_as_in_a_plain_burn_loop() {
     let spec = spec(deepfm::MODEL);
     let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
-    let model = DeepFm::<B>::new(&shape(&spec), &Default::default());
+    let model = DeepFm::<B>::new(&shape(&[]), &Default::default());
     compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));
 }
 
@@ -147,6 +148,6 @@ fn deepfm_learns_as_in_a_plain_burn_loop() {
 fn xdeepfm_learns_as_in_a_plain_burn_loop() {
     let spec = spec(xdeepfm::MODEL);
     let mut trainer = ClickTrainer::open(&spec, SEED).unwrap();
-    let model = XDeepFm::<B>::new(&shape(&spec), &Default::default());
+    let model = XDeepFm::<B>::new(&shape(&[16, 16]), &Default::default());
     compare(&losses_of_antdt(&mut trainer), &losses_of_burn(&mut trainer, model));
 }

@@ -205,6 +205,11 @@ pub struct Settings<'a> {
 }
 
 impl Settings<'_> {
+    /// Returns the name of the entry whose settings these are.
+    pub const fn part(&self) -> &str {
+        self.name
+    }
+
     /// Parses a number or a truth value; returns `default` if the setting is not given.
     ///
     /// # Errors
@@ -281,6 +286,7 @@ mod tests {
                 ]
             },
             build: |settings| {
+                assert_eq!(settings.part(), "some");
                 let wait = settings.duration("wait", Duration::from_secs(5))?;
                 let count: u32 = settings.value("count", 3, "a whole number")?;
                 if count == 0 {

@@ -3,9 +3,10 @@
 //! `cargo run -p antdt --features cli --example counting -- run --workload counting --optimizer sums --report-dir report`
 use std::collections::BTreeMap;
 
+use antdt::JobBuilder;
 use antdt::agent::PerSample;
 use antdt::model::optimizer::{Defaults, Entry, Optimizer, Update, UpdateStep};
-use antdt::{JobBuilder, workload};
+use antdt::workload::{self, Workload};
 
 /// Samples of the data set, and parameters of the model.
 const SAMPLES: usize = 1_200;
@@ -40,8 +41,8 @@ fn count(sample: u64, _: &[f32], gradient: &mut [f32]) -> f32 {
 fn main() -> std::process::ExitCode {
     JobBuilder::new()
         .optimizer(Entry::new("sums", "adds what it is given", |_| Ok(Box::new(Sums))))
-        .trainer(workload::Entry::new("counting", "counts its samples", |_, _| {
-            Ok(Box::new(PerSample::new(SAMPLES as u64, SAMPLES, count)))
+        .trainer(workload::Entry::new("counting", "counts its samples", |_| {
+            Ok(Workload::made(|| PerSample::new(SAMPLES as u64, SAMPLES, count)))
         }))
         .main()
 }

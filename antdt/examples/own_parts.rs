@@ -2,7 +2,8 @@
 //! `cargo run -p antdt --features cli --example own_parts -- run --workload line --policy chief --pace-rule everyone`
 use antdt::controller::{Decision, budget::RestartBudget, policy};
 use antdt::core::{ClusterView, JobTime, Reason};
-use antdt::{JobBuilder, agent::PerSample, monitor::rule, workload};
+use antdt::workload::{Entry, Workload};
+use antdt::{JobBuilder, agent::PerSample, monitor::rule};
 
 fn chief(_: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
     let rest = view.global_batch_size + 1 - view.workers.len() as u32;
@@ -22,6 +23,6 @@ fn main() -> std::process::ExitCode {
     JobBuilder::new()
         .policy(policy::Entry::new("chief", "all to one", |_| Ok(Box::new(policy::FromFn("chief", chief)))))
         .pace_rule(rule::Entry::new("everyone", "slow", |_| Ok(std::sync::Arc::new(rule::FromFn(|_| true)))))
-        .trainer(workload::Entry::new("line", "3 x", |_, _| Ok(Box::new(PerSample::new(9_999, 1, line)))))
+        .trainer(Entry::new("line", "3 x", |_| Ok(Workload::made(|| PerSample::new(9_999, 1, line)))))
         .main()
 }

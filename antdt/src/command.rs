@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
 use antdt_agent::Trainer;
-use antdt_burn::{LEARNING_RATE_DEFAULT, OPTIMIZER_DEFAULT};
 use antdt_checkpoint::unfinished_export;
 use antdt_controller::runtime::launcher::{self, Bond};
 use antdt_core::{Exit, InvalidValue, Seed};
@@ -266,8 +265,7 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
     if spec.program.is_some() && spec.data.is_none() {
         return Ok(None);
     }
-    let entry = workload::REGISTRY.find(&spec.workload)?;
-    let opened = (entry.open)(spec, &mut |notice| {
+    let opened = workload::of(spec)?.open(spec, &mut |notice| {
         if !spec.quiet {
             say(notice);
         }
@@ -441,10 +439,10 @@ fn exec(program: &[String]) -> ExitCode {
 
 fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
     let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
-    let entry = workload::REGISTRY.find(&env.spec.workload).map_err(|error| input(&error))?;
+    let workload = workload::of(&env.spec).map_err(|error| input(&error))?;
     // The master has said what takes its time.
-    let trainer = (entry.open)(&env.spec, &mut |_| {}).map_err(|error| input(&error))?;
-    worker::run(env, trainer, &env.update_rule(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?)
+    let trainer = workload.open(&env.spec, &mut |_| {}).map_err(|error| input(&error))?;
+    worker::run(env, trainer, &env.update_rule(workload.optimizer, workload.learning_rate)?)
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
@@ -452,5 +450,6 @@ fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
     let layout = serde_json::from_str(&text).map_err(|error| {
         WorkerError::Environment(InvalidValue::new(LAYOUT, &text, format!("a layout in JSON ({error})")))
     })?;
-    server::run(env, &layout, &env.update_rule(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT)?)
+    let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
+    server::run(env, &layout, &env.update_rule(workload.optimizer, workload.learning_rate)?)
 }

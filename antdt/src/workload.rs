@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt::{self, Display};
 
 use antdt_agent::Trainer;
-use antdt_core::registry::{Named, Registry};
+use antdt_core::registry::{self, BuildError, Registry};
 
 use crate::job::JobSpec;
 
@@ -17,41 +17,53 @@ pub type Announce<'a> = &'a mut dyn FnMut(&dyn Display);
 /// A trainer, or why it cannot be had.
 pub type Opened = Result<Box<dyn Trainer>, Box<dyn Error + Send + Sync>>;
 
-/// A registered trainer.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    /// Its name on the command line, in job files and in reports.
-    pub name: &'static str,
-    /// What is trained on what, in one line.
-    pub about: &'static str,
+/// Opens a trainer: the same in every process of a job.
+type Open = Box<dyn Fn(&JobSpec, Announce<'_>) -> Opened + Send + Sync>;
+
+/// A trainer that can be opened, and what trains it where the job does not say it.
+pub struct Workload {
     /// Whether a job without `--data` is refused.
     pub needs_data: bool,
-    /// Opens it: the same in every process of a job.
-    pub open: fn(&JobSpec, Announce<'_>) -> Opened,
+    /// Name of the optimizer.
+    pub optimizer: &'static str,
+    /// Learning rate of that optimizer.
+    pub learning_rate: f32,
+    open: Open,
 }
 
-impl Entry {
-    /// A trainer that can do without `--data`.
-    pub const fn new(
-        name: &'static str,
-        about: &'static str,
-        open: fn(&JobSpec, Announce<'_>) -> Opened,
-    ) -> Self {
-        Self { name, about, needs_data: false, open }
+impl Workload {
+    /// Returns a trainer that can do without `--data`, with the optimizer `adagrad` at a rate of 0.02.
+    pub fn new(open: impl Fn(&JobSpec, Announce<'_>) -> Opened + Send + Sync + 'static) -> Self {
+        Self { needs_data: false, optimizer: "adagrad", learning_rate: 0.02, open: Box::new(open) }
+    }
+
+    /// Returns a trainer that `make` makes, whatever the job's settings; otherwise as [`new`](Self::new).
+    pub fn made<T: Trainer + 'static>(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self::new(move |_, _| Ok(Box::new(make())))
+    }
+
+    /// Opens the trainer for a job.
+    ///
+    /// # Errors
+    /// If its data cannot be read or a setting of the job is none that it takes.
+    pub fn open(&self, spec: &JobSpec, announce: Announce<'_>) -> Opened {
+        (self.open)(spec, announce)
     }
 }
 
-impl Named for Entry {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-impl fmt::Debug for Entry {
+impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("name", &self.name).field("about", &self.about).finish_non_exhaustive()
+        let Self { needs_data, optimizer, learning_rate, open: _ } = self;
+        f.debug_struct("Workload")
+            .field("needs_data", needs_data)
+            .field("optimizer", optimizer)
+            .field("learning_rate", learning_rate)
+            .finish_non_exhaustive()
     }
 }
+
+/// A trainer in the registry. Its settings are the table `[workload.NAME]` of a job file.
+pub type Entry = registry::Entry<Workload>;
 
 /// Every trainer that is known.
 pub static REGISTRY: Registry<Entry> = Registry::new("workload", shipped::ALL);
@@ -63,7 +75,15 @@ pub fn default_name() -> String {
 
 /// Whether a job that trains this is refused without `--data`; an unknown name is refused anyway.
 pub(crate) fn needs_data(name: &str) -> bool {
-    REGISTRY.find(name).is_ok_and(|entry| entry.needs_data)
+    REGISTRY.by_name(name).is_ok_and(|workload| workload.needs_data)
+}
+
+/// Makes the workload of a job, with the settings that the job has for it.
+///
+/// # Errors
+/// If there is no such workload or setting, or a value cannot be; the error names the table and the key.
+pub fn of(spec: &JobSpec) -> Result<Workload, BuildError> {
+    REGISTRY.build(&spec.workload, &spec.tables.texts("workload", &spec.workload)?)
 }
 
 /// Returns the names of the formats that the trainers which ship can read.
@@ -83,10 +103,11 @@ mod shipped {
 #[cfg(feature = "cli")]
 mod shipped {
     use antdt_burn::data::format;
-    use antdt_burn::{Cache, ClickTrainer, Format, Model, UnpackNotice, WorkloadSpec, model};
+    use antdt_burn::{Cache, Format, Model, UnpackNotice, WorkloadSpec, model};
+    use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
 
-    use super::{Announce, Entry, Opened};
+    use super::{Announce, Entry, Opened, Workload};
     use crate::job::{DataSpec, JobSpec};
 
     pub(super) fn formats() -> Vec<&'static str> {
@@ -95,7 +116,7 @@ mod shipped {
 
     /// One for each model of `antdt-burn`.
     pub(super) const ALL: &[Entry] = &{
-        const MODELS: &[Model] = model::REGISTRY;
+        const MODELS: &[Model] = model::SHIPPED;
         let first = entry(MODELS[0]);
         let mut all = [first; MODELS.len()];
         let mut at = 1;
@@ -107,21 +128,32 @@ mod shipped {
     };
 
     const fn entry(model: Model) -> Entry {
-        Entry { name: model.name, about: model.about, needs_data: true, open }
+        Entry { name: model.name, about: model.about, settings: model.settings, build }
     }
 
-    fn open(spec: &JobSpec, announce: Announce<'_>) -> Opened {
+    fn build(settings: &Settings<'_>) -> Result<Workload, InvalidValue> {
+        let name = settings.part();
+        let model = model::REGISTRY.find(name).expect("each entry is one of its models");
+        let recipe = (model.build)(settings)?;
+        Ok(Workload {
+            needs_data: true,
+            optimizer: recipe.optimizer,
+            learning_rate: recipe.learning_rate,
+            open: Box::new(move |spec, announce| open(model, spec, announce)),
+        })
+    }
+
+    fn open(model: Model, spec: &JobSpec, announce: Announce<'_>) -> Opened {
         let data = match spec.data.as_ref() {
             Some(DataSpec::Path(path)) => antdt_burn::DataSource::Path(path.clone()),
             Some(DataSpec::Synthetic { rows }) => antdt_burn::DataSource::Synthetic { rows: *rows },
             None => return Err(InvalidValue::new("--data", "(nothing)", "given for this workload").into()),
         };
-        let mut workload = WorkloadSpec::new(spec.workload.parse()?, data);
+        let mut workload = WorkloadSpec::new(model, data);
+        workload.settings = spec.tables.texts("workload", model.name)?;
         workload.eval_fraction = spec.eval_fraction;
         workload.cache = spec.cache_dir.clone().map(Cache::at);
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
-        let mut announce = |notice: &UnpackNotice| announce(notice);
-        let trainer = ClickTrainer::open_announced(&workload, Seed(spec.seed), &mut announce)?;
-        Ok(Box::new(trainer))
+        Ok(workload.open(Seed(spec.seed), &mut |notice: &UnpackNotice| announce(notice))?)
     }
 }

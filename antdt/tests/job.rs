@@ -15,9 +15,8 @@ use antdt::master::{self, Programs, Seams};
 use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Gradient, Params, Trainer};
-use antdt_burn::{
-    ClickTrainer, DataSource, LEARNING_RATE_DEFAULT, OPTIMIZER_DEFAULT, WorkloadSpec, model::deepfm,
-};
+use antdt_burn::click::{LEARNING_RATE, OPTIMIZER};
+use antdt_burn::{ClickTrainer, DataSource, WorkloadSpec, model::deepfm};
 use antdt_core::{
     DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId, NodeInfo, RequestId,
     SampleRange, Seed,
@@ -261,7 +260,7 @@ fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
     let mut trainer = ClickTrainer::open(&spec, seed).unwrap();
     let (layout, model) = (trainer.layout().clone(), seed.derive("model"));
     let dense = trainer.initial_dense(model);
-    let rule = UpdateRule::named(OPTIMIZER_DEFAULT, LEARNING_RATE_DEFAULT).unwrap();
+    let rule = UpdateRule::named(OPTIMIZER, LEARNING_RATE).unwrap();
     let mut replica = Replica::new(&layout, &rule, model, dense).unwrap();
 
     let global_batch = u32::try_from(batch).unwrap();
@@ -339,6 +338,24 @@ fn static_shares_and_xdeepfm_are_accounted_for_too() {
     let report = run(&small);
     assert_exact(&report, 300);
     assert_eq!(report.final_quality.samples, 60);
+}
+
+/// A model without tables: all of it is dense.
+#[test]
+fn a_dense_model_is_trained_in_every_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.toml");
+    std::fs::write(&file, "[workload.mlp]\nfeatures = 20\nhidden = \"16\"\n").unwrap();
+    let job = ["--job", file.to_str().unwrap(), "--workload", "mlp", "--data", "synthetic:1500"];
+    let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "2", "--seed", "7"];
+    for mode in MODES {
+        let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
+        assert_exact(&report, 3000);
+        assert_eq!(report.final_quality.samples, 300);
+        // One of ten classes.
+        let accuracy = report.final_quality.metrics["accuracy"];
+        assert!(accuracy > 0.4, "{mode:?}: accuracy {accuracy}");
+    }
 }
 
 /// About five seconds of work, so that there is a middle to die in.

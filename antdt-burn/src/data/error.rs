@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use antdt_core::InvalidValue;
+use antdt_core::registry::BuildError;
 
 use super::Format;
 
@@ -67,6 +68,9 @@ pub enum DatasetError {
     /// A setting is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
+    /// The model, or one of its settings, is unknown or invalid.
+    #[error(transparent)]
+    Model(#[from] BuildError),
 }
 
 impl From<antdt_data::OpenError> for DatasetError {

@@ -1,11 +1,14 @@
 //! Data sets of labelled rows.
 
 mod error;
+pub mod example;
 mod field;
 pub mod format;
+pub(crate) mod hashed;
 mod source;
 mod stored;
 pub mod synthetic;
+pub mod teacher;
 
 use std::fmt;
 

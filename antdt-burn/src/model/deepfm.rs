@@ -4,15 +4,16 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use super::{ClickModel, Model, ModelShape, Perceptron, split_rows};
+use super::{Model, Perceptron};
+use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
 use crate::engine::{self, Family};
 
 /// Entry of DeepFM in the registry.
 pub const MODEL: Model = Model {
     name: "deepfm",
     about: "factorisation machine beside a multi-layer perceptron, over shared embeddings",
-    check: |_| Ok(()),
-    build: engine::build::<DeepFms>,
+    settings: || ClickSizes::default().texts(),
+    build: |settings| Ok(ClickSizes::default().read(settings)?.recipe(engine::build::<DeepFms>)),
 };
 
 /// [`DeepFm`] on any back end.
@@ -40,7 +41,7 @@ pub struct DeepFm<B: Backend> {
 impl<B: Backend> DeepFm<B> {
     /// Returns the model with all parameters 0; see [`flat`](crate::flat) for how it gets others.
     pub fn new(shape: &ModelShape, device: &B::Device) -> Self {
-        Self { perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, device) }
+        Self { perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device) }
     }
 }
 

@@ -5,6 +5,7 @@ use burn::tensor::TensorData;
 use super::deepfm::DeepFm;
 use super::xdeepfm::XDeepFm;
 use super::*;
+use crate::click::{ClickModel, ModelShape};
 use crate::flat::{self, FlatLayout};
 
 const SAMPLES: usize = 3;
@@ -123,9 +124,44 @@ fn xdeepfm_is_its_formula() {
 }
 
 #[test]
-fn models_are_named_as_on_the_command_line() {
-    for model in [deepfm::MODEL, xdeepfm::MODEL] {
-        assert_eq!(model.to_string().parse(), Ok(model));
+fn every_model_is_built_with_its_defaults_and_says_them() {
+    for model in SHIPPED {
+        let recipe = REGISTRY.by_name(model.name).unwrap();
+        assert!(recipe.learning_rate > 0.0, "{}", model.name);
+        for setting in (model.settings)() {
+            let texts = [(setting.name.to_owned(), setting.default.clone())].into();
+            assert!(REGISTRY.build(model.name, &texts).is_ok(), "{}: {setting:?}", model.name);
+        }
     }
-    assert!("resnet".parse::<Model>().unwrap_err().to_string().contains("deepfm or xdeepfm"));
+    let error = REGISTRY.by_name("deepmf").unwrap_err().to_string();
+    assert!(error.contains("did you mean `deepfm`?"), "{error}");
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_by_table_and_key() {
+    for (model, setting, texts) in [
+        ("deepfm", "rows-per-field", &["0", "2000000000000", "many"][..]),
+        ("deepfm", "embedding", &["0", "65537", "-1"]),
+        ("deepfm", "cin", &["16"]),
+        ("xdeepfm", "hidden", &["4,0", "4,,5", "4;5", "64,x"]),
+        ("xdeepfm", "cin", &["", "0"]),
+        ("mlp", "features", &["0", "1.5"]),
+        ("mlp", "hidden", &["0", "65537"]),
+        ("logistic", "features", &["0"]),
+        ("logistic", "hidden", &["4"]),
+    ] {
+        for text in texts {
+            let texts = [(setting.to_owned(), (*text).to_owned())].into();
+            let error = REGISTRY.build(model, &texts).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("[workload.{model}] {setting} = ")), "{error}");
+        }
+    }
+    let none = [("hidden".to_owned(), String::new())].into();
+    assert!(REGISTRY.build("mlp", &none).is_ok(), "a perceptron without hidden layers is one");
+}
+
+#[test]
+fn the_default_perceptron_is_a_megabyte() {
+    let mlp = mlp::Mlp::<Flex>::new(256, &[384, 384], 10, &Default::default());
+    assert_eq!(FlatLayout::of::<Flex, _>(&mlp).len(), 250_378);
 }

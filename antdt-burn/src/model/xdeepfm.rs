@@ -1,28 +1,27 @@
 //! xDeepFM: a compressed interaction network and a multi-layer perceptron, over shared embeddings.
 
-use antdt_core::InvalidValue;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 
-use super::{ClickModel, Model, ModelShape, Perceptron, linear, split_rows};
+use super::{Model, Perceptron, linear};
+use crate::click::{ClickModel, ClickSizes, ModelShape, split_rows};
 use crate::engine::{self, Family};
 
 /// Entry of xDeepFM in the registry.
 pub const MODEL: Model = Model {
     name: "xdeepfm",
     about: "DeepFM's parts with a compressed interaction network",
-    check: |shape| {
-        if shape.cin.is_empty() || shape.cin.contains(&0) {
-            let expected = "one or more layers of at least 1";
-            return Err(InvalidValue::new("cin", format!("{:?}", shape.cin), expected));
-        }
-        Ok(())
-    },
-    build: engine::build::<XDeepFms>,
+    settings: || sizes().texts(),
+    build: |settings| Ok(sizes().read(settings)?.recipe(engine::build::<XDeepFms>)),
 };
+
+/// The default sizes.
+fn sizes() -> ClickSizes {
+    ClickSizes::default().with_cin(&[16, 16])
+}
 
 /// [`XDeepFm`] on any back end.
 struct XDeepFms;
@@ -64,7 +63,7 @@ impl<B: Backend> XDeepFm<B> {
         Self {
             cin,
             cin_output: linear(shape.cin.iter().sum(), 1, false, device),
-            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, device),
+            perceptron: Perceptron::new(shape.fields * shape.embedding, &shape.hidden, 1, device),
         }
     }
 

@@ -266,9 +266,9 @@ default.
 for editors. In a job file, numbers, `true` and `false` are written plainly, all other values in quotes, lists in
 brackets; the values of a list are separated by `;` in a variable.
 
-The settings of a policy or an optimizer stand in a table of their own, `[policy.nd]` or `[optimizer.adam]`; `antdt
-policies` and `antdt optimizers` list them. A job file with such a table names the policy itself by `name` under
-`[policy]`, or leaves that to the flag; the same holds for an optimizer.
+The settings of a policy, an optimizer or a workload stand in a table of their own, such as `[policy.nd]`, `[optimizer.adam]` or
+`[workload.mlp]`; `antdt policies`, `antdt optimizers` and `antdt workloads` list them. A job file with such a table names the
+policy itself by `name` under `[policy]`, or leaves that to the flag; the same holds for the others.
 
 | key, and flag without `--` | variable | value | default | what |
 |---|---|---|---|---|

@@ -12,7 +12,7 @@ use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "run",
     "status",
     "scale",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 19] = [
     "stop",
     "policies",
     "optimizers",
+    "workloads",
     "config",
     "show",
     "schema",
@@ -140,6 +141,7 @@ fn grammar() -> Clap {
         .subcommand(model::grammar())
         .subcommand(Clap::new("policies").about("List the policies and their settings"))
         .subcommand(Clap::new("optimizers").about("List the optimizers and their settings"))
+        .subcommand(Clap::new("workloads").about("List the built-in models and their settings"))
         .subcommand(config::grammar())
         .subcommand(simulate::whatif_grammar())
         .subcommand(simulate::sim_grammar())

@@ -13,6 +13,7 @@ use antdt_core::text::beginning;
 use antdt_model::optimizer;
 
 use crate::job::JobSpec;
+use crate::workload;
 
 mod config;
 mod flags;
@@ -63,7 +64,7 @@ pub enum Command {
     Server,
     /// `antdt exec -- PROGRAM`: run the program in place of this process, and kill it when the launching process ends.
     Exec(Vec<String>),
-    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`: print this text and exit with 0.
+    /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
 }
 
@@ -163,6 +164,7 @@ where
         }
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
+        Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),
         Some(("config", config)) => config::print(config, &env).map(Command::Print),
         Some(("data", data)) => match data.subcommand() {
             Some(("synth", synth)) => flags::data_synth(synth).map(Command::DataSynth),

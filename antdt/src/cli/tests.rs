@@ -204,3 +204,17 @@ fn the_policies_are_listed_as_a_job_file_has_them() {
     let error = parse(args, |_| None).unwrap_err().to_string();
     assert!(error.contains("[policy.nd] error-rat") && error.contains("`error-rate`"), "{error}");
 }
+
+#[test]
+fn the_workloads_are_listed_as_a_job_file_has_them() {
+    let Ok(Command::Print(text)) = parse(["workloads".to_owned()], |_| None) else { panic!("it prints") };
+    assert!(text.contains("  [workload.mlp]\n  features = 256"), "{text}");
+    let refused = |table: &str| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("data = \"synthetic:100\"\n{table}")).unwrap();
+        parse(["run", "--job", file.path().to_str().unwrap()].map(str::to_owned), |_| None)
+    };
+    assert!(refused("[workload.mlp]\nhidden = \"8\"\n").is_ok());
+    let error = refused("[workload.mlp]\nhiden = \"8\"\n").unwrap_err().to_string();
+    assert!(error.contains("[workload.mlp] hiden") && error.contains("`hidden`"), "{error}");
+}

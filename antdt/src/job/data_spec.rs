@@ -14,7 +14,7 @@ use super::value::{Form, SettingValue, parse_text};
 pub enum DataSpec {
     /// A file or a folder at this path.
     Path(PathBuf),
-    /// Generated samples shaped like the Criteo click data, from the job's seed.
+    /// Generated samples of the kind that the workload takes, from the job's seed.
     Synthetic {
         /// Number of rows.
         rows: u64,

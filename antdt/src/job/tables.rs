@@ -9,6 +9,8 @@ use antdt_model::optimizer;
 use antdt_monitor::rule;
 use serde_json::{Map, Value as Json};
 
+use crate::workload;
+
 /// Settings of one part, by name. Only the part knows what they mean.
 pub type PartSettings = Map<String, Json>;
 
@@ -24,10 +26,11 @@ pub struct PartKind {
 
 impl PartKind {
     /// All kinds.
-    pub const ALL: [Self; 3] = [
+    pub const ALL: [Self; 4] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },
         Self { name: "optimizer", check: |name, texts| optimizer::REGISTRY.build(name, texts).map(drop) },
+        Self { name: "workload", check: |name, texts| workload::REGISTRY.build(name, texts).map(drop) },
     ];
 
     /// Key of the chosen part's name where tables stand beside it: `[policy] name = "nd"`.

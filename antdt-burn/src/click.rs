@@ -1,0 +1,155 @@
+//! Click-through models: embedded fields of a row in, one logit out.
+//!
+//! A row of the table holds a field's embedding and, as its last value, its first-order weight.
+
+use antdt_core::InvalidValue;
+use antdt_core::registry::{Setting, Settings};
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::model::{Recipe, Task};
+use crate::size::{self, Sizes};
+
+/// Optimizer of click-through models: its rate of a row falls with the row's own gradients, and rows differ in how many
+/// samples touch them.
+pub const OPTIMIZER: &str = "adagrad";
+
+/// Learning rate of click-through models with that optimizer.
+pub const LEARNING_RATE: f32 = 0.02;
+
+/// Sizes of a model's layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Number of fields of a sample.
+    pub fields: usize,
+    /// Number of values of an embedding, without the first-order weight.
+    pub embedding: usize,
+    /// Number of units of each hidden layer of the perceptron.
+    pub hidden: Vec<usize>,
+    /// Number of feature maps of each layer of the compressed interaction network; only xDeepFM has one.
+    pub cin: Vec<usize>,
+}
+
+impl ModelShape {
+    /// Returns the number of values of a table row: the embedding, then the first-order weight.
+    pub const fn row_dim(&self) -> usize {
+        self.embedding + 1
+    }
+}
+
+/// A model that predicts click-through rates.
+pub trait ClickModel<B: Backend>: Module<B> {
+    /// Returns the logits `[samples]` for the table rows `[samples, fields, embedding + 1]` of the samples.
+    fn logits(&self, rows: Tensor<B, 3>) -> Tensor<B, 1>;
+}
+
+/// Splits table rows `[samples, fields, embedding + 1]` into embeddings `[samples, fields, embedding]` and the sum of
+/// the first-order weights `[samples, 1]`.
+pub(crate) fn split_rows<B: Backend>(rows: Tensor<B, 3>) -> (Tensor<B, 3>, Tensor<B, 2>) {
+    let [samples, _, dim] = rows.dims();
+    let first_order = rows.clone().narrow(2, dim - 1, 1).sum_dim(1).reshape([samples, 1]);
+    (rows.narrow(2, 0, dim - 1), first_order)
+}
+
+/// Sizes that users choose; the number of fields is the data's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClickSizes {
+    rows_per_field: u64,
+    embedding: usize,
+    hidden: Sizes,
+    /// Empty for a model that has no such network.
+    cin: Sizes,
+}
+
+impl Default for ClickSizes {
+    fn default() -> Self {
+        Self {
+            // Keeps the collisions of a column with a thousand categories to 6 %; 39 such fields take 46 MB with
+            // their optimizer state.
+            rows_per_field: 1 << 14,
+            // Small enough for a step of a few milliseconds on one core.
+            embedding: 8,
+            hidden: Sizes(vec![64, 32]),
+            cin: Sizes(Vec::new()),
+        }
+    }
+}
+
+impl ClickSizes {
+    /// With a compressed interaction network.
+    pub(crate) fn with_cin(self, cin: &[usize]) -> Self {
+        Self { cin: Sizes(cin.to_vec()), ..self }
+    }
+
+    /// The settings with these values as defaults.
+    pub(crate) fn texts(&self) -> Vec<Setting> {
+        let mut texts = vec![
+            Setting::new(
+                "rows-per-field",
+                self.rows_per_field,
+                "rows of the embedding table for each column",
+            ),
+            Setting::new("embedding", self.embedding, "values of an embedding"),
+            Setting::new("hidden", &self.hidden, "units of each hidden layer of the perceptron"),
+        ];
+        if !self.cin.0.is_empty() {
+            let about = "feature maps of each layer of the compressed interaction network";
+            texts.push(Setting::new("cin", &self.cin, about));
+        }
+        texts
+    }
+
+    /// Reads the settings; those that are not given are these.
+    pub(crate) fn read(self, settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        // The bound keeps row numbers, and the index of touched rows, far from overflow.
+        const ROWS: &str = "a whole number between 1 and 2^40";
+        let rows_per_field = settings.value("rows-per-field", self.rows_per_field, ROWS)?;
+        if !(1..=1 << 40).contains(&rows_per_field) {
+            return Err(settings.refuse("rows-per-field", rows_per_field, ROWS));
+        }
+        let has_cin = !self.cin.0.is_empty();
+        let cin = if has_cin { size::list(settings, "cin", self.cin)? } else { self.cin };
+        if has_cin && cin.0.is_empty() {
+            return Err(settings.refuse("cin", "``", "one or more layers of at least 1, such as 16,16"));
+        }
+        Ok(Self {
+            rows_per_field,
+            embedding: size::one(settings, "embedding", self.embedding)?,
+            hidden: size::list(settings, "hidden", self.hidden)?,
+            cin,
+        })
+    }
+
+    /// The model of these sizes.
+    pub(crate) fn recipe(self, build: fn(&ModelShape, Device) -> Box<dyn Engine>) -> Recipe {
+        let task = Task::Click(ClickRecipe { sizes: self, build });
+        Recipe { optimizer: OPTIMIZER, learning_rate: LEARNING_RATE, task }
+    }
+}
+
+/// A click-through model and its sizes.
+#[derive(Debug)]
+pub(crate) struct ClickRecipe {
+    sizes: ClickSizes,
+    build: fn(&ModelShape, Device) -> Box<dyn Engine>,
+}
+
+impl ClickRecipe {
+    pub(crate) const fn rows_per_field(&self) -> u64 {
+        self.sizes.rows_per_field
+    }
+
+    /// The sizes of the model's layers for samples of so many fields.
+    pub(crate) fn shape(&self, fields: usize) -> ModelShape {
+        let ClickSizes { embedding, hidden, cin, .. } = self.sizes.clone();
+        ModelShape { fields, embedding, hidden: hidden.0, cin: cin.0 }
+    }
+
+    /// Builds the model on a device.
+    pub(crate) fn build(&self, shape: &ModelShape, device: Device) -> Box<dyn Engine> {
+        (self.build)(shape, device)
+    }
+}

@@ -1,0 +1,86 @@
+//! Models whose parameters are all dense: samples of numbers in, one logit for each class out.
+
+mod engine;
+mod trainer;
+pub(crate) mod vectors;
+
+use std::fmt;
+
+use antdt_core::Seed;
+use antdt_data::UnpackNotice;
+use burn::module::{AutodiffModule, Module};
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+
+pub(crate) use engine::build;
+pub use trainer::DenseTrainer;
+
+use crate::data::DatasetError;
+use crate::data::example::{ExampleShape, Examples};
+use crate::device::Device;
+use crate::model::{Recipe, Task};
+use crate::split::Split;
+use crate::workload::WorkloadSpec;
+use engine::Engine;
+
+/// A model that tells the class of each position of a sample.
+pub trait DenseModel<B: Backend>: Module<B> {
+    /// Returns the logits `[samples * positions, classes]` for the inputs `[samples, inputs]`.
+    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2>;
+}
+
+/// A model that can be built on any back end.
+pub(crate) trait Family {
+    /// Sizes that the data do not say.
+    type Sizes;
+
+    /// The model on a back end.
+    type On<B: AutodiffBackend>: DenseModel<B>
+        + AutodiffModule<B, InnerModule: DenseModel<B::InnerBackend>>
+        + 'static;
+
+    /// The model with all parameters 0.
+    fn build<B: AutodiffBackend>(sizes: &Self::Sizes, shape: ExampleShape, device: &B::Device)
+    -> Self::On<B>;
+}
+
+/// What an evaluation says beside the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judge {
+    /// `accuracy`: the share of positions whose most probable class is the right one.
+    Accuracy,
+}
+
+/// The samples that a model takes, opened, and which are held out.
+type Opened = Result<(Box<dyn Examples>, Split), DatasetError>;
+
+/// Opens the samples of a workload.
+type OpenExamples = Box<dyn Fn(&WorkloadSpec, Seed, &mut dyn FnMut(&UnpackNotice)) -> Opened + Send + Sync>;
+
+/// Builds a model for samples of a shape, on a device.
+type BuildModel = Box<dyn Fn(ExampleShape, Device) -> Box<dyn Engine> + Send + Sync>;
+
+/// A model with its sizes, and the samples that it takes.
+pub(crate) struct DenseRecipe {
+    open: OpenExamples,
+    judge: Judge,
+    build: BuildModel,
+}
+
+impl fmt::Debug for DenseRecipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenseRecipe").field("judge", &self.judge).finish_non_exhaustive()
+    }
+}
+
+/// The recipe of a model that `build` makes for samples that `open` opens.
+pub(crate) fn recipe(
+    optimizer: &'static str,
+    learning_rate: f32,
+    open: OpenExamples,
+    judge: Judge,
+    build: impl Fn(ExampleShape, Device) -> Box<dyn Engine> + Send + Sync + 'static,
+) -> Recipe {
+    let task = Task::Dense(DenseRecipe { open, judge, build: Box::new(build) });
+    Recipe { optimizer, learning_rate, task }
+}

@@ -1,0 +1,190 @@
+use antdt_agent::Gradient;
+use antdt_core::Permutation;
+use antdt_model::{Replica, SparseGradient, UpdateRule};
+
+use super::*;
+use crate::data::DataSource;
+use crate::model::{Model, logistic, mlp};
+
+/// Each model, small.
+fn small() -> Vec<WorkloadSpec> {
+    let on = |model: Model, rows| WorkloadSpec {
+        eval_fraction: 0.25,
+        ..WorkloadSpec::new(model, DataSource::Synthetic { rows })
+    };
+    vec![
+        on(mlp::MODEL, 64).with("features", 7).with("hidden", "6,5"),
+        on(logistic::MODEL, 64).with("features", 7),
+    ]
+}
+
+fn open(spec: &WorkloadSpec) -> Box<dyn Trainer> {
+    spec.open(Seed(11), &mut |_| {}).unwrap()
+}
+
+fn gradient_of(trainer: &mut dyn Trainer, dense: &[f32], samples: &[u64]) -> (Gradient, StepStats) {
+    assert!(trainer.load(samples).unwrap().is_empty(), "there are no tables");
+    let mut gradient = Gradient::new(trainer.layout());
+    let stats = gradient.compute(trainer, dense, &[]).unwrap();
+    (gradient, stats)
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    for spec in small() {
+        let (name, mut trainer) = (spec.model.name, open(&spec));
+        let trainer = &mut *trainer;
+        let samples: Vec<u64> = (0..5).collect();
+        let mut dense = trainer.initial_dense(Seed(2));
+        let (gradient, stats) = gradient_of(trainer, &dense, &samples);
+        let mut large = 0;
+        for at in 0..dense.len() {
+            let (step, before) = (4e-3, dense[at]);
+            let mut loss_at = |delta: f32| {
+                dense[at] = before + delta;
+                gradient_of(trainer, &dense, &samples).1.loss_sum
+            };
+            // The gradient lies between the slopes to either side; they differ where a ReLU switches in between.
+            let (below, above) = (loss_at(-step), loss_at(step));
+            dense[at] = before;
+            let step = f64::from(step);
+            let (left, right) = ((stats.loss_sum - below) / step, (above - stats.loss_sum) / step);
+            let slack = 4e-3 + 0.01 * left.abs();
+            let (slopes, found) =
+                (left.min(right) - slack..left.max(right) + slack, f64::from(gradient.dense[at]));
+            assert!(
+                slopes.contains(&found) && (left - right).abs() < 0.2,
+                "{name} {at}: gradient {found}, finite differences {left} and {right}"
+            );
+            large += usize::from(found.abs() > 0.03);
+        }
+        // The comparison above means nothing where everything is 0.
+        assert!(large * 4 > dense.len(), "{name}: the gradient all but vanishes");
+    }
+}
+
+#[test]
+fn two_halves_of_a_dense_batch_add_up_to_the_whole() {
+    for spec in small() {
+        let (name, mut trainer) = (spec.model.name, open(&spec));
+        let dense = trainer.initial_dense(Seed(2));
+        let samples: Vec<u64> = (0..20).collect();
+        let (whole, stats) = gradient_of(&mut *trainer, &dense, &samples);
+        let (a, first) = gradient_of(&mut *trainer, &dense, &samples[..7]);
+        let (b, second) = gradient_of(&mut *trainer, &dense, &samples[7..]);
+        assert_eq!((stats.samples, first.samples + second.samples), (20, 20));
+        assert!((first.loss_sum + second.loss_sum - stats.loss_sum).abs() < 1e-6 * stats.loss_sum);
+        let norm = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+        };
+        let parts = a.dense.iter().zip(&b.dense).zip(&whole.dense);
+        let error = norm(&mut parts.map(|((a, b), whole)| a + b - whole));
+        let whole = norm(&mut whole.dense.iter().copied());
+        assert!(error <= 1e-6 * whole, "{name}: {error} of {whole}");
+    }
+}
+
+#[test]
+fn no_samples_give_a_gradient_of_zeros_and_no_metric() {
+    for spec in small() {
+        let mut trainer = open(&spec);
+        let dense = trainer.initial_dense(Seed(2));
+        let (gradient, stats) = gradient_of(&mut *trainer, &dense, &[]);
+        assert_eq!((gradient.dense, stats), (vec![0.0; dense.len()], StepStats::default()));
+        let mut metrics = Metrics::default();
+        trainer.load_eval(SampleRange { start: 3, end: 3 }).unwrap();
+        trainer.evaluate(Params::host(&dense, &[]), &mut metrics).unwrap();
+        trainer.end_evaluation(&mut metrics).unwrap();
+        assert_eq!(metrics, Metrics::default());
+    }
+}
+
+#[test]
+fn every_process_has_the_same_start_the_same_samples_and_the_same_bits() {
+    for spec in small() {
+        let (mut a, mut b) = (open(&spec), open(&spec));
+        let dense = a.initial_dense(Seed(1));
+        assert_eq!(dense, b.initial_dense(Seed(1)));
+        assert_ne!(dense, a.initial_dense(Seed(2)));
+        assert_eq!((dense.len(), a.layout().tables().len()), (a.layout().dense_len(), 0));
+        // Not in the same order, nor after the same samples.
+        gradient_of(&mut *b, &dense, &[60, 1]);
+        let samples: Vec<u64> = (20..40).collect();
+        assert_eq!(gradient_of(&mut *a, &dense, &samples), gradient_of(&mut *b, &dense, &samples));
+    }
+}
+
+#[test]
+fn evaluation_and_training_see_the_same_model() {
+    for spec in small() {
+        let mut trainer = open(&WorkloadSpec { eval_fraction: 0.0, ..spec.clone() });
+        let dense = trainer.initial_dense(Seed(2));
+        let (_, stats) = gradient_of(&mut *trainer, &dense, &[4, 5, 6]);
+        let mut metrics = Metrics::default();
+        trainer.begin_evaluation();
+        for range in [SampleRange { start: 4, end: 6 }, SampleRange { start: 6, end: 7 }] {
+            trainer.load_eval(range).unwrap();
+            trainer.evaluate(Params::host(&dense, &[]), &mut metrics).unwrap();
+        }
+        trainer.end_evaluation(&mut metrics).unwrap();
+        assert!((metrics.get(Metric::LOSS).unwrap() * 3.0 - stats.loss_sum).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_divergence_and_wrong_lengths_are_refused() {
+    for spec in small() {
+        let mut trainer = open(&spec);
+        let mut dense = trainer.initial_dense(Seed(2));
+        trainer.load(&[0, 1]).unwrap();
+        let mut gradient = Gradient::new(trainer.layout());
+        let error = gradient.compute(&mut *trainer, &dense[1..], &[]).unwrap_err();
+        assert!(matches!(error, TrainError::Model(_)), "{error}");
+        dense.fill(f32::NAN);
+        let error = gradient.compute(&mut *trainer, &dense, &[]).unwrap_err();
+        assert!(matches!(error, TrainError::Diverged { samples: 2, .. }), "{error}");
+        assert_eq!(trainer.load(&[64]).unwrap_err().to_string(), "sample 64: there are only samples 0..64");
+        let error = trainer.load_eval(SampleRange { start: 15, end: 17 }).unwrap_err();
+        assert_eq!(error.to_string(), "sample 16: there are only samples 0..16");
+    }
+}
+
+/// Trains with the defaults of the workload, then evaluates.
+fn trained(spec: &WorkloadSpec, epochs: u64, batch: usize) -> Metrics {
+    let mut trainer = open(spec);
+    let recipe = spec.recipe().unwrap();
+    let rule = UpdateRule::named(recipe.optimizer, recipe.learning_rate).unwrap();
+    let dense = trainer.initial_dense(Seed(3));
+    let mut replica = Replica::new(trainer.layout(), &rule, Seed(3), dense).unwrap();
+    let count = trainer.train_samples();
+    for epoch in 0..epochs {
+        let order = Permutation::new(Seed(4).derive_number(epoch), count);
+        let samples: Vec<u64> = (0..count).map(|at| order.at(at)).collect();
+        for batch in samples.chunks(batch) {
+            let (gradient, stats) = gradient_of(&mut *trainer, replica.dense(), batch);
+            replica.apply(&gradient.dense, &SparseGradient::default(), stats.samples).unwrap();
+        }
+    }
+    let mut metrics = Metrics::default();
+    trainer.begin_evaluation();
+    trainer.load_eval(SampleRange { start: 0, end: trainer.eval_samples() }).unwrap();
+    trainer.evaluate(Params::host(replica.dense(), &[]), &mut metrics).unwrap();
+    trainer.end_evaluation(&mut metrics).unwrap();
+    metrics
+}
+
+fn at_default(model: Model, rows: u64) -> WorkloadSpec {
+    WorkloadSpec { eval_fraction: 0.25, ..WorkloadSpec::new(model, DataSource::Synthetic { rows }) }
+}
+
+/// One sample in ten has a random label, so nine in ten is nearly what can be reached.
+#[test]
+fn generated_classes_are_learnt_out_of_sample() {
+    for model in [mlp::MODEL, logistic::MODEL] {
+        let metrics = trained(&at_default(model, 4000), 2, 64);
+        let (loss, accuracy) = (metrics.get(Metric::LOSS).unwrap(), metrics.get("accuracy").unwrap());
+        println!("{}: loss {loss:.3}, accuracy {accuracy:.3}", model.name);
+        assert!(loss < 1.2 && accuracy > 0.75, "{}: loss {loss}, accuracy {accuracy}", model.name);
+        assert!(accuracy < 0.93, "{}: accuracy {accuracy}: the labels leak", model.name);
+    }
+}
