@@ -32,3 +32,31 @@ mod registered {
         antdt_collective::transport_conforms!(|world| super::named_members("shm", world));
     }
 }
+
+// Over an emulated network of two members to a host: what another wait before each message could break.
+mod paced {
+    use std::time::Duration;
+
+    use antdt_collective::runtime::testing::{Members, fabric_members};
+    use antdt_collective::runtime::transport::paced::{EmulatedNetwork, Lines, PacedFabric};
+    use antdt_collective::runtime::transport::{REGISTRY, Regroup};
+    use antdt_core::NodeId;
+
+    antdt_collective::transport_conforms! {
+        members;
+        i01_identity i02_value i03_determinism i06_disjoint i07_termination i09_fencing i12_composition i14_few
+    }
+
+    fn members(world: u32) -> Members<Box<dyn Regroup>> {
+        let network = EmulatedNetwork {
+            workers_per_host: 2,
+            ..EmulatedNetwork::new(500e6, Duration::from_micros(100))
+        };
+        let below = REGISTRY.by_name("auto").expect("on loopback");
+        let lines = Lines::new().expect("on loopback");
+        fabric_members(
+            &PacedFabric::new(below, network, lines, NodeId::worker(0)).expect("on loopback"),
+            world,
+        )
+    }
+}

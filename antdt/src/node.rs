@@ -1,6 +1,7 @@
 //! What a process of a job is told by its launcher.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use antdt_agent::Notice;
@@ -37,6 +38,8 @@ pub struct NodeEnv {
     pub holder: Holder,
     /// When the job began: time since the Unix epoch.
     pub job_start: Duration,
+    /// Path to the lines of the emulated network, if the job has one.
+    pub network: Option<PathBuf>,
     /// The job's settings.
     pub spec: JobSpec,
 }
@@ -60,6 +63,8 @@ impl NodeEnv {
     pub const INCARNATION: &'static str = "ANTDT_INCARNATION";
     /// Variable with the start of the job, nanoseconds since the Unix epoch.
     pub const JOB_START: &'static str = "ANTDT_JOB_START_NS";
+    /// Variable with the path to the lines of the emulated network; only if the job has one.
+    pub const NETWORK: &'static str = "ANTDT_NETWORK";
     /// Variable with the settings, as JSON.
     pub const SPEC: &'static str = "ANTDT_JOB_SPEC";
 
@@ -98,6 +103,7 @@ impl NodeEnv {
                 .transpose()?,
             holder: Holder::new(node, Incarnation(incarnation)),
             job_start: Duration::from_nanos(number(Self::JOB_START)?),
+            network: get(Self::NETWORK).map(PathBuf::from),
             spec,
         })
     }
@@ -127,6 +133,7 @@ impl NodeEnv {
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
         .chain(self.advertise.clone().map(|host| (Self::ADVERTISE.to_owned(), host)))
+        .chain(self.network.iter().map(|path| (Self::NETWORK.to_owned(), path.display().to_string())))
         .collect()
     }
 
@@ -215,6 +222,7 @@ mod tests {
             advertise: Some("node-7".to_owned()),
             holder: Holder::new(NodeId::worker(2), Incarnation(1)),
             job_start: Duration::from_nanos(1_700_000_000_123_456_789),
+            network: Some("/proc/7/fd/8".into()),
             spec: JobSpec { workers: 4, ..JobSpec::default() },
         }
     }
@@ -228,7 +236,9 @@ mod tests {
     #[test]
     fn a_missing_or_malformed_variable_is_named() {
         let variables: BTreeMap<String, String> = env().variables().into_iter().collect();
-        for name in variables.keys().filter(|name| *name != NodeEnv::ADVERTISE) {
+        for name in
+            variables.keys().filter(|name| ![NodeEnv::ADVERTISE, NodeEnv::NETWORK].contains(&name.as_str()))
+        {
             let error = NodeEnv::read(|n| (n != name).then(|| variables[n].clone())).unwrap_err();
             assert!(error.to_string().contains(name.as_str()), "{error}");
         }

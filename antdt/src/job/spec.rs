@@ -31,6 +31,7 @@ use serde_json::{Map, Value as Json, json};
 use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
 use super::device::DeviceSpec;
+use super::network::NetworkSpec;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::tables::{PartKind, Tables};
@@ -120,6 +121,10 @@ settings! {
     devices: Vec<DeviceSpec> = Vec::new(), "device", "SPEC", no variable;
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
+    /// Emulated links between workers, and between workers and servers, whose processes all run on this machine:
+    /// bandwidth=20MB/s of each host's network card, then any of latency=1ms, per-host=WORKERS that share a card,
+    /// servers=beside, server N on host N instead of apart, and slow=HOST:5MB/s.
+    emulate_network: Option<NetworkSpec> = None, "emulate-network", "SPEC", unset "no emulation";
     /// Restarts of one node in a row, without a commit of it in between, after which its next failure ends the job, or
     /// leaves it with one worker less while --min-workers are left.
     // As DLRover: three relaunches of a node.
@@ -423,6 +428,9 @@ impl JobSpec {
         }
         for straggler in &self.stragglers {
             straggler.validate(self.workers)?;
+        }
+        if let Some(network) = &self.emulate_network {
+            network.validate()?;
         }
         for (at, device) in self.devices.iter().enumerate() {
             device.validate(self.workers)?;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_checkpoint::{CheckpointWriteError, Folder};
+use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::{LauncherEvent, Outlets, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
@@ -471,6 +472,8 @@ async fn template(
     let probe = TcpListener::bind((ip, 0)).await;
     let port =
         probe.and_then(|probe| probe.local_addr()).map_err(|e| JobError::Master(e.to_string()))?.port();
+    let lines = spec.emulate_network.as_ref().map(|_| Lines::new()).transpose();
+    let lines = lines.map_err(|error| JobError::Master(format!("--emulate-network: {error}")))?;
     Ok(NodeTemplate {
         node: NodeEnv {
             master: master.to_string(),
@@ -480,8 +483,10 @@ async fn template(
             advertise: spec.advertise.clone(),
             holder: Holder::new(NodeId::worker(0), Incarnation(0)),
             job_start,
+            network: lines.as_ref().and_then(Lines::path),
             spec: spec.clone(),
         },
+        _lines: lines,
         programs: programs.clone(),
         user_port: port,
     })

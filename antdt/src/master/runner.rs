@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::{LaunchStatus, Launcher, NodeSpec, Placement};
 use antdt_core::{AckOutcome, Holder, JobTime, NodeId, Role};
 use antdt_job::{Head, HeadEffect, HeadEvent, Note};
@@ -91,6 +92,8 @@ impl Nodes {
 #[derive(Debug, Clone)]
 pub(super) struct NodeTemplate {
     pub(super) node: NodeEnv,
+    /// Of the emulated network: they are there for as long as the master is.
+    pub(super) _lines: Option<Lines>,
     pub(super) programs: Programs,
     /// A free port for the user's own rendezvous.
     pub(super) user_port: u16,

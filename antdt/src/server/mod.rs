@@ -37,7 +37,7 @@ pub fn run(env: &NodeEnv, layout: &ParamLayout, rule: &UpdateRule) -> Result<(),
         staleness,
     };
     let config = PsServerConfig::new(partition, env.job_token());
-    let server = PsServer::bind(env.data_plane()?, config, fabric(&env.spec)?)?;
+    let server = PsServer::bind(env.data_plane()?, config, fabric(env)?)?;
     let folder = env.spec.checkpoint_dir.clone().map(Folder::open).transpose();
     let folder = folder.map_err(|error| WorkerError::Input(format!("--checkpoint-dir: {error}")))?;
     if let Some(taken) = Taken::open(env.spec.resume.as_deref(), layout, &rule.identity())? {

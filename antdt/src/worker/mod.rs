@@ -13,17 +13,19 @@ mod share;
 mod stream;
 mod weights;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
-use antdt_collective::runtime::transport::{Fabric, REGISTRY};
+use antdt_collective::runtime::transport::paced::Lines;
+use antdt_collective::runtime::transport::{Fabric, PacedFabric, REGISTRY};
 use antdt_collective::runtime::{Listener, TransportBackend};
 use antdt_core::{ModelPlace, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
-use crate::job::JobSpec;
+use crate::job::NetworkSpec;
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
 use drive::Finished;
@@ -82,7 +84,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 keep: &keep,
                 resume: env.spec.resume.as_deref(),
             };
-            let backend = Box::new(TransportBackend::new(fabric(&env.spec)?));
+            let backend = Box::new(TransportBackend::new(fabric(env)?));
             let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
             finish(&agent, &keep, &mut compute, finished, Some(replica))
         }
@@ -97,7 +99,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 keep: &keep,
                 clip_norm,
                 seed: seed.derive("model"),
-                fabric: fabric(&env.spec)?,
+                fabric: fabric(env)?,
                 client,
                 interrupt: &interrupt,
                 local: listener.local_address().ip(),
@@ -108,9 +110,17 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     }
 }
 
-/// The transport that the job names.
-pub(crate) fn fabric(spec: &JobSpec) -> Result<Box<dyn Fabric>, WorkerError> {
-    REGISTRY.by_name(&spec.transport).map_err(|error| WorkerError::Input(format!("--transport: {error}")))
+/// The transport that the job names, over its emulated network if it has one.
+pub(crate) fn fabric(env: &NodeEnv) -> Result<Box<dyn Fabric>, WorkerError> {
+    let fabric = REGISTRY
+        .by_name(&env.spec.transport)
+        .map_err(|error| WorkerError::Input(format!("--transport: {error}")))?;
+    let Some(NetworkSpec(network)) = &env.spec.emulate_network else { return Ok(fabric) };
+    let refused = |why: &dyn Display| WorkerError::Input(format!("--emulate-network: {why}"));
+    let path = env.network.as_ref().ok_or_else(|| refused(&format!("{} is not set", NodeEnv::NETWORK)))?;
+    let lines = Lines::open(path).map_err(|error| refused(&error))?;
+    let paced = PacedFabric::new(fabric, network.clone(), lines, env.holder.node);
+    Ok(Box::new(paced.map_err(|error| refused(&error))?))
 }
 
 fn finish(

@@ -9,7 +9,7 @@ use antdt_core::{Holder, Incarnation, MembershipVersion, NodeId, Rank};
 
 use crate::error::CollectiveError;
 use crate::group::{Group, JobToken, Member};
-use crate::runtime::transport::{REGISTRY, Transport};
+use crate::runtime::transport::{Fabric, REGISTRY, Transport};
 use crate::runtime::{
     AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedConfig, MixedTransport, Regroup,
     ScheduledCommunicator, TcpTransport,
@@ -85,7 +85,14 @@ pub fn mixed_members(world: u32) -> Members<MixedTransport> {
 /// # Panics
 /// If there is no such transport, or they cannot be connected.
 pub fn named_members(name: &str, world: u32) -> Members<Box<dyn Regroup>> {
-    let fabric = REGISTRY.by_name(name).expect("a known transport");
+    fabric_members(&*REGISTRY.by_name(name).expect("a known transport"), world)
+}
+
+/// Returns a group over a fabric, connected on loopback.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn fabric_members(fabric: &dyn Fabric, world: u32) -> Members<Box<dyn Regroup>> {
     met_members(world, |listener, group, timeout, abort| fabric.connect(listener, group, timeout, abort))
 }
 

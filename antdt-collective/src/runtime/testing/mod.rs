@@ -53,8 +53,8 @@ pub use i12_composition::i12_composition;
 pub use i13_relabelling::i13_relabelling;
 pub use i14_few::i14_few;
 pub use members::{
-    LONGER, Make, Members, PATIENT, SHORT, abort_handles, at_once, holder, loopback_listener, mem_members,
-    mixed_members, named_members, on_all, on_all_with, shm_members, some_at_once, tcp_members,
+    LONGER, Make, Members, PATIENT, SHORT, abort_handles, at_once, fabric_members, holder, loopback_listener,
+    mem_members, mixed_members, named_members, on_all, on_all_with, shm_members, some_at_once, tcp_members,
 };
 pub use stale::StaleTransport;
 pub use watchdog::Watchdog;

@@ -5,6 +5,7 @@ pub mod registry;
 
 pub mod mem;
 pub mod mixed;
+pub mod paced;
 pub mod tcp;
 
 mod boxed;
@@ -21,6 +22,7 @@ pub use channel::{Channel, ChannelError};
 pub use fabric::{Fabric, Regroup};
 pub use mem::MemTransport;
 pub use mixed::{MixedConfig, MixedTransport};
+pub use paced::PacedFabric;
 pub use registry::{DEFAULT, Entry, REGISTRY};
 pub use tcp::{Listener, TcpChannel, TcpTransport};
 

@@ -40,7 +40,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::handover::{Consumer, Damaged, Producer, Slot};
 
 /// Part of a file, mapped into this process.
-pub(super) struct Segment {
+pub(in crate::runtime::transport) struct Segment {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
@@ -54,7 +54,12 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Maps `len` bytes from `offset` on, a multiple of the page size.
-    pub(super) fn map(file: &impl AsFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
+    pub(in crate::runtime::transport) fn map(
+        file: &impl AsFd,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> io::Result<Self> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // All pages at once: faults one by one would cost more than the reduction.
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
@@ -119,12 +124,12 @@ impl fmt::Debug for Segment {
 }
 
 /// Numbers that may lie in shared memory: every pattern of bits is one, and every access is atomic.
-pub(super) trait Number {}
+pub(in crate::runtime::transport) trait Number {}
 impl Number for AtomicU32 {}
 impl Number for AtomicU64 {}
 
 /// A number in a segment.
-pub(super) struct Shared<T> {
+pub(in crate::runtime::transport) struct Shared<T> {
     segment: Arc<Segment>,
     offset: usize,
     number: PhantomData<T>,
@@ -132,7 +137,7 @@ pub(super) struct Shared<T> {
 
 impl<T: Number> Shared<T> {
     /// The number that lies `offset` bytes into the segment, a multiple of its size.
-    pub(super) fn new(segment: &Arc<Segment>, offset: usize) -> Self {
+    pub(in crate::runtime::transport) fn new(segment: &Arc<Segment>, offset: usize) -> Self {
         let place = segment.at(offset, size_of::<T>());
         assert!(place.cast::<T>().is_aligned(), "a number in shared memory is aligned");
         Self { segment: segment.clone(), offset, number: PhantomData }

@@ -37,6 +37,7 @@ use antdt_core::Rank;
 pub(super) use channel::{Terms, answer, offer};
 pub(super) use idle::{Idle, Next};
 pub(in crate::runtime) use memory::SharedRegion;
+pub(super) use memory::{Segment, Shared};
 pub(super) use swap::{Card, Counter, Host};
 
 use super::tcp::Ended;

@@ -1,0 +1,85 @@
+//! The emulated network: which process is on which emulated host, and how fast the links are.
+
+use std::time::Duration;
+
+use antdt_core::{InvalidValue, NodeId, Role};
+
+use super::line::Speed;
+
+/// Emulated hosts that servers have to themselves are numbered from here on.
+const SERVERS_FROM: u32 = 1 << 11;
+
+/// Number of emulated hosts at most.
+pub(super) const HOSTS_MAX: u32 = 1 << 12;
+
+/// Where parameter servers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerHosts {
+    /// Each on an emulated host of its own.
+    #[default]
+    Apart,
+    /// Server `n` on emulated host `n`, beside the workers of that host.
+    Beside,
+}
+
+/// Links between emulated hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmulatedNetwork {
+    /// Bytes per second of a host's network card, in each direction.
+    pub bandwidth: f64,
+    /// Time from the last byte sent to the last byte received.
+    pub latency: Duration,
+    /// Workers of an emulated host: worker `n` is on host `n / workers_per_host`.
+    pub workers_per_host: u32,
+    /// Where parameter servers are.
+    pub servers: ServerHosts,
+    /// Hosts with another bandwidth, each with its bytes per second.
+    pub slow: Vec<(u32, f64)>,
+}
+
+impl EmulatedNetwork {
+    /// Returns a network in which every process has a host of its own.
+    pub const fn new(bandwidth: f64, latency: Duration) -> Self {
+        Self { bandwidth, latency, workers_per_host: 1, servers: ServerHosts::Apart, slow: Vec::new() }
+    }
+
+    /// Checks that every number is one that a network can have.
+    ///
+    /// # Errors
+    /// Names the first that is not.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        for bandwidth in self.slow.iter().map(|(_, bandwidth)| *bandwidth).chain([self.bandwidth]) {
+            if !(bandwidth.is_finite() && bandwidth >= 1.0) {
+                return Err(InvalidValue::new("network bandwidth", bandwidth, "at least 1 byte per second"));
+            }
+        }
+        if self.latency > Duration::from_secs(10) {
+            return Err(InvalidValue::new("network latency", format!("{:?}", self.latency), "at most 10 s"));
+        }
+        if self.workers_per_host == 0 {
+            return Err(InvalidValue::new("network per-host", 0, "at least 1 worker"));
+        }
+        if let Some((host, _)) = self.slow.iter().find(|(host, _)| *host >= SERVERS_FROM) {
+            return Err(InvalidValue::new("network slow", host, format!("a host below {SERVERS_FROM}")));
+        }
+        Ok(())
+    }
+
+    /// Returns the emulated host of a process.
+    pub fn host(&self, node: NodeId) -> u32 {
+        let host = match (node.role, self.servers) {
+            (Role::Server, ServerHosts::Apart) => SERVERS_FROM.saturating_add(node.index),
+            (Role::Server, ServerHosts::Beside) => node.index,
+            (Role::Worker, _) => node.index / self.workers_per_host.max(1),
+        };
+        // Beyond the last one they share it; so many processes are on no machine.
+        host.min(HOSTS_MAX - 1)
+    }
+
+    pub(super) fn speed(&self, host: u32) -> Speed {
+        let slow = self.slow.iter().find(|(slow, _)| *slow == host);
+        let bandwidth = slow.map_or(self.bandwidth, |(_, bandwidth)| *bandwidth);
+        let latency_ns = u64::try_from(self.latency.as_nanos()).unwrap_or(u64::MAX);
+        Speed { ns_per_byte: 1e9 / bandwidth, latency_ns }
+    }
+}
