@@ -23,6 +23,8 @@ pub mod frame;
 
 pub mod handover;
 
+pub mod verbs;
+
 pub mod error;
 
 #[cfg(feature = "runtime")]
@@ -44,3 +46,6 @@ pub use runtime::{
     AbortHandle, Communicator, CommunicatorBuffer, CommunicatorConfig, Compressor, History, Listener,
     MemTransport, MixedTransport, Reducer, ScheduledCommunicator, TcpTransport, Transport,
 };
+
+#[cfg(feature = "rdma")]
+pub use runtime::RdmaTransport;

@@ -92,6 +92,7 @@ fn a_program_adds_a_transport_that_is_as_good_as_those_that_ship() {
         build: |_| Ok(Box::new(MyFabric(REGISTRY.by_name("tcp").expect("it ships")))),
     };
     REGISTRY.register(entry).expect("nobody else has the name");
-    assert_eq!(REGISTRY.names(), ["auto", "tcp", "shm", "mine"]);
+    let names = REGISTRY.names();
+    assert_eq!((&names[..3], names.last()), (&["auto", "tcp", "shm"][..], Some(&"mine")));
     i02_value(&|world| named_members("mine", world));
 }

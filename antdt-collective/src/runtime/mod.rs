@@ -32,3 +32,5 @@ pub use transport::{
     Channel, ChannelError, Exchange, Fabric, Fold, Incoming, Listener, Loan, MemTransport, Merge,
     MixedConfig, MixedTransport, Outgoing, Piece, Regroup, Sink, TcpChannel, TcpTransport, Transport,
 };
+#[cfg(feature = "rdma")]
+pub use transport::{RdmaConfig, RdmaTransport};

@@ -2,6 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+#[cfg(feature = "rdma")]
+use super::transport::rdma::RegisteredRegion;
 use super::transport::shm::SharedRegion;
 
 /// Zeroed bytes, aligned to at least 8 bytes, that may be sent from and received into like any others. The
@@ -13,8 +15,13 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Memory {
-    Heap { words: Vec<u64>, len: usize },
+    Heap {
+        words: Vec<u64>,
+        len: usize,
+    },
     Shared(SharedRegion),
+    #[cfg(feature = "rdma")]
+    Registered(RegisteredRegion),
 }
 
 impl Region {
@@ -26,6 +33,11 @@ impl Region {
     pub(super) const fn shared(region: SharedRegion) -> Self {
         Self { memory: Memory::Shared(region) }
     }
+
+    #[cfg(feature = "rdma")]
+    pub(super) const fn registered(region: RegisteredRegion) -> Self {
+        Self { memory: Memory::Registered(region) }
+    }
 }
 
 impl Deref for Region {
@@ -35,6 +47,8 @@ impl Deref for Region {
         match &self.memory {
             Memory::Heap { words, len } => &bytemuck::cast_slice(words)[..*len],
             Memory::Shared(region) => region,
+            #[cfg(feature = "rdma")]
+            Memory::Registered(region) => region,
         }
     }
 }
@@ -44,6 +58,8 @@ impl DerefMut for Region {
         match &mut self.memory {
             Memory::Heap { words, len } => &mut bytemuck::cast_slice_mut(words)[..*len],
             Memory::Shared(region) => region,
+            #[cfg(feature = "rdma")]
+            Memory::Registered(region) => region,
         }
     }
 }

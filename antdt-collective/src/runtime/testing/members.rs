@@ -14,6 +14,8 @@ use crate::runtime::{
     AbortHandle, CommunicatorConfig, Listener, MemTransport, MixedConfig, MixedTransport, Regroup,
     ScheduledCommunicator, TcpTransport,
 };
+#[cfg(feature = "rdma")]
+use crate::runtime::{RdmaConfig, RdmaTransport};
 
 /// The transports of one group in order of rank, and the abort handle of each.
 pub type Members<T> = (Vec<T>, Vec<AbortHandle>);
@@ -77,6 +79,18 @@ pub fn mixed_members(world: u32) -> Members<MixedTransport> {
         let host = if group.me().0 < world / 2 { "first" } else { "second" };
         let config = MixedConfig { part: host.to_owned(), ..MixedConfig::default() };
         MixedTransport::connect_with(listener, group, timeout, abort, config)
+    })
+}
+
+/// Returns a group whose members are connected by their adapters, with these settings.
+///
+/// # Panics
+/// If they cannot be connected.
+#[cfg(feature = "rdma")]
+pub fn rdma_members(world: u32, config: &RdmaConfig) -> Members<RdmaTransport> {
+    let config = RdmaConfig { fallback: false, ..config.clone() };
+    met_members(world, |listener, group, timeout, abort| {
+        RdmaTransport::connect_with(listener, group, timeout, abort, config.clone())
     })
 }
 

@@ -52,6 +52,8 @@ pub use i11_weighted::i11_weighted;
 pub use i12_composition::i12_composition;
 pub use i13_relabelling::i13_relabelling;
 pub use i14_few::i14_few;
+#[cfg(feature = "rdma")]
+pub use members::rdma_members;
 pub use members::{
     LONGER, Make, Members, PATIENT, SHORT, abort_handles, at_once, fabric_members, holder, loopback_listener,
     mem_members, mixed_members, named_members, on_all, on_all_with, shm_members, some_at_once, tcp_members,
@@ -61,7 +63,8 @@ pub use watchdog::Watchdog;
 pub use wire::{Damage, Strike, Wires};
 
 /// Defines one test for each invariant of a transport, I1 to I14. `$make` makes a group of a given number of
-/// members: `Fn(u32) -> Members<T>`.
+/// members: `Fn(u32) -> Members<T>`. With `if $possible`, a test ends at once where that is `false`: say there why
+/// it is skipped.
 #[macro_export]
 macro_rules! transport_conforms {
     ($make:expr) => {
@@ -71,11 +74,23 @@ macro_rules! transport_conforms {
             i08_atomicity i09_fencing i10_mismatch i11_weighted i12_composition i13_relabelling i14_few
         }
     };
+    ($make:expr, if $possible:expr) => {
+        $crate::transport_conforms! {
+            $make, if $possible;
+            i01_identity i02_value i03_determinism i04_isolation i05_traffic i06_disjoint i07_termination
+            i08_atomicity i09_fencing i10_mismatch i11_weighted i12_composition i13_relabelling i14_few
+        }
+    };
     ($make:expr; $($name:ident)*) => {
+        $crate::transport_conforms! { $make, if true; $($name)* }
+    };
+    ($make:expr, if $possible:expr; $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
-                $crate::runtime::testing::$name(&$make);
+                if $possible {
+                    $crate::runtime::testing::$name(&$make);
+                }
             }
         )*
     };

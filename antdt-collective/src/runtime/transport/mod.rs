@@ -6,6 +6,8 @@ pub mod registry;
 pub mod mem;
 pub mod mixed;
 pub mod paced;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 pub mod tcp;
 
 mod boxed;
@@ -23,6 +25,8 @@ pub use fabric::{Fabric, Regroup};
 pub use mem::MemTransport;
 pub use mixed::{MixedConfig, MixedTransport};
 pub use paced::PacedFabric;
+#[cfg(feature = "rdma")]
+pub use rdma::{RdmaConfig, RdmaTransport};
 pub use registry::{DEFAULT, Entry, REGISTRY};
 pub use tcp::{Listener, TcpChannel, TcpTransport};
 

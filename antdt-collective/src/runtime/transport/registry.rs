@@ -6,6 +6,8 @@
 
 use antdt_core::registry::{self, Registry};
 
+#[cfg(feature = "rdma")]
+use super::rdma;
 use super::{Fabric, mixed, tcp};
 
 /// A transport in the registry.
@@ -25,4 +27,10 @@ pub static REGISTRY: Registry<Entry> =
     Registry::new("transport", SHIPPED).with_synonyms(&[("mixed", "auto"), ("shared-memory", "shm")]);
 
 /// Transports that ship.
-const SHIPPED: &[Entry] = &[mixed::AUTO, tcp::ENTRY, mixed::SHM];
+const SHIPPED: &[Entry] = &[
+    mixed::AUTO,
+    tcp::ENTRY,
+    mixed::SHM,
+    #[cfg(feature = "rdma")]
+    rdma::ENTRY,
+];

@@ -34,6 +34,7 @@ mod link;
 mod listener;
 mod verdict;
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use antdt_core::{MembershipVersion, Rank};
@@ -381,7 +382,20 @@ impl TcpTransport {
         until: Instant,
         flows: &mut [Flow<'_, '_>],
     ) -> Result<(), Ended> {
+        self.sleep_beside(call, until, flows, None)
+    }
+
+    /// The same, or until `other` can be read.
+    pub(in crate::runtime::transport) fn sleep_beside(
+        &mut self,
+        call: &Exchange,
+        until: Instant,
+        flows: &mut [Flow<'_, '_>],
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Ended> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN)];
+        fds.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
+        let first = fds.len();
         let mut polled = Vec::with_capacity(self.links.len());
         for (rank, link) in (0..).map(Rank).zip(&self.links) {
             let Some(link) = link else { continue };
@@ -395,7 +409,7 @@ impl TcpTransport {
             }
         }
         wait(&mut fds, until).map_err(|e| Ended::Failed(CollectiveError::io("waiting for peers", &e)))?;
-        let ready: Vec<PollFlags> = fds[1..].iter().map(PollFd::revents).collect();
+        let ready: Vec<PollFlags> = fds[first..].iter().map(PollFd::revents).collect();
         for ((rank, busy), ready) in polled.into_iter().zip(ready) {
             let Some(link) = &mut self.links[rank.0 as usize] else { continue };
             let gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);

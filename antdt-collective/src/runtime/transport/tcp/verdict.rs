@@ -132,6 +132,16 @@ impl TcpTransport {
         }
     }
 
+    /// Why a peer cannot be reached any more by other means than its connection, if that is known here.
+    #[cfg(feature = "rdma")]
+    pub(in crate::runtime::transport) fn hears_why(&mut self, rank: Rank) -> Option<Ended> {
+        self.listen();
+        if let Some(error) = self.certain(rank) {
+            return Some(Ended::Failed(error));
+        }
+        self.is_closed(rank).then_some(Ended::Gone(rank))
+    }
+
     fn said(&self, rank: Rank) -> Option<&notice::AbortNotice> {
         self.links[rank.0 as usize].as_ref()?.told.as_ref()
     }

@@ -1,0 +1,84 @@
+//! The 32 bits that arrive with a one-sided write, and tell the receiver that it has landed.
+
+/// Where the bytes of a write have landed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// In the slot of the piece's number, behind a header.
+    Slot,
+    /// In the memory that the receiver named for this message, behind the bytes that came before.
+    Placed,
+}
+
+/// Which piece of a connection a write was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Immediate {
+    /// Low bits of the running number of the piece.
+    number: u32,
+    /// Where it landed.
+    pub piece: Piece,
+}
+
+/// Bits of a number that travel. Far more than pieces can be under way, so that one that is missing shows.
+const NUMBER_BITS: u32 = 31;
+
+const PLACED: u32 = 1 << NUMBER_BITS;
+
+impl Immediate {
+    /// Returns the immediate of the piece `number`, counted from the beginning of the connection.
+    pub const fn new(number: u64, piece: Piece) -> Self {
+        Self { number: Self::low(number), piece }
+    }
+
+    /// Returns its bits.
+    pub const fn bits(self) -> u32 {
+        match self.piece {
+            Piece::Slot => self.number,
+            Piece::Placed => self.number | PLACED,
+        }
+    }
+
+    /// Returns the immediate with these bits.
+    pub const fn from_bits(bits: u32) -> Self {
+        let piece = if bits & PLACED == 0 { Piece::Slot } else { Piece::Placed };
+        Self { number: bits & !PLACED, piece }
+    }
+
+    /// Returns whether this is the piece that is due: a connection delivers in order, each once.
+    pub const fn is(self, number: u64) -> bool {
+        self.number == Self::low(number)
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "the low bits are what is wanted")]
+    const fn low(number: u64) -> u32 {
+        number as u32 & !PLACED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_number_wraps_and_still_tells_its_piece_from_the_next() {
+        let last = u64::from(PLACED) - 1;
+        for number in [0, 1, last, last + 1, u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
+            let read = Immediate::from_bits(Immediate::new(number, Piece::Placed).bits());
+            assert_eq!(read.piece, Piece::Placed);
+            assert!(read.is(number), "{number}");
+            assert!(!read.is(number + 1), "{number}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_immediate_reads_back(number: u64, placed: bool) {
+            let piece = if placed { Piece::Placed } else { Piece::Slot };
+            let sent = Immediate::new(number, piece);
+            let read = Immediate::from_bits(sent.bits());
+            prop_assert_eq!(read, sent);
+            prop_assert!(read.is(number));
+        }
+    }
+}

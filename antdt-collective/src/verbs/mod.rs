@@ -1,0 +1,30 @@
+//! The rules of the transport over RDMA, without a device: numbers, bytes and decisions. Pure; the verbs themselves
+//! are in `runtime::transport::rdma`, behind the feature `rdma`.
+//!
+//! - [`Window`] and [`Owed`]: how many messages a sender may have under way, and when a receiver gives room back.
+//! - [`Immediate`]: the 32 bits that arrive with a one-sided write.
+//! - [`Control`]: what members send each other beside payloads.
+//! - [`Retry`]: how an adapter repeats a packet, so that it gives up before a call's deadline.
+//! - [`Gid`] and [`choose`]: the address under which an adapter is reached.
+//! - [`Mtu`]: the length of a packet on the way between two adapters.
+//! - [`Offer`] and [`Endpoint`]: what members tell each other before they connect.
+//!
+//! Source: our design over the InfiniBand verbs, of which the manual pages of rdma-core were read.
+
+mod card;
+mod control;
+mod credit;
+mod gid;
+mod immediate;
+mod mtu;
+mod retry;
+mod shape;
+
+pub use card::{Endpoint, Offer};
+pub use control::Control;
+pub use credit::{Owed, Window};
+pub use gid::{Gid, GidKind, choose};
+pub use immediate::{Immediate, Piece};
+pub use mtu::Mtu;
+pub use retry::Retry;
+pub use shape::Shape;
