@@ -4,7 +4,7 @@
 //! - [`Window`] and [`Owed`]: how many messages a sender may have under way, and when a receiver gives room back.
 //! - [`Immediate`]: the 32 bits that arrive with a one-sided write.
 //! - [`Control`]: what members send each other beside payloads.
-//! - [`Retry`]: how an adapter repeats a packet, so that it gives up before a call's deadline.
+//! - [`Retries`]: how an adapter repeats a packet, so that it gives up before a call's deadline.
 //! - [`Gid`] and [`choose`]: the address under which an adapter is reached.
 //! - [`Mtu`]: the length of a packet on the way between two adapters.
 //! - [`Offer`] and [`Endpoint`]: what members tell each other before they connect.
@@ -17,7 +17,7 @@ mod credit;
 mod gid;
 mod immediate;
 mod mtu;
-mod retry;
+mod retries;
 mod shape;
 
 pub use card::{Endpoint, Offer};
@@ -26,5 +26,5 @@ pub use credit::{Owed, Window};
 pub use gid::{Gid, GidKind, choose};
 pub use immediate::{Immediate, Piece};
 pub use mtu::Mtu;
-pub use retry::Retry;
+pub use retries::Retries;
 pub use shape::Shape;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use antdt_core::{Holder, Rank};
 
 use super::plane::Regions;
-use super::result::{Status, VerbsError};
+use super::result::{VerbsError, WorkStatus};
 use super::safe::{Arrival, Completion, Gather, MemoryRegion, QueuePair, Remote};
 use crate::error::CollectiveError;
 use crate::frame::{FrameKind, Header, Tag, Timeliness};
@@ -151,7 +151,7 @@ pub(super) struct Link {
     pub(super) peer: Holder,
     pub(super) pair: Arc<QueuePair>,
     /// How the connection broke.
-    pub(super) broken: Option<Status>,
+    pub(super) broken: Option<WorkStatus>,
     memory: Memory,
     shape: Shape,
     inline_bytes: usize,

@@ -16,7 +16,7 @@
 //! then on no adapter touches the caller's memory.
 //!
 //! A waiting member polls for some microseconds, then sleeps until its adapter has an event or a connection has. An adapter
-//! repeats what is not acknowledged for at most half of the time that a call has (`verbs::Retry`), and then breaks the
+//! repeats what is not acknowledged for at most half of the time that a call has (`verbs::Retries`), and then breaks the
 //! connection: if the peer's process is gone, the call fails with `PeerClosed`, and otherwise the peer is named as late.
 //!
 //! Three layers keep unsafe code small: `sys` are the library's declarations, `result` turns what they return into errors,
@@ -45,7 +45,7 @@ pub use self::config::RdmaConfig;
 pub(in crate::runtime::transport) use self::fabric::ENTRY;
 use self::link::{Link, Memory, Part};
 use self::plane::{Plane, Regions, Round, Trouble, failed};
-pub use self::result::{Status, VerbsError};
+pub use self::result::{VerbsError, WorkStatus};
 pub(in crate::runtime) use self::safe::RegisteredRegion;
 use self::safe::{Access, CompletionQueue, Limits, MemoryRegion, Path, ProtectionDomain, QueuePair};
 use super::tcp::{Ended, Listener, TcpTransport};
@@ -56,7 +56,7 @@ use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::region::Region;
 use crate::schedule::CostModel;
-use crate::verbs::{Control, Endpoint, Mtu, Offer, Retry, Shape};
+use crate::verbs::{Control, Endpoint, Mtu, Offer, Retries, Shape};
 
 /// A [`Transport`] for members on hosts with RDMA adapters. Where a member has none, the group communicates over TCP.
 #[derive(Debug)]
@@ -317,7 +317,7 @@ fn connect(
     let mut links: Vec<Option<Link>> = (0..group.world()).map(|_| None).collect();
     for (pair, remote) in made.pairs.iter().zip(endpoints) {
         let mtu = adapter.port.mtu.of_path(mtus[pair.rank.0 as usize]);
-        let retry = Retry::within(patience);
+        let retry = Retries::within(patience);
         let path = Path { from: adapter.address, to: remote, mtu, retry, packet: pair.packet };
         let peer = group.holder(pair.rank);
         pair.pair.connect(&path).map_err(|error| failed(&format!("connecting with {peer}"), &error))?;

@@ -87,9 +87,9 @@ pub(super) fn posted(verb: &'static str, code: c_int) -> Result<()> {
 
 /// How a work request ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Status(u32);
+pub struct WorkStatus(u32);
 
-impl Status {
+impl WorkStatus {
     pub(super) const fn new(code: u32) -> Self {
         Self(code)
     }
@@ -123,7 +123,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for WorkStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: the library returns a constant text for any number.
         let text = unsafe { CStr::from_ptr(sys::ibv_wc_status_str(self.0)) };
@@ -131,7 +131,7 @@ impl fmt::Display for Status {
     }
 }
 
-impl fmt::Debug for Status {
+impl fmt::Debug for WorkStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -64,7 +64,7 @@ impl End {
             from: self.adapter.address,
             to: other.endpoint(),
             mtu: self.adapter.port.mtu,
-            retry: Retry::within(Duration::from_millis(400)),
+            retry: Retries::within(Duration::from_millis(400)),
             packet: 7,
         };
         self.pair.connect(&path).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::super::result::{Result, Status, VerbsError, object, zero};
+use super::super::result::{Result, VerbsError, WorkStatus, object, zero};
 use super::super::sys;
 use super::device::Device;
 
@@ -30,14 +30,14 @@ pub(in super::super) enum Arrival {
 pub(in super::super) struct Completion {
     /// The number that was posted with it.
     pub(in super::super) id: u64,
-    pub(in super::super) status: Status,
+    pub(in super::super) status: WorkStatus,
     /// What it brought, if it was a receive that succeeded.
     pub(in super::super) arrival: Option<Arrival>,
 }
 
 impl Completion {
     fn of(entry: &sys::ibv_wc) -> Self {
-        let status = Status::new(entry.status);
+        let status = WorkStatus::new(entry.status);
         let arrival = match entry.opcode {
             _ if !status.is_success() => None,
             sys::ibv_wc_opcode::IBV_WC_RECV => Some(Arrival::Message(entry.byte_len)),

@@ -12,7 +12,7 @@ use super::super::sys;
 use super::completion::CompletionQueue;
 use super::device::ProtectionDomain;
 use super::memory::MemoryRegion;
-use crate::verbs::{Endpoint, Mtu, Retry};
+use crate::verbs::{Endpoint, Mtu, Retries};
 
 /// Parts of memory that one write collects at most: a header and a payload.
 const GATHER_MAX: usize = 2;
@@ -40,7 +40,7 @@ pub(in super::super) struct Path {
     pub(in super::super) from: Address,
     pub(in super::super) to: Endpoint,
     pub(in super::super) mtu: Mtu,
-    pub(in super::super) retry: Retry,
+    pub(in super::super) retry: Retries,
     /// Number of the first packet that this end sends.
     pub(in super::super) packet: u32,
 }

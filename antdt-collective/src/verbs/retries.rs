@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Waits and repetitions of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
+pub struct Retries {
     /// Exponent of the wait.
     pub exponent: u8,
     /// Repetitions after the first attempt.
@@ -32,7 +32,7 @@ const EXPONENT_MIN: u8 = 12;
 /// message whose last packet is lost.
 const EXPONENT_MAX: u8 = 16;
 
-impl Retry {
+impl Retries {
     /// Returns the longest waits whose whole span is at most half of `patience`, the time that a call has, within
     /// the bounds above: the adapter then gives up while the call still has time to name the peer.
     pub fn within(patience: Duration) -> Self {
@@ -56,16 +56,16 @@ mod tests {
     #[test]
     fn a_connection_is_given_up_within_half_of_the_patience() {
         let exponents =
-            [1, 400, 900, 1_500, 3_000, 60_000].map(|ms| Retry::within(Duration::from_millis(ms)).exponent);
+            [1, 400, 900, 1_500, 3_000, 60_000].map(|ms| Retries::within(Duration::from_millis(ms)).exponent);
         assert_eq!(exponents, [12, 12, 13, 14, 15, 16]);
-        let longest = Retry { exponent: 16, count: 6 }.span();
+        let longest = Retries { exponent: 16, count: 6 }.span();
         assert_eq!(longest.as_millis(), 1879);
     }
 
     proptest! {
         #[test]
         fn no_patience_makes_an_adapter_repeat_for_ever(ms in 0..10_000_000_u64) {
-            let retry = Retry::within(Duration::from_millis(ms));
+            let retry = Retries::within(Duration::from_millis(ms));
             prop_assert!(retry.count <= 6);
             prop_assert!((EXPONENT_MIN..=EXPONENT_MAX).contains(&retry.exponent));
             let patience = Duration::from_millis(ms);
