@@ -38,7 +38,7 @@ pub(crate) fn quietly(root: &Path) -> Result<String> {
         return Ok("skipped: there is no AddressSanitizer for this target".to_owned());
     }
     let mut tests = Command::new("cargo");
-    tests.args(["test", "-p", CRATE, "--all-features", "--lib", "--"]).args(TESTS);
+    tests.args(["test", "-p", CRATE, "--features", "testing", "--lib", "--"]).args(TESTS);
     tests.env("RUSTC_WORKSPACE_WRAPPER", root.join(COMPILER));
     // Not leaks: the scheduler of loom leaves stacks behind, and looking for them takes rights that containers withhold.
     // And it says that it is there: what is built without it must not pass for clean.
