@@ -91,6 +91,18 @@ impl<'a> Draft<'a> {
         self.roster[self.initiator].progress < self.filter.least(self.roster.progress_median())
     }
 
+    /// Returns whether a worker is of the active side, where a policy has two: every second one of those that take part, so that as many
+    /// are passive or one more. When a worker leaves, at most one other changes sides.
+    pub fn is_active(&self, candidate: Candidate) -> bool {
+        self.roster.position(candidate.slot) % 2 == 1
+    }
+
+    /// Returns whether the initiator is so far behind a worker that this one would not draft it.
+    pub fn is_left_behind_by(&self, candidate: Candidate) -> bool {
+        let least = self.filter.least(self.roster[candidate.slot].progress);
+        self.roster[self.initiator].progress < least
+    }
+
     /// Returns a random number below `bound`, from the generator's seed.
     pub fn below(&mut self, bound: usize) -> usize {
         self.rng.below(bound as u64) as usize

@@ -29,6 +29,8 @@ impl fmt::Display for GroupKey {
 pub enum GroupOrigin {
     /// Drawn at random from all workers.
     Random,
+    /// A worker of each of two sides.
+    Pair,
     /// One part of a division of all idle workers.
     Division,
     /// One worker of each host, to average across hosts.

@@ -92,6 +92,11 @@ impl Roster {
         &self.present
     }
 
+    /// The place of a present worker in the list of them, from 0 without gaps.
+    pub(crate) fn position(&self, slot: Slot) -> usize {
+        self[slot].position
+    }
+
     pub(crate) fn holds(&self, slot: Slot, holder: Holder) -> bool {
         self.slots.get(holder.node) == Some(&slot) && self[slot].holder == holder
     }

@@ -123,10 +123,11 @@ fn who_forms_groups_decides_who_waits_for_a_slow_worker() {
         scenario.setup.formation = formation;
         outcome_of_groups(&scenario, 0).busy
     };
-    let [random, buffer, division, inter_intra] =
+    let [random, buffer, bipartite, division, inter_intra] =
         GroupFormation::ALL.map(|formation| busy("groups_slow_worker", formation));
     // As the head of the scenario has it.
     assert!(random < 0.2 && random < buffer && buffer < 0.45, "{random} {buffer}");
+    assert!(bipartite > division, "no worker waits for more than one other: {bipartite} {division}");
     assert!(0.65 < division && division < inter_intra, "{division} {inter_intra}");
     // H5 of the paper: who is five times as slow costs the others little.
     let even = busy("groups_even", GroupFormation::InterIntra);

@@ -81,7 +81,7 @@ fn parameters(checkpoint: &Checkpoint) -> Vec<f32> {
     all
 }
 
-const MODES: [&[&str]; 9] = [
+const MODES: [&[&str]; 10] = [
     &["--sync", "allreduce", "--nproc-per-node", "3"],
     &["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "2"],
     &["--sync", "ps-asp", "--servers", "3", "--nproc-per-node", "4"],
@@ -89,13 +89,14 @@ const MODES: [&[&str]; 9] = [
     &["--sync", "ps-ssp=1", "--servers", "2", "--nproc-per-node", "3"],
     &["--sync", "ps-backup=1", "--servers", "2", "--nproc-per-node", "3"],
     &["--sync", "d-psgd=ring", "--nproc-per-node", "5"],
+    &["--sync", "ad-psgd", "--nproc-per-node", "4"],
     &["--sync", "ripples-static=2", "--nproc-per-node", "4"],
     &["--sync", "ripples=smart:2", "--nproc-per-node", "4"],
 ];
 
 /// Whether the mode averages models: then a sample has a share of the model instead of a count.
 fn averages(mode: &[&str]) -> bool {
-    ["local-sgd=3", "d-psgd=ring", "ripples-static=2", "ripples=smart:2"].contains(&mode[1])
+    ["local-sgd=3", "d-psgd=ring", "ad-psgd", "ripples-static=2", "ripples=smart:2"].contains(&mode[1])
 }
 
 /// Ends a job as a power cut would: its master at once, its nodes with it.
@@ -514,7 +515,7 @@ fn a_worker_that_gets_sigterm_hands_its_work_over_and_another_life_follows() {
 
 #[test]
 fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what_it_trained() {
-    for mode in [MODES[6], MODES[7], MODES[8]] {
+    for mode in [MODES[6], MODES[7], MODES[8], MODES[9]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
         let (others, victim) = (nodes(&job, "worker-0"), nodes(&job, "worker-1")[0]);
@@ -534,7 +535,9 @@ fn a_killed_worker_takes_at_most_its_last_step_with_it_and_the_others_share_what
 /// Without deaths nothing of a sample is lost in the averages: the shares of all workers' models add up to the count.
 #[test]
 fn the_mean_of_all_models_has_the_same_share_of_every_sample() {
-    for mode in [MODES[6], MODES[7], MODES[8], &["--sync", "d-psgd=exp", "--nproc-per-node", "6"][..]] {
+    for mode in
+        [MODES[6], MODES[7], MODES[8], MODES[9], &["--sync", "d-psgd=exp", "--nproc-per-node", "6"][..]]
+    {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().to_str().unwrap();
         let every =
@@ -567,7 +570,7 @@ fn a_server_that_gets_sigterm_ends_after_a_checkpoint_to_which_the_job_goes_back
 #[test]
 fn a_worker_that_is_stopped_is_missed_soon_and_started_again_and_the_count_is_exact() {
     // Where nobody waits for a push, the one in flight may stay in the model; the report bounds it.
-    for mode in [MODES[0], MODES[1], MODES[3], MODES[6], MODES[7], MODES[8]] {
+    for mode in [MODES[0], MODES[1], MODES[3], MODES[6], MODES[7], MODES[8], MODES[9]] {
         let folder = tempfile::tempdir().unwrap();
         let job = begun(mode, true, folder.path());
         let victim = nodes(&job, "worker-1")[0];

@@ -144,7 +144,7 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 9] = [
+const MODES: [&[&str]; 10] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
@@ -152,6 +152,7 @@ const MODES: [&[&str]; 9] = [
     &["--sync", "ps-ssp=1", "--servers", "2"],
     &["--sync", "ps-backup=1", "--servers", "2"],
     &["--sync", "d-psgd=ring"],
+    &["--sync", "ad-psgd"],
     &["--sync", "ripples-static=2"],
     &["--sync", "ripples=division:2"],
 ];

@@ -1,7 +1,7 @@
 use antdt_core::Incarnation;
 
 use super::*;
-use crate::policy::{Division, InterIntra, Random};
+use crate::policy::{Bipartite, Division, InterIntra, Random};
 
 mod room;
 mod small;
@@ -400,11 +400,12 @@ fn a_generator_that_is_told_the_same_again_is_in_the_same_state() {
 /// I20 for all histories of small worlds.
 #[test]
 fn every_history_of_three_workers_with_any_one_fault_ends() {
-    let policies: [Box<dyn GroupPolicy>; 5] = [
+    let policies: [Box<dyn GroupPolicy>; 6] = [
         Box::new(Random::new(2).unwrap()),
         Box::new(Random::buffered(2).unwrap()),
         Box::new(Division::new(2).unwrap()),
         Box::new(InterIntra::new(2).unwrap()),
+        Box::new(Bipartite),
         Box::new(listed(&[&[0, 1], &[1, 2], &[0, 2]])),
     ];
     for policy in policies {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Random`] | every busy worker in its groups, about `g` groups a step | one group of `g` at a time |
 //! | [`Random::buffered`] | the same, one group a step | one group of `g` at a time |
+//! | [`Bipartite`] | the rest of one peer's step, if it is active | one pair at a time, between the two sides |
 //! | [`Division`] | the rest of `g - 1` peers' steps | all idle, `(n - g) / (g (n - 1))` of the variance is left |
 //! | [`InterIntra`] | one worker of each host or some of its own, then all of its own | all idle, one flow for each host |
 
@@ -14,10 +15,12 @@ use antdt_core::InvalidValue;
 use crate::draft::{Candidate, Draft};
 use crate::message::GroupOrigin;
 
+mod bipartite;
 mod division;
 mod inter_intra;
 mod random;
 
+pub use bipartite::Bipartite;
 pub use division::Division;
 pub use inter_intra::InterIntra;
 pub use random::Random;

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
-use antdt_core::{Holder, Incarnation, JobTime, NodeId, Seed};
+use antdt_core::{Holder, Incarnation, JobTime, Machine, NodeId, Seed};
 
 use super::*;
 use crate::generator::{GeneratorConfig, GroupGenerator};
-use crate::message::GroupKey;
+use crate::message::{GeneratorEffect, GroupKey, ReduceOutcome};
 
 fn holder(index: u32) -> Holder {
     Holder::new(NodeId::worker(index), Incarnation(0))
@@ -151,4 +151,113 @@ fn every_worker_of_a_host_is_its_head_as_often_as_others() {
     // Four times the standard deviation of a count.
     let most = 4.0 * (even * (1.0 - 1.0 / f64::from(per_host))).sqrt();
     assert!(heads.iter().all(|count| (f64::from(*count) - even).abs() < most), "{heads:?}");
+}
+
+/// Workers that ask at their own pace: one that has a pair, or none now, begins its next step.
+struct Pace {
+    generator: GroupGenerator,
+    /// Time of each worker's step, and when the one under way ends; `None` while it waits.
+    steps: Vec<(u64, Option<u64>)>,
+    made: Vec<u64>,
+    /// How long each worker waited.
+    waited: Vec<u64>,
+    pairs: Vec<[u32; 2]>,
+}
+
+impl Pace {
+    fn run(times: &[u64], until: u64, seed: u64) -> Self {
+        let config = GeneratorConfig { seed: Seed(seed), bridges: false, ..GeneratorConfig::default() };
+        let mut generator = GroupGenerator::new(config, Box::new(Bipartite)).unwrap();
+        for index in 0..u32::try_from(times.len()).unwrap() {
+            generator.hello(JobTime::ZERO, holder(index), 0).unwrap();
+        }
+        while generator.poll_effect().is_some() {}
+        let mut rng = Seed(seed).rng();
+        // They begin at different moments.
+        let steps = times.iter().map(|time| (*time, Some(rng.below(*time)))).collect();
+        let none = vec![0; times.len()];
+        let mut pace = Self { generator, steps, made: none.clone(), waited: none, pairs: Vec::new() };
+        for now in 0..until {
+            pace.tick(now);
+        }
+        pace
+    }
+
+    fn tick(&mut self, now: u64) {
+        for index in 0..self.steps.len() {
+            if self.steps[index].1 == Some(now) {
+                self.steps[index].1 = None;
+                self.made[index] += 1;
+                let who = holder(u32::try_from(index).unwrap());
+                self.generator.request(JobTime(now), who, self.made[index]).unwrap();
+                self.obey(now);
+            }
+        }
+        for (waited, (_, step)) in self.waited.iter_mut().zip(&self.steps) {
+            *waited += u64::from(step.is_none());
+        }
+    }
+
+    fn obey(&mut self, now: u64) {
+        while let Some(effect) = self.generator.poll_effect() {
+            match effect {
+                GeneratorEffect::Go { to, go, .. } => {
+                    let done = self.generator.done(JobTime(now), to, go.key, ReduceOutcome::Reduced);
+                    done.unwrap();
+                    if to == go.members[0] {
+                        self.pairs.push([go.members[0].node.index, go.members[1].node.index]);
+                    }
+                }
+                GeneratorEffect::Commit { to, .. } | GeneratorEffect::Skip { to, .. } => {
+                    let (time, step) = &mut self.steps[to.node.index as usize];
+                    *step = Some(now + *time);
+                }
+                GeneratorEffect::Abort { .. } | GeneratorEffect::Membership { .. } => panic!("{effect:?}"),
+            }
+        }
+    }
+}
+
+/// The paper's graph: half of the workers ask, and only pairs across average.
+#[test]
+fn pairs_are_of_an_active_and_a_passive_worker_and_each_active_one_meets_each_passive_one() {
+    for workers in 2_u32..9 {
+        let times: Vec<u64> = (0..workers).map(|index| 100 + u64::from(index)).collect();
+        let pace = Pace::run(&times, 40_000, workers.into());
+        let met: BTreeSet<[u32; 2]> = pace.pairs.iter().copied().collect();
+        assert!(met.iter().all(|[a, b]| a % 2 != b % 2), "{met:?}");
+        assert_eq!(met.len() as u32, (workers / 2) * workers.div_ceil(2), "{workers}: {met:?}");
+    }
+}
+
+#[test]
+fn active_workers_average_in_each_step_and_passive_ones_wait_for_nobody() {
+    for workers in [2_usize, 4, 8] {
+        let pace = Pace::run(&vec![100; workers], 20_000, 1);
+        let of = |index: u32| pace.pairs.iter().filter(|pair| pair.contains(&index)).count() as u64;
+        for index in 0..workers {
+            let (made, waited) = (pace.made[index], pace.waited[index]);
+            if index % 2 == 1 {
+                assert!(made - of(index as u32) <= 1, "{index} of {workers}: {made} steps");
+            } else {
+                assert_eq!(waited, 0, "{index} of {workers}");
+            }
+        }
+    }
+}
+
+/// The filter lets nobody wait for a step of the slow one, but in the first few steps; and the slow one has its share.
+#[test]
+fn a_slow_worker_does_not_set_the_pace_of_the_others_and_is_not_left_alone() {
+    for slow in 0..8_usize {
+        let mut times = vec![100; 8];
+        times[slow] = 1_000;
+        let pace = Pace::run(&times, 50_000, 3);
+        for index in (0..8).filter(|index| *index != slow) {
+            // Of 500 steps without any wait: one that asks waits half a step of a like one on average.
+            assert!(pace.made[index] > 250, "{index} beside slow {slow}: {:?}", pace.made);
+        }
+        let of_slow = pace.pairs.iter().filter(|pair| pair.contains(&(slow as u32))).count();
+        assert!(of_slow > 40, "{slow}: {of_slow} of {} steps", pace.made[slow]);
+    }
 }

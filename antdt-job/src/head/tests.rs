@@ -240,6 +240,41 @@ fn a_dead_ring_member_is_settled_before_its_leases_go_back() {
     assert_eq!(orders, ["joined worker-0#0 at 10", "joined worker-1#0 at 10", "joined worker-2#1 at 10"]);
 }
 
+/// Two of four workers are passive, which go on unless they were drawn; the one that asks waits for the one that it drew, and for
+/// nobody else.
+#[test]
+fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
+    let mut world = World::new("ad-psgd", 4, 0).running();
+    let ask = |world: &mut World, index: u32, step: u64, samples: u64| {
+        let acks = (0..samples).map(|_| ack(u64::from(index), step)).collect();
+        let readiness = Readiness { samples, end_of_data: false, plan: PlanVersion(0), acks };
+        world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
+        world.orders()
+    };
+    // Ranks 0 and 2 are passive: nobody has drawn them.
+    assert_eq!(ask(&mut world, 0, 2, 0), ["committed worker-0#0 0"], "goes on without an average");
+    assert_eq!(ask(&mut world, 2, 2, 0), ["committed worker-2#0 0"]);
+    assert_eq!(ask(&mut world, 1, 2, 0), [""; 0], "waits for the one that it drew");
+    assert_eq!(ask(&mut world, 3, 2, 0), [""; 0], "for the other one");
+    let mut pairs = Vec::new();
+    for passive in [0, 2] {
+        let told = ask(&mut world, passive, 4, 0);
+        let [one, other] = &told[..] else { panic!("{told:?}") };
+        pairs.push([one.clone(), other.clone()]);
+        assert!(one.starts_with(&format!("committed worker-{passive}#0 ")), "{told:?}");
+    }
+    let partner = |pair: &[String; 2]| pair[1].as_bytes()["committed worker-".len()] - b'0';
+    assert_eq!(pairs.iter().map(partner).map(u32::from).sum::<u32>(), 4, "workers 1 and 3: {pairs:?}");
+    // Both have the average: it counts for both, and nobody else is told.
+    let active = u32::from(partner(&pairs[0]));
+    assert_eq!(ask(&mut world, 0, 5, 1), [""; 0]);
+    let told = ask(&mut world, active, 3, 1);
+    assert!(
+        told[0].starts_with("settle worker-0#0") && told[1].starts_with(&format!("settle worker-{active}#0"))
+    );
+    assert_eq!(told.len(), 4, "{told:?}");
+}
+
 #[test]
 fn a_member_that_was_not_told_of_its_group_is_told_again_the_same() {
     let mut world = World::new("allreduce", 2, 0).running();

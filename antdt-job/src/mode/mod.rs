@@ -21,6 +21,7 @@ use crate::worker::{Call, Reply, WorkerCore};
 
 mod shared;
 
+pub mod ad_psgd;
 pub mod all_reduce;
 pub mod d_psgd;
 pub mod local_sgd;
@@ -40,6 +41,7 @@ pub const REGISTRY: &[Entry] = &[
     ps_ssp::ENTRY,
     local_sgd::ENTRY,
     d_psgd::ENTRY,
+    ad_psgd::ENTRY,
     ripples_static::ENTRY,
     ripples::ENTRY,
 ];

@@ -47,7 +47,7 @@ fn setup(seed: u64, rng: &mut DetRng) -> GroupSetup {
     GroupSetup {
         workers: 2 + below(rng, 8),
         workers_per_host: 1 + below(rng, 4),
-        formation: GroupFormation::ALL[index(rng, 4)],
+        formation: GroupFormation::ALL[index(rng, GroupFormation::ALL.len())],
         group_size: 2 + below(rng, 4),
         progress_gap_max: rng.below(5),
         bridges: rng.below(2) == 0,

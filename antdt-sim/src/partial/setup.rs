@@ -6,7 +6,7 @@ use antdt_collective::schedule::{Choice, CostModel};
 use antdt_core::text::{format_duration, nearest};
 use antdt_core::{InvalidValue, Seed};
 use antdt_groups::{
-    Division, GeneratorConfig, GroupGenerator, GroupPolicy, InterIntra, ProgressFilter, Random,
+    Bipartite, Division, GeneratorConfig, GroupGenerator, GroupPolicy, InterIntra, ProgressFilter, Random,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ pub enum GroupFormation {
     Random,
     /// [`Random::buffered`].
     Buffer,
+    /// [`Bipartite`].
+    Bipartite,
     /// [`Division`].
     Division,
     /// [`InterIntra`].
@@ -28,13 +30,15 @@ pub enum GroupFormation {
 
 impl GroupFormation {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Random, Self::Buffer, Self::Division, Self::InterIntra];
+    pub const ALL: [Self; 5] =
+        [Self::Random, Self::Buffer, Self::Bipartite, Self::Division, Self::InterIntra];
 
     /// As scenarios and commands write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::Buffer => "buffer",
+            Self::Bipartite => "bipartite",
             Self::Division => "division",
             Self::InterIntra => "inter-intra",
         }
@@ -61,6 +65,7 @@ impl GroupFormation {
         Ok(match self {
             Self::Random => Box::new(Random::new(group_size)?),
             Self::Buffer => Box::new(Random::buffered(group_size)?),
+            Self::Bipartite => Box::new(Bipartite),
             Self::Division => Box::new(Division::new(group_size)?),
             Self::InterIntra => Box::new(InterIntra::new(group_size)?),
         })

@@ -237,7 +237,7 @@ fn groups_that_cannot_be_are_refused_by_their_field_and_with_the_remedy() {
         ),
         (
             groups("policy = \"smart\""),
-            "unknown variant `smart`, expected one of `random`, `buffer`, `division`",
+            "unknown variant `smart`, expected one of `random`, `buffer`, `bipartite`, `division`",
         ),
         (groups("workers = 0"), "groups.workers = 0: must be at least 1"),
         (groups("workers = 4294967295"), "groups.workers = 4294967295: must be at most 262144"),

@@ -205,7 +205,7 @@ pub(super) fn sim_grammar() -> Clap {
         .arg(flag(
             "policy",
             "NAME",
-            "none or nd; in groups random, buffer, division or inter-intra [default: that of the scenario]",
+            "none or nd; in groups random, buffer, bipartite, division or inter-intra [default: that of the scenario]",
         ))
         .arg(flag(
             "trace",

@@ -343,7 +343,7 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
         ),
         (
             format!("sim --scenario {} --policy nd", shipped("groups_even.toml")),
-            "--policy = nd: must be one of random, buffer, division, inter-intra",
+            "--policy = nd: must be one of random, buffer, bipartite, division, inter-intra",
         ),
         (
             format!("whatif --trace {}", shipped("groups_even.toml")),

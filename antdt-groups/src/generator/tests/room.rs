@@ -102,12 +102,13 @@ impl Room {
         let mut rng = Seed(seed).rng();
         let workers = 2 + rng.below(9) as u32;
         let size = 2 + rng.below(4) as u32;
-        let policy: Box<dyn GroupPolicy> = match rng.below(7) {
+        let policy: Box<dyn GroupPolicy> = match rng.below(8) {
             0 => Box::new(Random::new(size).unwrap()),
             1 => Box::new(Random::buffered(size).unwrap()),
             2 | 3 => Box::new(Division::new(size).unwrap()),
             4 => Box::new(InterIntra::new(size).unwrap()),
             5 => Box::new(Kin),
+            6 => Box::new(Bipartite),
             _ => Box::new(InterIntra::new(size).unwrap().with_laggards_in_a_single_phase()),
         };
         let gap_max = 1 + rng.below(4);
@@ -468,7 +469,7 @@ impl Room {
             assert_eq!(self.generator.is_locked(node), running.contains(&node), "{node}");
             assert!(buffer.windows(2).all(|pair| pair[0] < pair[1]), "{node}: {buffer:?}");
             let most = match self.policy.name() {
-                "division" => 1,
+                "division" | "bipartite" => 1,
                 "inter-intra" => 2,
                 _ => usize::MAX - 8,
             };
@@ -504,6 +505,10 @@ impl Room {
                 GroupOrigin::Random => {
                     assert!(nodes.contains(&initiator) && nodes.len() <= self.policy.group_size() as usize);
                     continue;
+                }
+                GroupOrigin::Pair => {
+                    assert!(nodes.len() == 2 && nodes.contains(&initiator));
+                    0
                 }
                 GroupOrigin::Division => {
                     assert!(nodes.len() <= self.policy.group_size() as usize + 1);

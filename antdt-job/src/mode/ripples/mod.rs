@@ -14,14 +14,12 @@
 //! Source: Ripples (arXiv 1909.08029) and Prague (ASPLOS 2020), recalled, see [`antdt_groups`]; that the master commits groups and
 //! acknowledges their samples, and what a death means, is our design.
 
-mod head;
-mod worker;
-
 use std::fmt;
 
 use antdt_core::{Capabilities, InvalidValue};
-use antdt_groups::{Division, GroupPolicy, InterIntra, Random};
+use antdt_groups::{Division, GeneratorConfig, GroupPolicy, InterIntra, Random};
 
+use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
 /// Its line in the registry.
@@ -121,11 +119,11 @@ impl Mode for Ripples {
     }
 
     fn head(&self) -> Box<dyn HeadHalf> {
-        Box::new(head::Head::new(*self))
+        Box::new(Head::new(GeneratorConfig::default(), self.groups()))
     }
 
     fn worker(&self) -> Box<dyn WorkerHalf> {
-        Box::new(worker::Worker::default())
+        Box::new(Worker::default())
     }
 }
 

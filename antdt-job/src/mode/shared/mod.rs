@@ -1,8 +1,9 @@
-//! What several modes have in common: groups of workers that hold the model, steps that the master commits, and entry to a job with
+//! What several modes have in common: groups of workers that hold the model, steps that the master commits, groups of a few that it forms and commits, and entry to a job with
 //! servers and the way to them and back.
 
 pub(super) mod coordinated;
 pub(super) mod group;
+pub(super) mod grouped;
 pub(super) mod local_steps;
 pub(super) mod member;
 #[cfg(test)]

@@ -163,7 +163,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
     assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, d-psgd=GRAPH, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, d-psgd=GRAPH, ad-psgd, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
@@ -338,7 +338,7 @@ fn models_are_averaged_whole_and_with_another_worker() {
         }
         spec.validate().map_err(|error| error.to_string())
     };
-    for sync in ["d-psgd=ring", "ripples-static=2", "ripples=smart:3"] {
+    for sync in ["d-psgd=ring", "ad-psgd", "ripples-static=2", "ripples=smart:3"] {
         assert_eq!(with(sync, 2, ""), Ok(()));
         let alone = "must be another mode with 1 worker (--nproc-per-node), which has nobody to average with";
         assert_eq!(with(sync, 1, ""), Err(format!("--sync = {sync}: {alone}")));

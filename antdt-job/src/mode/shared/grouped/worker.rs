@@ -36,7 +36,7 @@ enum At {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Worker {
+pub(crate) struct Worker {
     at: At,
     /// The worker has a model that is no newcomer's.
     trained: bool,

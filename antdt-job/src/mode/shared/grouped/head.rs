@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_controller::Arrival;
 use antdt_core::{
-    Ack, Contribution, Holder, JobTime, Machine, MembershipVersion, Readiness, Seed, Standing, StepCommit,
+    Ack, Contribution, Holder, JobTime, Machine, MembershipVersion, Readiness, Standing, StepCommit,
 };
-use antdt_groups::{GeneratorConfig, GeneratorEffect, GroupGenerator, GroupKey, ReduceOutcome};
+use antdt_groups::{GeneratorConfig, GeneratorEffect, GroupGenerator, GroupKey, GroupPolicy, ReduceOutcome};
 
-use super::Ripples;
 use crate::head::HeadCore;
 use crate::mode::shared::group::Group;
 use crate::mode::{Departure, HeadHalf};
@@ -46,8 +45,10 @@ struct Generation {
 }
 
 #[derive(Debug)]
-pub(super) struct Head {
-    mode: Ripples,
+pub(crate) struct Head {
+    /// What each generator is made from; its seed is another one for each.
+    config: GeneratorConfig,
+    policy: Box<dyn GroupPolicy>,
     group: Group,
     /// The newest generation that began.
     version: MembershipVersion,
@@ -65,9 +66,11 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn new(mode: Ripples) -> Self {
+    /// The head half of a mode whose groups this policy forms.
+    pub(crate) fn new(config: GeneratorConfig, policy: Box<dyn GroupPolicy>) -> Self {
         Self {
-            mode,
+            config,
+            policy,
             group: Group::default(),
             version: MembershipVersion(0),
             generation: None,
@@ -82,9 +85,9 @@ impl Head {
     /// A generator of the groups of these workers.
     fn generator(&mut self, now: JobTime, members: &BTreeMap<Holder, u32>) -> GroupGenerator {
         self.generators += 1;
-        let seed = Seed(0).derive_number(self.generators);
-        let config = GeneratorConfig { seed, ..GeneratorConfig::default() };
-        let mut generator = GroupGenerator::new(config, self.mode.groups()).expect("the settings are valid");
+        let seed = self.config.seed.derive_number(self.generators);
+        let config = GeneratorConfig { seed, ..self.config };
+        let mut generator = GroupGenerator::new(config, self.policy.clone()).expect("the settings are valid");
         for (holder, host) in members {
             generator.hello(now, *holder, *host).expect("members are workers, once each");
         }
