@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use antdt_core::{
-    BatchReport, CheckpointId, Holder, JobTime, MembershipVersion, Plan, PlanVersion, RollbackId,
+    BatchReport, CheckpointId, Holder, JobTime, MembershipVersion, ModelDistance, Plan, PlanVersion,
+    RollbackId,
 };
 
 use crate::activity::Activity;
@@ -45,6 +46,8 @@ pub struct Beat {
     pub plan_ready: PlanVersion,
     /// Plan in force on the node, and since which of its steps.
     pub plan_applied: (PlanVersion, u64),
+    /// The newest that was measured since the last one.
+    pub model_distance: Option<ModelDistance>,
 }
 
 /// Reply of the master to a heartbeat.
@@ -91,6 +94,7 @@ pub struct AgentSession {
     plan_applied: (PlanVersion, u64),
     plan: Option<Plan>,
     reports: VecDeque<Reported>,
+    model_distance: Option<ModelDistance>,
     lost: Vec<Holder>,
     /// The newest checkpoint that was ordered and was not taken out, and the newest that was.
     checkpoint: Option<CheckpointId>,
@@ -110,6 +114,7 @@ impl AgentSession {
         Self {
             state: SessionState::Running,
             reports: VecDeque::new(),
+            model_distance: None,
             plan_ready: PlanVersion(0),
             plan_applied: (PlanVersion(0), 0),
             plan: None,
@@ -170,6 +175,11 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
+    /// All models were averaged, and this is how far the worker's own was from the mean. The next beat has the newest.
+    pub const fn averaged(&mut self, distance: ModelDistance) {
+        self.model_distance = Some(distance);
+    }
+
     /// What the node holds, and what is in force on it in its step `at`: if that is new, since then.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
@@ -197,6 +207,7 @@ impl AgentSession {
             reports: std::mem::replace(&mut self.reports, spare.into()).into(),
             plan_ready: self.plan_ready,
             plan_applied: self.plan_applied,
+            model_distance: self.model_distance.take(),
         }
     }
 
@@ -229,6 +240,7 @@ impl AgentSession {
 
     /// The master did not answer `beat`.
     pub fn beat_failed(&mut self, now: JobTime, beat: Beat) {
+        self.model_distance = self.model_distance.or(beat.model_distance);
         for report in beat.reports.into_iter().rev().take(REPORTS_MAX - self.reports.len()) {
             self.reports.push_front(report);
         }

@@ -58,6 +58,17 @@ impl Stall {
     pub const LEAST: Duration = Duration::from_millis(500);
 }
 
+/// How far a worker's model was from the average that replaced it.
+#[doc(alias = "consensus distance")]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ModelDistance {
+    /// Number of the average, the same for all workers that made it.
+    pub average: u64,
+    /// Euclidean distance of the worker's flat parameters to those of the average, divided by the norm of these.
+    pub relative: f64,
+}
+
 /// Times of one batch of a worker, or of one period of service of a server.
 ///
 /// The parts of the time are disjoint: `data_wait + compute + communicate + barrier_wait` is the batch's wall

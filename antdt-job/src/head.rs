@@ -12,8 +12,8 @@ use antdt_controller::{
 };
 use antdt_core::{
     BatchReport, CheckpointId, Contribution, Counts, Exit, Holder, Incarnation, InvalidValue, JobTime,
-    Joined, Machine, Metrics, NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness, Role, RollbackId,
-    Stall, Standing, StepCommit,
+    Joined, Machine, Metrics, ModelDistance, NodeId, NodeInfo, NodeStatus, Plan, PlanVersion, Readiness,
+    Role, RollbackId, Stall, Standing, StepCommit,
 };
 use antdt_monitor::MonitorConfig;
 
@@ -110,6 +110,13 @@ pub enum HeadEvent {
         holder: Holder,
         /// What the worker is doing, and for how long it has made no progress.
         stall: Stall,
+    },
+    /// A worker averaged its model with all others.
+    Averaged {
+        /// Life of the node that this is about.
+        holder: Holder,
+        /// How far its model was from the average.
+        distance: ModelDistance,
     },
     /// The platform told a life of a node to leave, and will end it soon.
     Preempted(Holder),
@@ -331,6 +338,8 @@ pub enum Note {
     Died(NodeId, PlanVersion),
     /// Reports of one heartbeat, oldest first, each with the sum of its samples' losses.
     Batches(Vec<(BatchReport, f64)>),
+    /// A worker averaged its model with all others, from which it was this far.
+    Averaged(NodeId, ModelDistance),
     /// Everything is committed.
     Completed,
     /// A worker has evaluated the model.
@@ -507,6 +516,14 @@ impl Head {
             return HeadAnswer::Fenced;
         }
         self.core.detector.stalled(holder, stall);
+        HeadAnswer::Noted
+    }
+
+    fn averaged(&mut self, now: JobTime, holder: Holder, distance: ModelDistance) -> HeadAnswer {
+        if !self.core.is_current(holder) {
+            return HeadAnswer::Fenced;
+        }
+        self.core.note(now, Note::Averaged(holder.node, distance));
         HeadAnswer::Noted
     }
 
@@ -1162,6 +1179,7 @@ impl Machine for Head {
                 self.heartbeat(now, holder, reports, plan_ready, plan_applied.0)
             }
             HeadEvent::Stalled { holder, stall } => self.stalled(holder, stall),
+            HeadEvent::Averaged { holder, distance } => self.averaged(now, holder, distance),
             HeadEvent::Preempted(holder) => self.preempted(now, holder),
             HeadEvent::Join { holder, standing } => self.join(now, holder, standing),
             HeadEvent::Ready { holder, step, readiness } => self.ready(now, holder, step, readiness),

@@ -122,6 +122,8 @@ impl LocalReplica {
     /// Replaces the model by the average. The arguments are the sums of all workers' [drifts](Self::drift)
     /// and of their samples, this worker's included. With 0 samples nothing changes.
     ///
+    /// Returns the [distance](Self::distance) that the model was at.
+    ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
     pub fn average(
@@ -129,9 +131,9 @@ impl LocalReplica {
         dense_sum: &[f32],
         rows: &SparseGradient,
         samples: u64,
-    ) -> Result<(), TableError> {
+    ) -> Result<Option<f64>, TableError> {
         if samples == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let scale = mean_scale(samples);
         // A row that only others touched is still as at the last average.
@@ -144,12 +146,23 @@ impl LocalReplica {
         }
         values.iter_mut().zip(&rows.values).for_each(|(value, sum)| *value += sum * scale);
         let dense: Vec<f32> = self.base.iter().zip(dense_sum).map(|(base, sum)| base + sum * scale).collect();
+        let distance = self.distance(&dense);
         self.model.set(&dense, &SparseGradient { rows: rows.rows.clone(), values })?;
         self.model.count(samples);
         self.base = dense;
         self.base_rows.clear();
         self.samples = 0;
-        Ok(())
+        Ok(distance)
+    }
+
+    /// Returns how far this worker's flat parameters are from those of an average: the Euclidean distance, divided by the norm of
+    /// the average. `None` if that is zero.
+    pub fn distance(&self, average: &[f32]) -> Option<f64> {
+        let norm = average.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        let apart = |(own, mean): (&f32, &f32)| (f64::from(*own) - f64::from(*mean)).powi(2);
+        let distance = self.model.dense().iter().zip(average).map(apart).sum::<f64>().sqrt();
+        let relative = distance / norm;
+        relative.is_finite().then_some(relative)
     }
 
     /// Returns the worker's own model, for the workers that average with it.
@@ -268,7 +281,9 @@ mod tests {
         let rows =
             SparseGradient::merge(drifts.iter().map(|(_, rows)| (&rows.rows[..], &rows.values[..])), DIM);
         let samples = workers.iter().map(LocalReplica::samples).sum();
-        workers.iter_mut().for_each(|worker| worker.average(&dense, &rows, samples).unwrap());
+        for worker in workers.iter_mut() {
+            worker.average(&dense, &rows, samples).unwrap();
+        }
     }
 
     proptest! {
@@ -356,6 +371,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Models (1, 5, 2) and (-1, 3, 2): from their mean, (0, 4, 2), each is as far as (1, 1, 0).
+    #[test]
+    fn the_distance_to_an_average_is_in_units_of_its_norm() {
+        let sgd = &rule("sgd", 1.0);
+        let at =
+            |dense: [f32; 3]| LocalReplica::new(Replica::new(&layout(), sgd, Seed(3), dense.into()).unwrap());
+        let (one, other) = (at([1.0, 5.0, 2.0]), at([-1.0, 3.0, 2.0]));
+        let mean = one.mean(&[one.give(), other.give()]);
+        assert_eq!(mean.dense, [0.0, 4.0, 2.0]);
+        let expected = (2.0_f64 / 20.0).sqrt();
+        for worker in [&one, &other] {
+            let distance = worker.distance(&mean.dense).unwrap();
+            assert!((distance - expected).abs() < 1e-12, "{distance}");
+        }
+        assert_eq!(one.distance(one.model().dense()), Some(0.0));
+        assert_eq!(one.distance(&[0.0; 3]), None, "of nothing");
+        // From (0, 4, 2), one worker goes to (3, 4, 2) with one sample, the other stays: the mean by samples is that of the first.
+        let mut workers = [at([0.0, 4.0, 2.0]), at([0.0, 4.0, 2.0])];
+        workers[0].advance(&[-3.0, 0.0, 0.0], &SparseGradient::default(), 1).unwrap();
+        let drift = workers[0].drift().0;
+        let none = SparseGradient::default();
+        let distances = workers.each_mut().map(|worker| worker.average(&drift, &none, 1).unwrap().unwrap());
+        assert_eq!(distances[0], 0.0);
+        assert!((distances[1] - 3.0 / 29.0_f64.sqrt()).abs() < 1e-7, "{distances:?}");
+        assert_eq!(workers[0].average(&drift, &none, 0).unwrap(), None, "no average was made");
     }
 
     #[test]

@@ -848,7 +848,9 @@ impl<O: Observer> World<O> {
     ) {
         let reports = reports.into_iter().map(reported).collect();
         let life = &mut self.lives[id.0 as usize];
-        life.session.beat_failed(self.now, antdt_agent::Beat { reports, plan_ready, plan_applied });
+        // Models are not simulated, and so neither is how far they are apart.
+        let beat = antdt_agent::Beat { reports, plan_ready, plan_applied, model_distance: None };
+        life.session.beat_failed(self.now, beat);
         if life.session.state() == SessionState::MasterLost {
             self.exit(id, Exit::CODE_RETRY);
         }

@@ -171,6 +171,15 @@ fn every_mode_trains_every_sample_once_and_learns() {
         let auc = report.final_quality.metrics["auc"];
         assert!(auc > 0.6, "{mode:?}: auc {auc}");
         assert!(!report.emulated && report.sync == mode[1]);
+        // Models are apart where there are several.
+        let one_model = mode[1] == "allreduce" || mode[1].starts_with("ps-");
+        match &report.model_spread {
+            None => assert!(one_model, "{mode:?} has no spread"),
+            Some(spread) => {
+                assert!(!one_model && spread.workers.len() <= 3, "{mode:?}: {spread:?}");
+                assert!(spread.rms > 0.0 && spread.rms < 1.0, "{mode:?}: {spread:?}");
+            }
+        }
     }
 }
 

@@ -614,6 +614,7 @@ async fn send(
         plan_applied_at: beat.plan_applied.1,
         stall: unusual.stall.map(Into::into),
         preempted: unusual.preempted,
+        model_distance: beat.model_distance.map(Into::into),
     };
     let reply = tokio::time::timeout(limit, client.heartbeat(request))
         .await

@@ -39,6 +39,18 @@ impl From<v1::Plan> for core::Plan {
     }
 }
 
+impl From<core::ModelDistance> for v1::ModelDistance {
+    fn from(distance: core::ModelDistance) -> Self {
+        Self { average: distance.average, relative: distance.relative }
+    }
+}
+
+impl From<v1::ModelDistance> for core::ModelDistance {
+    fn from(wire: v1::ModelDistance) -> Self {
+        Self { average: wire.average, relative: wire.relative }
+    }
+}
+
 impl From<core::Stall> for v1::Stall {
     fn from(stall: core::Stall) -> Self {
         let work = match stall.work {

@@ -1267,6 +1267,16 @@ pub struct HeartbeatRequest {
     /// The platform told the process to leave (SIGTERM).
     #[prost(bool, tag = "7")]
     pub preempted: bool,
+    /// Of a worker that made an average of all models since its last heartbeat.
+    #[prost(message, optional, tag = "8")]
+    pub model_distance: ::core::option::Option<ModelDistance>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ModelDistance {
+    #[prost(uint64, tag = "1")]
+    pub average: u64,
+    #[prost(double, tag = "2")]
+    pub relative: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stall {

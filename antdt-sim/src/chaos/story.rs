@@ -254,6 +254,7 @@ fn head(event: &HeadEvent, answer: &HeadAnswer) -> Option<String> {
         HeadEvent::LaunchFailed(holder, why) => format!("master: {holder} could not be started: {why}"),
         HeadEvent::Begin
         | HeadEvent::Heartbeat { .. }
+        | HeadEvent::Averaged { .. }
         | HeadEvent::Evaluated { .. }
         | HeadEvent::Cut { .. }
         | HeadEvent::Kept { .. }

@@ -172,6 +172,7 @@ enum Note {
     Died(IgnoredAny, IgnoredAny),
     Batches(IgnoredAny),
     Completed,
+    Averaged(IgnoredAny, IgnoredAny),
     Evaluated(IgnoredAny),
 }
 
@@ -319,6 +320,7 @@ impl Gathering {
             }
             HeadEvent::Begin
             | HeadEvent::Ready { .. }
+            | HeadEvent::Averaged { .. }
             | HeadEvent::Evaluated { .. }
             | HeadEvent::Rest { .. }
             | HeadEvent::Cut { .. }
@@ -406,6 +408,7 @@ impl Gathering {
                 | Note::Applied(..)
                 | Note::Died(..)
                 | Note::Batches(_)
+                | Note::Averaged(..)
                 | Note::Evaluated(_) => {}
             },
             Effect::Joined(holder, _) => {

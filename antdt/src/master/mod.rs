@@ -674,6 +674,7 @@ fn report(
 ) -> Report {
     let samples = SampleBalance::of(counts, outcome.is_err(), watch.duplicated(), recorder.repeated_at_most);
     let (shards, by_worker) = watch.finish(now);
+    let model_spread = recorder.model_spread();
     let workers = recorder
         .workers
         .into_iter()
@@ -712,6 +713,7 @@ fn report(
         shards,
         resumed: recorder.resumed,
         checkpoint: recorder.checkpoint,
+        model_spread,
         config: spec.texts(),
     };
     let SampleBalance { lost, duplicated, quarantined, expected, .. } = samples;

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{
-    AckPoint, BatchReport, Capabilities, Holder, JobTime, NodeId, Phase, Plan, PlanVersion, Role,
+    AckPoint, BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Phase, Plan, PlanVersion,
+    Role,
 };
 use antdt_job::Note;
 
-use crate::report::{ActionEntry, CheckpointEntry, EventEntry, FinalQuality, LossSeries, WorkerEntry};
+use crate::report::{
+    ActionEntry, CheckpointEntry, EventEntry, FinalQuality, LossSeries, ModelSpread, WorkerEntry,
+};
 
 /// Steps behind the newest one that may still be reported for the first time.
 const STEP_MEMORY: usize = 4096;
@@ -33,6 +36,9 @@ pub(super) struct Recorder {
     pub(super) resumed: Option<String>,
     /// The newest complete checkpoint.
     pub(super) checkpoint: Option<CheckpointEntry>,
+    /// The newest average of all models, when it was made, and how far each worker's was from it.
+    averaged: Option<(u64, JobTime)>,
+    distances: BTreeMap<NodeId, f64>,
     plans: BTreeMap<PlanVersion, Plan>,
     recent_steps: BTreeSet<u64>,
     loss_now: Option<f64>,
@@ -53,6 +59,8 @@ impl Recorder {
             completed: None,
             resumed: None,
             checkpoint: None,
+            averaged: None,
+            distances: BTreeMap::new(),
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
             loss_now: None,
@@ -87,11 +95,26 @@ impl Recorder {
             Note::Applied(node, version) => self.applied(node, version),
             Note::Died(node, plan) => self.died(node, plan),
             Note::Batches(reports) => self.batches(at, &reports),
+            Note::Averaged(node, distance) => self.averaged(at, node, distance),
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
             Note::Evaluated { samples, metrics } => self.quality = FinalQuality::of(samples, &metrics),
         }
+    }
+
+    /// A worker's model was this far from an average of all. Those of other averages do not belong to it.
+    fn averaged(&mut self, at: JobTime, node: NodeId, distance: ModelDistance) {
+        if self.averaged.is_none_or(|(average, _)| average != distance.average) {
+            self.averaged = Some((distance.average, at));
+            self.distances.clear();
+        }
+        self.distances.insert(node, distance.relative);
+    }
+
+    /// How far the models were apart at the newest average of all.
+    pub(super) fn model_spread(&self) -> Option<ModelSpread> {
+        self.averaged.and_then(|(_, at)| ModelSpread::of(at.as_secs_f64(), &self.distances))
     }
 
     /// A plan is in force on a worker.

@@ -165,6 +165,9 @@ impl v1::control_server::Control for ControlService {
             // One that is fenced is told so below.
             let _fenced = self.ask(HeadEvent::Stalled { holder, stall: stall.into() }).await;
         }
+        if let Some(distance) = request.model_distance {
+            let _fenced = self.ask(HeadEvent::Averaged { holder, distance: distance.into() }).await;
+        }
         let reports = request.reports.iter().map(|r| (r.to_core(holder), r.loss_sum)).collect();
         let event = HeadEvent::Heartbeat {
             holder,

@@ -133,9 +133,11 @@ fn header(page: &mut String, report: &Report) {
         };
         (format!("{}{on_training}{better}", escape(name)), format!("{value:.4}"))
     });
+    let spread = report.model_spread.iter();
+    let spread = spread.map(|spread| ("model spread".to_owned(), format!("{:.2e}", spread.rms)));
     page.push_str("<dl class=\"tiles\">\n");
     let tiles = tiles.into_iter().map(|(name, value)| (name.to_owned(), value));
-    for (name, value) in tiles.chain(metrics) {
+    for (name, value) in tiles.chain(spread).chain(metrics) {
         push(page, format_args!("<div><dt>{name}</dt><dd>{value}</dd></div>\n"));
     }
     push(

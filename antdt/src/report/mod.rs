@@ -71,8 +71,44 @@ pub struct Report {
     /// The newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointEntry>,
+    /// How far the workers' models were apart; `None` where there is one model, and before the first average of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_spread: Option<ModelSpread>,
     /// Settings of the job, in text form.
     pub config: BTreeMap<String, String>,
+}
+
+/// How far the workers' models were apart when all of them were averaged last: the distance of each one's flat parameters to
+/// their mean, in units of the mean's Euclidean norm.
+#[doc(alias = "consensus metric")]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpread {
+    /// Time of the average, in seconds since the start of the job.
+    pub time_s: f64,
+    /// Root mean square of the distances.
+    pub rms: f64,
+    /// The distance of each worker, by its name. Workers that were not in the average have none.
+    pub workers: BTreeMap<String, f64>,
+}
+
+impl ModelSpread {
+    /// Returns the spread of models at these distances from their mean; `None` if there are none.
+    pub fn of(time_s: f64, distances: &BTreeMap<NodeId, f64>) -> Option<Self> {
+        if distances.is_empty() {
+            return None;
+        }
+        let squares: f64 = distances.values().map(|distance| distance * distance).sum();
+        #[allow(clippy::cast_precision_loss, reason = "a number of workers")]
+        let rms = (squares / distances.len() as f64).sqrt();
+        let workers = distances.iter().map(|(node, distance)| (node.to_string(), *distance)).collect();
+        Some(Self { time_s, rms, workers })
+    }
+
+    /// Returns the worker whose model was furthest away, and its distance.
+    pub fn furthest(&self) -> Option<(&str, f64)> {
+        let furthest = self.workers.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+        Some((furthest.0, *furthest.1))
+    }
 }
 
 /// A checkpoint that a job has kept.

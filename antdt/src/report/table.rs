@@ -84,6 +84,17 @@ pub fn render(report: &Report) -> String {
         let bound = samples.repeated_at_most;
         push(&mut out, format_args!("up to {bound} samples of dead workers may be in the model twice\n"));
     }
+    if let Some(spread) = &report.model_spread
+        && let Some((worker, furthest)) = spread.furthest()
+    {
+        push(
+            &mut out,
+            format_args!(
+                "models {:.2e} from their mean at {:.1} s, {worker} {furthest:.2e}\n",
+                spread.rms, spread.time_s
+            ),
+        );
+    }
     let quality = &report.final_quality;
     // A model that was evaluated without a loss has that of its training.
     let loss = if quality.samples == 0 || quality.metrics.contains_key(Metric::LOSS) {

@@ -276,3 +276,15 @@ fn missing_samples_are_named_by_their_ranges_and_a_long_list_is_cut() {
     assert!(report.missing_text().ends_with("70..=73 of epoch 1 (waiting), and 12 more ranges"));
     assert_eq!(Report { missing: vec![], ..sample() }.missing_text(), "");
 }
+
+#[test]
+fn the_spread_of_models_is_the_root_mean_square_of_their_distances() {
+    let distances = [(NodeId::worker(0), 0.03), (NodeId::worker(1), 0.04), (NodeId::worker(2), 0.0)].into();
+    let spread = ModelSpread::of(7.0, &distances).unwrap();
+    assert!((spread.rms - (0.0025_f64 / 3.0).sqrt()).abs() < 1e-12, "{spread:?}");
+    assert_eq!(spread.furthest(), Some(("worker-1", 0.04)));
+    assert_eq!(ModelSpread::of(7.0, &[].into()), None);
+    let report = Report { model_spread: Some(spread), ..Report::default() };
+    let text = table::render(&report);
+    assert!(text.contains("models 2.89e-2 from their mean at 7.0 s, worker-1 4.00e-2\n"), "{text}");
+}

@@ -10,6 +10,7 @@ mod keep;
 mod push;
 mod reduce;
 mod share;
+mod spread;
 mod stream;
 mod weights;
 

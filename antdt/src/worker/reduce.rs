@@ -17,7 +17,8 @@ use antdt_collective::schedule::Choice;
 use antdt_collective::{Compression, Compressor, Group, Member, ReduceOp};
 use antdt_core::port::ShardSource;
 use antdt_core::{
-    Acks, Barrier, Contribution, Holder, Joined, MembershipVersion, Rank, RollbackId, Seed, StepResult,
+    Acks, Barrier, Contribution, Holder, Joined, MembershipVersion, ModelDistance, Rank, RollbackId, Seed,
+    StepResult,
 };
 use antdt_job::limits::next_timeout;
 use antdt_job::{Call, Peers, Reply, SyncMode};
@@ -30,6 +31,7 @@ use super::error::WorkerError;
 use super::interrupt::Interrupt;
 use super::keep::Keep;
 use super::share::Share;
+use super::spread::Spread;
 use super::stream::{self, GradientStream, Spare};
 use super::weights::Weights;
 use crate::net;
@@ -118,6 +120,7 @@ where
         touched: Vec::new(),
         values: Vec::new(),
         prepared: None,
+        spread: Spread::default(),
         compressors: ring.compressors(calls),
         overlaps: Vec::new(),
     };
@@ -129,6 +132,10 @@ where
 struct Prepared {
     result: Combined,
     samples: u64,
+    /// Number of the average, for the report.
+    number: u64,
+    /// All members of the group of all are in it.
+    of_all: bool,
 }
 
 /// What was combined.
@@ -180,6 +187,7 @@ struct Reducer<'a, 'r> {
     touched: Vec<u64>,
     values: Vec<f32>,
     prepared: Option<Prepared>,
+    spread: Spread,
     /// Of each bucket of the plan, or of the whole dense gradient, with what it has not sent yet; none without
     /// compression.
     compressors: Vec<Compressor>,
@@ -235,12 +243,20 @@ impl Combiner for Reducer<'_, '_> {
                 let prepared = self.prepared.take();
                 let prepared =
                     prepared.ok_or_else(|| WorkerError::Loop("no step was combined to apply".to_owned()))?;
-                match prepared.result {
+                let distance = match prepared.result {
                     Combined::Sums(dense, rows) => self.weights.apply(&dense, &rows, prepared.samples)?,
                     Combined::Mean(mean) => {
+                        let says = self.spread.averages(prepared.of_all, prepared.samples);
+                        let own = self.weights.own()?;
+                        let distance = if says { own.distance(&mean.dense) } else { None };
                         let samples = self.samples.take().unwrap_or(prepared.samples);
                         self.weights.mix(mean, samples)?;
+                        distance
                     }
+                };
+                if let Some(relative) = distance {
+                    let average = prepared.number;
+                    self.ring.agent.session().averaged(ModelDistance { average, relative });
                 }
                 Ok(Reply::Applied)
             }
@@ -350,7 +366,11 @@ impl Reducer<'_, '_> {
         let abort = self.ring.interrupt.enter(self.generation)?;
         let (comm, _) = self.backend.join(self.ring.listener, &group, self.config(), &abort)?;
         (self.comm, self.abort) = (Some(comm), Some(abort));
+        let of_all = members.len() == self.all.len();
         let result = self.mix(step, samples, acks, &Peers::All)?;
+        if let Some(prepared) = &mut self.prepared {
+            (prepared.number, prepared.of_all) = (number, of_all);
+        }
         self.leave();
         Ok(result)
     }
@@ -472,7 +492,8 @@ impl Reducer<'_, '_> {
         }
         let rows = SparseGradient::from_tables(tables, layout);
         let samples = shares.iter().map(|share| share.samples).sum();
-        self.prepared = Some(Prepared { result: Combined::Sums(dense, rows), samples });
+        self.prepared =
+            Some(Prepared { result: Combined::Sums(dense, rows), samples, number: step, of_all: true });
         Ok(StepResult { step, contributions: contributions(comm.group(), shares) })
     }
 
@@ -505,7 +526,8 @@ impl Reducer<'_, '_> {
         }
         let mean = own.mean(&models);
         let samples = shares.iter().map(|share| share.samples).sum();
-        self.prepared = Some(Prepared { result: Combined::Mean(mean), samples });
+        let of_all = peers.count(world) == world;
+        self.prepared = Some(Prepared { result: Combined::Mean(mean), samples, number: step, of_all });
         Ok(StepResult { step, contributions: contributions(comm.group(), shares) })
     }
 

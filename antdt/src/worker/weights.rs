@@ -145,15 +145,15 @@ impl Weights {
         }
     }
 
-    /// What all members brought becomes part of the model.
+    /// What all members brought becomes part of the model. Returns how far this worker's own model was from the average, if one was made.
     pub(super) fn apply(
         &mut self,
         dense: &[f32],
         rows: &SparseGradient,
         samples: u64,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Option<f64>, WorkerError> {
         match self {
-            Self::Shared(replica) => replica.apply(dense, rows, samples),
+            Self::Shared(replica) => replica.apply(dense, rows, samples).map(|()| None),
             Self::Own(local) => local.average(dense, rows, samples),
         }
         .map_err(unfit)
