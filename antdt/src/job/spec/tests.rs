@@ -52,6 +52,7 @@ fn every_setting_has_a_name_of_its_own_a_text_form_and_a_key() {
             Form::Truth => "true".to_owned(),
             Form::Text if setting.name == "lr-schedule" => "linear:total=9,end=0".to_owned(),
             Form::Text if setting.name == "checkpoint-every" => "7steps".to_owned(),
+            Form::Text if setting.name == "emulate-network" => "bandwidth=7MB/s".to_owned(),
             Form::Text => "file.tsv".to_owned(),
             Form::Duration => "7s".to_owned(),
             // Nothing else can be set.
