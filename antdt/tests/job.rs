@@ -176,7 +176,7 @@ fn every_mode_trains_every_sample_once_and_learns() {
         match &report.model_spread {
             None => assert!(one_model, "{mode:?} has no spread"),
             Some(spread) => {
-                assert!(!one_model && spread.workers.len() <= 3, "{mode:?}: {spread:?}");
+                assert!(!one_model && [2, 3].contains(&spread.workers.len()), "{mode:?}: {spread:?}");
                 assert!(spread.rms > 0.0 && spread.rms < 1.0, "{mode:?}: {spread:?}");
             }
         }

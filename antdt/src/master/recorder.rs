@@ -36,9 +36,8 @@ pub(super) struct Recorder {
     pub(super) resumed: Option<String>,
     /// The newest complete checkpoint.
     pub(super) checkpoint: Option<CheckpointEntry>,
-    /// The newest average of all models, when it was made, and how far each worker's was from it.
-    averaged: Option<(u64, JobTime)>,
-    distances: BTreeMap<NodeId, f64>,
+    /// Of each worker, how far its model was from the newest average of all that it told of, and when it did.
+    distances: BTreeMap<NodeId, (JobTime, ModelDistance)>,
     plans: BTreeMap<PlanVersion, Plan>,
     recent_steps: BTreeSet<u64>,
     loss_now: Option<f64>,
@@ -59,7 +58,6 @@ impl Recorder {
             completed: None,
             resumed: None,
             checkpoint: None,
-            averaged: None,
             distances: BTreeMap::new(),
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
@@ -95,7 +93,9 @@ impl Recorder {
             Note::Applied(node, version) => self.applied(node, version),
             Note::Died(node, plan) => self.died(node, plan),
             Note::Batches(reports) => self.batches(at, &reports),
-            Note::Averaged(node, distance) => self.averaged(at, node, distance),
+            Note::Averaged(node, distance) => {
+                self.distances.insert(node, (at, distance));
+            }
             Note::Completed => {
                 self.completed.get_or_insert(at);
             }
@@ -103,18 +103,14 @@ impl Recorder {
         }
     }
 
-    /// A worker's model was this far from an average of all. Those of other averages do not belong to it.
-    fn averaged(&mut self, at: JobTime, node: NodeId, distance: ModelDistance) {
-        if self.averaged.is_none_or(|(average, _)| average != distance.average) {
-            self.averaged = Some((distance.average, at));
-            self.distances.clear();
-        }
-        self.distances.insert(node, distance.relative);
-    }
-
-    /// How far the models were apart at the newest average of all.
+    /// How far the models were apart at the average that was told of last. Workers tell of it one after another: who has told
+    /// of another one only has no part in it.
     pub(super) fn model_spread(&self) -> Option<ModelSpread> {
-        self.averaged.and_then(|(_, at)| ModelSpread::of(at.as_secs_f64(), &self.distances))
+        let (_, newest) = self.distances.values().max_by_key(|(at, _)| *at)?;
+        let of_it = || self.distances.iter().filter(|(_, (_, told))| told.average == newest.average);
+        let first = of_it().map(|(_, (at, _))| *at).min()?;
+        let distances = of_it().map(|(node, (_, told))| (*node, told.relative)).collect();
+        ModelSpread::of(first.as_secs_f64(), &distances)
     }
 
     /// A plan is in force on a worker.
@@ -190,5 +186,34 @@ impl Recorder {
             self.loss_now =
                 Some(self.loss_now.map_or(mean, |now| LOSS_MEMORY * now + (1.0 - LOSS_MEMORY) * mean));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use antdt_job::SyncMode;
+
+    use super::*;
+
+    #[test]
+    fn a_late_report_of_an_older_average_does_not_hide_the_newest_one() {
+        let mode: SyncMode = "local-sgd=4".parse().unwrap();
+        let mut recorder = Recorder::new(mode.capabilities(), 3);
+        let mut tell = |at, index, average, relative| {
+            let distance = ModelDistance { average, relative };
+            recorder.note(
+                JobTime::from_duration(Duration::from_secs(at)),
+                Note::Averaged(NodeId::worker(index), distance),
+            );
+        };
+        tell(1, 2, 15, 0.5);
+        tell(2, 1, 16, 0.3);
+        tell(3, 0, 15, 0.1);
+        tell(4, 0, 16, 0.4);
+        let spread = recorder.model_spread().unwrap();
+        assert_eq!(spread.workers, [("worker-0".to_owned(), 0.4), ("worker-1".to_owned(), 0.3)].into());
+        assert_eq!(spread.time_s, 2.0, "when the first was heard of that average");
     }
 }
