@@ -1,6 +1,7 @@
 //! The split of rows into those to train on and those for the evaluation.
 
-use antdt_core::Seed;
+use antdt_agent::TrainError;
+use antdt_core::{SampleRange, Seed};
 
 /// Which rows the evaluation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +105,26 @@ impl Split {
         self.counts
     }
 
+    /// Replaces `rows` by the rows of these training samples.
+    pub(crate) fn train_rows(&self, samples: &[u64], rows: &mut Vec<u64>) -> Result<(), TrainError> {
+        rows.clear();
+        for sample in samples {
+            rows.push(self.train_row(*sample).ok_or_else(|| no_sample(*sample, self.counts.train))?);
+        }
+        Ok(())
+    }
+
+    /// Replaces `rows` by the rows of these samples of the evaluation.
+    pub(crate) fn eval_rows(&self, samples: SampleRange, rows: &mut Vec<u64>) -> Result<(), TrainError> {
+        rows.clear();
+        for sample in samples.start..samples.end {
+            rows.push(self.eval_row(sample).ok_or_else(|| no_sample(sample, self.counts.eval))?);
+        }
+        Ok(())
+    }
+
     /// The row of a training sample; `None` if there is no such sample.
-    pub(crate) fn train_row(&self, sample: u64) -> Option<u64> {
+    fn train_row(&self, sample: u64) -> Option<u64> {
         (sample < self.counts.train).then(|| match self.held_out {
             None => sample,
             Some(HeldOut { picks, picks_are_eval: true }) => picks.rest(sample),
@@ -114,7 +133,7 @@ impl Split {
     }
 
     /// The row of a sample held out; `None` if there is no such sample.
-    pub(crate) fn eval_row(&self, sample: u64) -> Option<u64> {
+    fn eval_row(&self, sample: u64) -> Option<u64> {
         (sample < self.counts.eval).then(|| match (self.counts.eval_rows, self.held_out) {
             (EvalRows::Generated, _) => self.counts.train + sample,
             (_, None) => sample,
@@ -122,6 +141,10 @@ impl Split {
             (_, Some(HeldOut { picks, picks_are_eval: false })) => picks.rest(sample),
         })
     }
+}
+
+fn no_sample(sample: u64, samples: u64) -> TrainError {
+    TrainError::Data { sample, why: format!("there are only samples 0..{samples}") }
 }
 
 /// `fraction` of `rows`, rounded.

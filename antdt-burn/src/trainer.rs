@@ -112,11 +112,8 @@ impl ClickTrainer {
     fn read(&mut self, sample: impl Fn(usize) -> u64) -> Result<&[u64], TrainError> {
         let batch = &mut self.batch;
         batch.rows.clear();
-        if let Err(error) = self.data.read(&batch.row_numbers, &mut batch.rows) {
-            // Rows are read together: the first that failed may be one beside those that were asked for.
-            let at = batch.row_numbers.iter().position(|row| *row == error.row).unwrap_or(0);
-            return Err(TrainError::Data { sample: sample(at), why: error.to_string() });
-        }
+        let read = self.data.read(&batch.row_numbers, &mut batch.rows);
+        read.map_err(|error| error.of_sample(&batch.row_numbers, sample))?;
         self.features.table_rows(&batch.rows, &mut batch.ids);
         batch.compact();
         Ok(&batch.touched)
@@ -175,21 +172,12 @@ impl Trainer for ClickTrainer {
     }
 
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
-        self.batch.row_numbers.clear();
-        for sample in samples {
-            let row =
-                self.split.train_row(*sample).ok_or_else(|| no_sample(*sample, self.train_samples()))?;
-            self.batch.row_numbers.push(row);
-        }
+        self.split.train_rows(samples, &mut self.batch.row_numbers)?;
         self.read(|at| samples[at])
     }
 
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError> {
-        self.batch.row_numbers.clear();
-        for sample in samples.start..samples.end {
-            let row = self.split.eval_row(sample).ok_or_else(|| no_sample(sample, self.eval_samples()))?;
-            self.batch.row_numbers.push(row);
-        }
+        self.split.eval_rows(samples, &mut self.batch.row_numbers)?;
         self.read(|at| samples.start + at as u64)
     }
 
@@ -235,10 +223,6 @@ impl fmt::Debug for ClickTrainer {
             .field("counts", &self.split.counts())
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn no_sample(sample: u64, samples: u64) -> TrainError {
-    TrainError::Data { sample, why: format!("there are only samples 0..{samples}") }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub mod teacher;
 
 use std::fmt;
 
+use antdt_agent::TrainError;
+
 pub use error::DatasetError;
 pub use format::Format;
 pub use source::DataSource;
@@ -72,6 +74,13 @@ pub struct RowError {
 }
 
 impl RowError {
+    /// The error of a trainer that asked for these rows; `sample` says which sample each one is.
+    pub(crate) fn of_sample(self, rows: &[u64], sample: impl Fn(usize) -> u64) -> TrainError {
+        // Rows are read together: the first that failed may be one beside those that were asked for.
+        let at = rows.iter().position(|row| *row == self.row).unwrap_or(0);
+        TrainError::Data { sample: sample(at), why: self.to_string() }
+    }
+
     /// The data set does not have it.
     pub(crate) fn outside(row: u64, rows: u64) -> Self {
         Self { row, why: format!("outside a data set of {rows} rows") }

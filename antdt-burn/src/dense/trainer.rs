@@ -11,7 +11,6 @@ use super::{DenseRecipe, Judge};
 use crate::data::DatasetError;
 use crate::data::example::{ExampleBatch, ExampleShape, Examples};
 use crate::split::{SampleCounts, Split};
-use crate::trainer::no_sample;
 use crate::workload::WorkloadSpec;
 
 /// Computes gradients of a dense model on the samples of a data set.
@@ -57,11 +56,8 @@ impl DenseTrainer {
     /// Reads `self.rows`; `sample` says which sample each one is.
     fn read(&mut self, sample: impl Fn(usize) -> u64) -> Result<&[u64], TrainError> {
         self.batch.clear();
-        if let Err(error) = self.data.read(&self.rows, &mut self.batch) {
-            // Rows are read together: the first that failed may be one beside those that were asked for.
-            let at = self.rows.iter().position(|row| *row == error.row).unwrap_or(0);
-            return Err(TrainError::Data { sample: sample(at), why: error.to_string() });
-        }
+        let read = self.data.read(&self.rows, &mut self.batch);
+        read.map_err(|error| error.of_sample(&self.rows, sample))?;
         Ok(&[])
     }
 
@@ -99,21 +95,12 @@ impl Trainer for DenseTrainer {
     }
 
     fn load(&mut self, samples: &[u64]) -> Result<&[u64], TrainError> {
-        self.rows.clear();
-        for sample in samples {
-            let row =
-                self.split.train_row(*sample).ok_or_else(|| no_sample(*sample, self.train_samples()))?;
-            self.rows.push(row);
-        }
+        self.split.train_rows(samples, &mut self.rows)?;
         self.read(|at| samples[at])
     }
 
     fn load_eval(&mut self, samples: SampleRange) -> Result<&[u64], TrainError> {
-        self.rows.clear();
-        for sample in samples.start..samples.end {
-            let row = self.split.eval_row(sample).ok_or_else(|| no_sample(sample, self.eval_samples()))?;
-            self.rows.push(row);
-        }
+        self.split.eval_rows(samples, &mut self.rows)?;
         self.read(|at| samples.start + at as u64)
     }
 
