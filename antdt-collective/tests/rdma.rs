@@ -1,6 +1,6 @@
 //! The transport over RDMA: the invariants I1 to I14, processes that are killed, and networks that lose packets.
 //!
-//! Needs an adapter; the kernel's Soft-RoCE will do (`cargo xtask rdma-vm`). Without one the tests say that they are
+//! Needs an adapter; the kernel's Soft-RoCE will do. Without one the tests say that they are
 //! skipped, unless `RDMA_REQUIRED` is set. Losses need a network of two adapters: `RDMA_PAIR` names them and the network
 //! interface of the first one, as `rxe1,rxe2,v0`.
 #![allow(clippy::disallowed_methods, reason = "these tests are about I/O, and bounded by the clock")]

@@ -31,7 +31,7 @@ pub use registry::{DEFAULT, Entry, REGISTRY};
 pub use tcp::{Listener, TcpChannel, TcpTransport};
 
 use crate::error::CollectiveError;
-use crate::frame::Tag;
+use crate::frame::{Operation, Tag};
 use crate::group::Group;
 use crate::runtime::region::Region;
 use crate::schedule::CostModel;
@@ -259,6 +259,14 @@ pub trait Transport: Send {
     /// Aborts the group: tells the other members, and makes every later call fail. Returns the error of all
     /// later calls, which is the first one reported.
     fn fail(&mut self, error: CollectiveError) -> CollectiveError;
+}
+
+// The call in which members that are connected tell each other what more they need to know.
+fn meeting(group: &Group, deadline: Instant) -> Exchange {
+    let tag = Tag { membership: group.membership(), sequence: 0, round: 0, operation: Operation::CONNECT };
+    let started = Instant::now();
+    let stall = deadline.saturating_duration_since(started);
+    Exchange { tag, started, deadline, stall }
 }
 
 // The messages side by side, taken when all are whole; then the answers.

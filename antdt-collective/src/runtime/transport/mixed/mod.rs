@@ -17,9 +17,10 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::shm::{Card, Counter, Gathering, Host, Idle, Local, Next, Round, SHOWN_MAX, Waiting};
 use super::tcp::{Ended, Flow, Listener, TcpTransport};
-use super::{Exchange, Incoming, Loan, Merge, Outgoing, Transport, gather_by_exchange, trade_by_exchange};
+use super::{
+    Exchange, Incoming, Loan, Merge, Outgoing, Transport, gather_by_exchange, meeting, trade_by_exchange,
+};
 use crate::error::CollectiveError;
-use crate::frame::{Operation, Tag};
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::region::Region;
@@ -345,14 +346,6 @@ impl Transport for MixedTransport {
         self.local.give_up();
         self.failed.get_or_insert(error).clone()
     }
-}
-
-// The call in which members meet.
-fn meeting(group: &Group, deadline: Instant) -> Exchange {
-    let tag = Tag { membership: group.membership(), sequence: 0, round: 0, operation: Operation::CONNECT };
-    let started = Instant::now();
-    let stall = deadline.saturating_duration_since(started);
-    Exchange { tag, started, deadline, stall }
 }
 
 // Numbers the hosts in the order of their first ranks.

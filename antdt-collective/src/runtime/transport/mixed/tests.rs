@@ -3,6 +3,7 @@ use std::time::Duration;
 use antdt_core::{MembershipVersion, Rank};
 
 use super::*;
+use crate::frame::{Operation, Tag};
 use crate::group::Member;
 use crate::op::ReduceOp;
 use crate::runtime::Piece;

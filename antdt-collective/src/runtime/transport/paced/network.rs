@@ -5,6 +5,7 @@ use std::time::Duration;
 use antdt_core::{InvalidValue, NodeId, Role};
 
 use super::line::Speed;
+use crate::schedule::CostModel;
 
 /// Emulated hosts that servers have to themselves are numbered from here on.
 const SERVERS_FROM: u32 = 1 << 11;
@@ -48,9 +49,10 @@ impl EmulatedNetwork {
     /// # Errors
     /// Names the first that is not.
     pub fn validate(&self) -> Result<(), InvalidValue> {
-        for bandwidth in self.slow.iter().map(|(_, bandwidth)| *bandwidth).chain([self.bandwidth]) {
+        let slow = self.slow.iter().map(|(_, bandwidth)| ("network slow", *bandwidth));
+        for (field, bandwidth) in [("network bandwidth", self.bandwidth)].into_iter().chain(slow) {
             if !(bandwidth.is_finite() && bandwidth >= 1.0) {
-                return Err(InvalidValue::new("network bandwidth", bandwidth, "at least 1 byte per second"));
+                return Err(InvalidValue::new(field, bandwidth, "at least 1 byte per second"));
             }
         }
         if self.latency > Duration::from_secs(10) {
@@ -76,9 +78,28 @@ impl EmulatedNetwork {
         host.min(HOSTS_MAX - 1)
     }
 
-    pub(super) fn speed(&self, host: u32) -> Speed {
+    /// Bytes per second of a host's network card.
+    fn bandwidth_of(&self, host: u32) -> f64 {
         let slow = self.slow.iter().find(|(slow, _)| *slow == host);
-        let bandwidth = slow.map_or(self.bandwidth, |(_, bandwidth)| *bandwidth);
+        slow.map_or(self.bandwidth, |(_, bandwidth)| *bandwidth)
+    }
+
+    /// Cost of messages in a group whose ranks are on these hosts, where they cost `below` without the network: that of its
+    /// slowest card, since a rank that waits for another is as slow as that one.
+    pub(super) fn cost(&self, hosts: &[u32], below: CostModel) -> CostModel {
+        if hosts.iter().all(|host| *host == hosts[0]) {
+            return below;
+        }
+        let slowest = hosts.iter().map(|host| self.bandwidth_of(*host)).fold(f64::INFINITY, f64::min);
+        CostModel {
+            alpha: below.alpha + self.latency.as_secs_f64(),
+            bandwidth: below.bandwidth.min(slowest),
+            ..below
+        }
+    }
+
+    pub(super) fn speed(&self, host: u32) -> Speed {
+        let bandwidth = self.bandwidth_of(host);
         let latency_ns = u64::try_from(self.latency.as_nanos()).unwrap_or(u64::MAX);
         Speed { ns_per_byte: 1e9 / bandwidth, latency_ns }
     }

@@ -13,6 +13,7 @@ use super::{EmulatedNetwork, Lines, LinesError, PacedFabric, ServerHosts};
 use crate::group::JobToken;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::transport::{ChannelError, Fabric, REGISTRY};
+use crate::schedule::CostModel;
 
 /// 20 MB/s and 1 ms, two workers to a host.
 fn network() -> EmulatedNetwork {
@@ -60,11 +61,21 @@ fn a_server_is_apart_or_beside_the_workers() {
 }
 
 #[test]
+fn algorithms_are_chosen_for_the_slowest_card_of_the_group() {
+    let network = EmulatedNetwork { slow: vec![(1, 5e6)], ..network() };
+    let below = CostModel::SHARED;
+    assert_eq!(network.cost(&[2, 2, 2], below), below, "one host: nothing crosses a line");
+    let fast = network.cost(&[0, 0, 2], below);
+    assert_eq!((fast.bandwidth, fast.alpha), (20e6, below.alpha + 1e-3));
+    assert_eq!(network.cost(&[0, 1, 2], below).bandwidth, 5e6);
+}
+
+#[test]
 fn impossible_networks_are_refused_by_name() {
     let refused = |network: EmulatedNetwork| network.validate().unwrap_err().to_string();
     for bandwidth in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(refused(EmulatedNetwork { bandwidth, ..network() }).contains("bandwidth"));
-        assert!(refused(EmulatedNetwork { slow: vec![(0, bandwidth)], ..network() }).contains("bandwidth"));
+        assert!(refused(EmulatedNetwork { slow: vec![(0, bandwidth)], ..network() }).contains("slow"));
     }
     assert!(refused(EmulatedNetwork { workers_per_host: 0, ..network() }).contains("per-host"));
     assert!(refused(EmulatedNetwork { latency: Duration::from_secs(11), ..network() }).contains("latency"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use antdt_core::NodeId;
+use antdt_core::Rank;
 
 use super::fabric::Paced;
 use super::line::Stand;
@@ -16,53 +16,31 @@ use crate::runtime::transport::{Exchange, Incoming, Listener, Outgoing, Regroup,
 use crate::schedule::CostModel;
 
 /// A transport that waits until its messages would be there, and then hands them over.
-#[derive(Debug)]
 pub(super) struct PacedTransport {
-    below: Below,
+    /// Carries the bytes.
+    below: Box<dyn Regroup>,
     paced: Arc<Paced>,
     abort: AbortHandle,
-    /// Emulated host of each rank, numbered from 0 in order of the ranks.
+    /// Emulated host of each rank.
     hosts: Vec<u32>,
     stand: Stand,
 }
 
-/// The transport that carries the bytes.
-struct Below(Box<dyn Regroup>);
-
-impl std::fmt::Debug for Below {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "transport of {} members", self.0.group().world())
-    }
-}
-
 impl PacedTransport {
     pub(super) fn new(below: Box<dyn Regroup>, paced: Arc<Paced>, abort: &AbortHandle) -> Self {
-        let mut known: Vec<u32> = Vec::new();
-        let hosts = below.group().members().iter().map(|member| {
-            let host = paced.network.host(member.holder.node);
-            let at = known.iter().position(|other| *other == host).unwrap_or_else(|| {
-                known.push(host);
-                known.len() - 1
-            });
-            u32::try_from(at).expect("a group has at most 1024 members")
-        });
-        let hosts = hosts.collect();
-        Self { below: Below(below), paced, abort: abort.clone(), hosts, stand: Stand::default() }
-    }
-
-    fn node(&self, rank: antdt_core::Rank) -> NodeId {
-        self.below.0.group().holder(rank).node
+        let members = below.group().members();
+        let hosts = members.iter().map(|member| paced.network.host(member.holder.node)).collect();
+        Self { below, paced, abort: abort.clone(), hosts, stand: Stand::default() }
     }
 
     /// Waits until the last of some messages, of so many bytes each, would be there.
     fn cross(&mut self, call: &Exchange, sends: &[Outgoing<'_>]) -> Result<(), CollectiveError> {
         let clock = clock();
         let now = self.stand.now(clock);
-        let me = self.paced.network.host(self.node(self.below.0.group().me()));
-        let arrives = sends.iter().map(|send| {
-            let to = self.paced.network.host(self.node(send.to));
-            self.paced.lines.carry(&self.paced.network, me, to, send.bytes.len(), now)
-        });
+        let host = |rank: Rank| self.hosts[rank.0 as usize];
+        let (me, Paced { network, lines }) = (self.below.group().me(), &*self.paced);
+        let arrives =
+            sends.iter().map(|send| lines.carry(network, host(me), host(send.to), send.bytes.len(), now));
         let Some(through) = arrives.max() else { return Ok(()) };
         self.stand.reaches(through);
         let wait = Duration::from_nanos(through.saturating_sub(clock));
@@ -73,7 +51,7 @@ impl PacedTransport {
         // After an abort, or past the deadline, the transport below says so itself, and tells the others.
         while Instant::now() < until && self.abort.reason().is_none() {
             self.abort.wait_until(until).map_err(|error| {
-                self.below.0.fail(CollectiveError::io("waiting for an emulated link", &error))
+                self.below.fail(CollectiveError::io("waiting for an emulated link", &error))
             })?;
         }
         Ok(())
@@ -82,7 +60,7 @@ impl PacedTransport {
 
 impl Transport for PacedTransport {
     fn group(&self) -> &Group {
-        self.below.0.group()
+        self.below.group()
     }
 
     fn exchange(
@@ -92,7 +70,7 @@ impl Transport for PacedTransport {
         receives: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError> {
         self.cross(call, sends)?;
-        self.below.0.exchange(call, sends, receives)
+        self.below.exchange(call, sends, receives)
     }
 
     fn hosts(&self) -> Option<&[u32]> {
@@ -100,17 +78,11 @@ impl Transport for PacedTransport {
     }
 
     fn cost(&self) -> CostModel {
-        let network = &self.paced.network;
-        let below = self.below.0.cost();
-        CostModel {
-            alpha: below.alpha + network.latency.as_secs_f64(),
-            bandwidth: below.bandwidth.min(network.bandwidth),
-            ..below
-        }
+        self.paced.network.cost(&self.hosts, self.below.cost())
     }
 
     fn region(&mut self, len_bytes: usize) -> Result<Region, CollectiveError> {
-        self.below.0.region(len_bytes)
+        self.below.region(len_bytes)
     }
 
     // Whoever reads in place does not wait for a link: trades and short blocks are exchanges here.
@@ -119,11 +91,11 @@ impl Transport for PacedTransport {
     }
 
     fn owns(&self, region: &Region) -> bool {
-        self.below.0.owns(region)
+        self.below.owns(region)
     }
 
     fn fail(&mut self, error: CollectiveError) -> CollectiveError {
-        self.below.0.fail(error)
+        self.below.fail(error)
     }
 }
 
@@ -135,7 +107,7 @@ impl Regroup for PacedTransport {
         timeout: Duration,
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError> {
-        let below = self.below.0.regroup(listener, group, timeout, abort)?;
+        let below = self.below.regroup(listener, group, timeout, abort)?;
         Ok(Box::new(Self::new(below, self.paced, abort)))
     }
 }

@@ -49,9 +49,8 @@ pub use self::result::{VerbsError, WorkStatus};
 pub(in crate::runtime) use self::safe::RegisteredRegion;
 use self::safe::{Access, CompletionQueue, Limits, MemoryRegion, Path, ProtectionDomain, QueuePair};
 use super::tcp::{Ended, Listener, TcpTransport};
-use super::{Exchange, Incoming, Outgoing, Sink, Transport};
+use super::{Exchange, Incoming, Outgoing, Sink, Transport, meeting};
 use crate::error::CollectiveError;
-use crate::frame::{Operation, Tag};
 use crate::group::Group;
 use crate::runtime::abort::AbortHandle;
 use crate::runtime::region::Region;
@@ -361,14 +360,6 @@ fn agree(group: &Group, offers: &[Offer]) -> Result<(Shape, Vec<Mtu>), String> {
     }
     let (_, shape) = agreed.ok_or("the group is empty")?;
     Ok((shape, mtus))
-}
-
-// The call in which members meet.
-fn meeting(group: &Group, deadline: Instant) -> Exchange {
-    let tag = Tag { membership: group.membership(), sequence: 0, round: 0, operation: Operation::CONNECT };
-    let started = Instant::now();
-    let stall = deadline.saturating_duration_since(started);
-    Exchange { tag, started, deadline, stall }
 }
 
 /// Queue pairs that are ready to be connected, and the memory of their links.
