@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use antdt_core::InvalidValue;
-use serde_json::{Value as Json, json};
-
-use super::value::{Form, SettingValue, parse_text};
 
 /// Source of a job's samples. Text form: `synthetic:ROWS`, or a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,19 +51,5 @@ impl fmt::Display for DataSpec {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Synthetic { rows } => write!(f, "synthetic:{rows}"),
         }
-    }
-}
-
-impl SettingValue for DataSpec {
-    fn form() -> Form {
-        Form::Text
-    }
-
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
-
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
     }
 }

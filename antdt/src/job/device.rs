@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
-use serde_json::{Value as Json, json};
-
-use super::value::{Form, SettingValue, parse_text};
 
 /// The device of some workers. Text form: `class=v100,worker=0-1,batch-max=64,speed=400,fixed=20ms`; only `class` and `worker`
 /// are required.
@@ -123,19 +120,5 @@ impl fmt::Display for DeviceSpec {
             write!(f, ",fixed={}", format_duration(self.fixed))?;
         }
         Ok(())
-    }
-}
-
-impl SettingValue for DeviceSpec {
-    fn form() -> Form {
-        Form::Text
-    }
-
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
-
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
     }
 }

@@ -7,9 +7,6 @@ use std::time::Duration;
 use antdt_collective::runtime::transport::paced::{EmulatedNetwork, ServerHosts};
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
-use serde_json::{Value as Json, json};
-
-use super::value::{Form, SettingValue, parse_text};
 
 /// Units of a bandwidth, each with its bytes per second; the largest first, as values are written.
 const UNITS: [(&str, f64); 8] = [
@@ -29,11 +26,20 @@ const UNITS: [(&str, f64); 8] = [
 pub struct NetworkSpec(pub EmulatedNetwork);
 
 impl NetworkSpec {
-    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
+    pub(super) fn validate(&self, workers: u32, servers: u32) -> Result<(), InvalidValue> {
         self.0.validate().map_err(|error| {
             let rest = error.field.trim_start_matches("network");
             InvalidValue { field: format!("--emulate-network{rest}"), ..error }
-        })
+        })?;
+        let beside = if self.0.servers == ServerHosts::Beside { servers } else { 0 };
+        let hosts = workers.div_ceil(self.0.workers_per_host).max(beside);
+        match self.0.slow.iter().find(|(host, _)| *host >= hosts) {
+            Some((host, _)) => {
+                let expected = format!("one of the {hosts} hosts of the job, which are numbered from 0");
+                Err(InvalidValue::new("--emulate-network slow", host, expected))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -124,20 +130,6 @@ impl fmt::Display for NetworkSpec {
     }
 }
 
-impl SettingValue for NetworkSpec {
-    fn form() -> Form {
-        Form::Text
-    }
-
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
-
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,12 +162,19 @@ mod tests {
         assert!(refused("bandwidth=1MB/s,latency=5").contains("did you mean 5s or 5ms?"));
         assert!(refused("bandwidth=1MB/s,servers=above").contains("apart or beside"));
         assert!(refused("bandwidth=1MB/s,slow=1").contains("such as 1:5MB/s"));
-        let zero = parsed("bandwidth=0MB/s").unwrap().validate().unwrap_err().to_string();
+        let refused = |text: &str| parsed(text).unwrap().validate(4, 3).unwrap_err().to_string();
+        let zero = refused("bandwidth=0MB/s");
         assert!(
             zero.starts_with("--emulate-network bandwidth = 0: must be at least 1 byte per second"),
             "{zero}"
         );
-        let none = parsed("bandwidth=1MB/s,per-host=0").unwrap().validate().unwrap_err().to_string();
+        let none = refused("bandwidth=1MB/s,per-host=0");
         assert!(none.starts_with("--emulate-network per-host = 0"), "{none}");
+        let far = refused("bandwidth=1MB/s,per-host=2,slow=2:1kB/s");
+        assert!(
+            far.starts_with("--emulate-network slow = 2: must be one of the 2 hosts of the job"),
+            "{far}"
+        );
+        parsed("bandwidth=1MB/s,per-host=2,servers=beside,slow=2:1kB/s").unwrap().validate(4, 3).unwrap();
     }
 }

@@ -430,7 +430,7 @@ impl JobSpec {
             straggler.validate(self.workers)?;
         }
         if let Some(network) = &self.emulate_network {
-            network.validate()?;
+            network.validate(self.workers, self.servers)?;
         }
         for (at, device) in self.devices.iter().enumerate() {
             device.validate(self.workers)?;

@@ -6,9 +6,6 @@ use std::time::Duration;
 
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
-use serde_json::{Value as Json, json};
-
-use super::value::{Form, SettingValue, parse_text};
 
 /// Effect of a restart on an emulated straggler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -128,19 +125,5 @@ impl fmt::Display for StragglerSpec {
             f.write_str(",restart=cures")?;
         }
         Ok(())
-    }
-}
-
-impl SettingValue for StragglerSpec {
-    fn form() -> Form {
-        Form::Text
-    }
-
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
-
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
     }
 }

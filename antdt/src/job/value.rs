@@ -15,6 +15,11 @@ use antdt_job::mode::{Entry, REGISTRY};
 use antdt_model::RateSchedule;
 use serde_json::{Value as Json, json};
 
+use super::data_spec::DataSpec;
+use super::device::DeviceSpec;
+use super::network::NetworkSpec;
+use super::straggler::StragglerSpec;
+
 /// Form of a setting's texts, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
@@ -305,39 +310,29 @@ impl SettingValue for Compression {
     }
 }
 
-impl SettingValue for CheckpointEvery {
-    fn form() -> Form {
-        Form::Text
-    }
+// Types that have a text form of their own, which no other form describes.
+macro_rules! texts {
+    ($($type:ty),+) => {
+        $(impl SettingValue for $type {
+            fn form() -> Form {
+                Form::Text
+            }
 
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
+            fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
+                parse_text(flag, text)
+            }
 
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
-    }
+            fn to_json(&self) -> Json {
+                json!(self.to_string())
+            }
+        })+
+    };
 }
 
-impl SettingValue for RateSchedule {
-    fn form() -> Form {
-        Form::Text
-    }
+texts!(CheckpointEvery, DataSpec, DeviceSpec, NetworkSpec, RateSchedule, StragglerSpec);
 
-    fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {
-        parse_text(flag, text)
-    }
-
-    fn to_json(&self) -> Json {
-        json!(self.to_string())
-    }
-}
-
-/// Reads a type that has a text form of its own, which no [`Form`] describes further.
-pub(super) fn parse_text<T: FromStr<Err = InvalidValue> + Display>(
-    flag: &str,
-    text: &str,
-) -> Result<T, InvalidValue> {
+/// Reads a type that has a text form of its own.
+fn parse_text<T: FromStr<Err = InvalidValue> + Display>(flag: &str, text: &str) -> Result<T, InvalidValue> {
     // The type's errors name the setting that it was made for, and may go on: `--straggler from`.
     text.parse().map_err(|error: InvalidValue| {
         let rest = error.field.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();

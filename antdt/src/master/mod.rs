@@ -483,10 +483,10 @@ async fn template(
             advertise: spec.advertise.clone(),
             holder: Holder::new(NodeId::worker(0), Incarnation(0)),
             job_start,
-            network: lines.as_ref().and_then(Lines::path),
+            network: None,
             spec: spec.clone(),
         },
-        _lines: lines,
+        lines,
         programs: programs.clone(),
         user_port: port,
     })

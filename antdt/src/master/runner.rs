@@ -93,7 +93,7 @@ impl Nodes {
 pub(super) struct NodeTemplate {
     pub(super) node: NodeEnv,
     /// Of the emulated network: they are there for as long as the master is.
-    pub(super) _lines: Option<Lines>,
+    pub(super) lines: Option<Lines>,
     pub(super) programs: Programs,
     /// A free port for the user's own rendezvous.
     pub(super) user_port: u16,
@@ -102,7 +102,8 @@ pub(super) struct NodeTemplate {
 impl NodeTemplate {
     /// What one life of one node is started with: our variables, torchrun's, and those of the programs.
     fn of(&self, holder: Holder, placement: &Placement) -> NodeSpec {
-        let node = NodeEnv { holder, ..self.node.clone() };
+        let network = self.lines.as_ref().and_then(Lines::path);
+        let node = NodeEnv { holder, network, ..self.node.clone() };
         let mut env = node.variables();
         if let Some(ranks) = placement.ranks(holder.node) {
             for (name, value) in [
