@@ -61,7 +61,7 @@ impl Calibration {
     /// Jobs that the gate asks for.
     pub const RUNS_MIN: usize = 20;
     /// What stands in place of [`line`](Self::line) beside figures of workers that average in groups: the gate runs none.
-    pub const NONE_OF_GROUPS: &str = "not calibrated: no real job averages in groups yet";
+    pub const NONE_OF_GROUPS: &str = "not calibrated: no job that it was compared with averages in groups";
     /// The largest median error, percent.
     pub const MEDIAN_MAX: f64 = 5.0;
     /// The largest error that one job in twenty may exceed, percent.

@@ -15,8 +15,8 @@ use crate::message::GroupOrigin;
 /// As many workers are passive as active or more, and pairs have one of each, so an active worker that is in no pair
 /// finds a passive one that is in none, unless those are too far behind. O(workers that are in no pair).
 ///
-/// Source: AD-PSGD (Lian et al., 2018; recalled) for the two sides and the even draw; who asks whom when workers are
-/// far apart is our design.
+/// Source: the two sides and the even draw are those of AD-PSGD (Lian et al., 2018; recalled). That a passive worker
+/// draws an active one which is far ahead of it is our design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "AD-PSGD")]
 pub struct Bipartite;
