@@ -29,6 +29,8 @@ pub enum Name {
     Policies,
     /// jobs whose nodes are killed, stopped and scaled: pauses, and an exact count by the model
     Survive,
+    /// parameter servers, all-reduce, AD-PSGD and Ripples beside AntDT's policy: time to a fixed loss, throughput, hypotheses
+    Baselines,
 }
 
 impl fmt::Display for Name {
@@ -66,6 +68,12 @@ pub struct Arguments {
     /// Be done within three minutes.
     #[arg(long)]
     pub quick: bool,
+    /// Measure the whole matrix, which takes hours (baselines).
+    #[arg(long, conflicts_with = "quick")]
+    pub full: bool,
+    /// Keep the cells that an earlier `--full` run has measured, and go on with the others (baselines).
+    #[arg(long = "continue", requires = "full")]
+    pub go_on: bool,
     /// Also write the table as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -118,6 +126,9 @@ impl Arguments {
                 "--allow-missing is about peers; name them with --peer, or leave it out".to_owned(),
             );
         }
+        if arguments.full && name != Name::Baselines {
+            return refuse(format!("--full is for `baselines`; leave it out with `{name}`"));
+        }
         if !arguments.only.is_empty() && ![Name::Collective, Name::Shard].contains(&name) {
             return refuse(format!("--only is for `collective` and `shard`; leave it out with `{name}`"));
         }
@@ -164,6 +175,9 @@ mod tests {
             ("bench sim --peer gloo", "--peer is for `collective`"),
             ("bench collective --allow-missing", "name them with --peer"),
             ("bench collective --peer gloo --peer-limit 0", "--peer-limit"),
+            ("bench job --full", "--full is for `baselines`"),
+            ("bench baselines --full --quick", "--quick"),
+            ("bench baselines --continue", "--full"),
             ("bench job --only tcp", "--only is for `collective` and `shard`"),
         ] {
             let error = checked(words).unwrap_err();

@@ -9,6 +9,7 @@ pub mod entry;
 pub mod environment;
 pub mod rows;
 
+pub mod baselines;
 pub mod calibrate;
 pub mod collective;
 pub mod job;
@@ -43,6 +44,10 @@ pub struct Settings {
     pub only: Vec<String>,
     /// Whether to be done within three minutes.
     pub quick: bool,
+    /// Whether to measure the whole matrix; `baselines` knows this.
+    pub full: bool,
+    /// Whether to keep what an earlier run of the whole matrix has measured.
+    pub go_on: bool,
     /// Where runs leave their reports and logs.
     pub report_dir: PathBuf,
 }
@@ -61,6 +66,7 @@ impl Name {
             Self::Calibrate => calibrate::run,
             Self::Policies => policies::run,
             Self::Survive => survive::run,
+            Self::Baselines => baselines::run,
         }
     }
 }

@@ -139,6 +139,17 @@ impl Others {
     }
 }
 
+impl Others {
+    /// Share of the cores that were busy, with whatever; `None` if the system does not tell.
+    pub(crate) fn load(&self) -> Option<f64> {
+        let (before, _) = self.busy?;
+        let (now, _) = busy(&self.live)?;
+        let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+        let busy = now.saturating_sub(before).as_secs_f64();
+        Some(busy / self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE) / cores)
+    }
+}
+
 /// A tick of the times in `/proc`: `USER_HZ` is 100 wherever Linux runs today.
 const TICK: Duration = Duration::from_millis(10);
 

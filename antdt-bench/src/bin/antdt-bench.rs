@@ -49,6 +49,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         peer_limit: Duration::from_secs(arguments.peer_limit),
         only: arguments.only,
         quick: arguments.quick,
+        full: arguments.full,
+        go_on: arguments.go_on,
         report_dir: report_dir.clone(),
     };
     let environment = Environment::here(&name, arguments.quick);
