@@ -126,6 +126,11 @@ impl Membership {
         self.version
     }
 
+    /// Versions up to this one were given under an earlier master: none is given again.
+    pub fn continue_after(&mut self, version: MembershipVersion) {
+        self.version = self.version.max(version).next();
+    }
+
     /// The newest life of each live worker.
     pub fn live(&self) -> impl Iterator<Item = Holder> + '_ {
         self.nodes

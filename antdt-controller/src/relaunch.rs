@@ -66,6 +66,14 @@ impl RelaunchBudget {
         Self { config, nodes: BTreeMap::new() }
     }
 
+    /// Goes on with what an earlier budget knew of a node: this incarnation is its newest, and has not ended as far as is known.
+    pub fn resume(&mut self, newest: Holder, restarts: u32) {
+        if let (1.., Some(before)) = (restarts, newest.incarnation.0.checked_sub(1)) {
+            let latest_end = Incarnation(before);
+            self.nodes.insert(newest.node, Lives { latest_end, restarts });
+        }
+    }
+
     /// Records that an update of this node was committed. Its count starts anew, because whatever ends it
     /// from now on is not what ended it before.
     pub fn committed(&mut self, node: NodeId) {

@@ -25,6 +25,7 @@ mod core;
 mod diagnosis;
 mod participants;
 mod preempt;
+mod restart;
 mod rollback;
 mod scale;
 mod timers;
@@ -35,6 +36,7 @@ use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
 pub use diagnosis::{Diagnosis, Done, NodeDiagnosis};
+pub use restart::{HeadRecord, NodeRecord};
 pub use rollback::RolledBack;
 use scale::Retiring;
 use timers::Timers;
@@ -73,7 +75,7 @@ pub struct HeadConfig {
 }
 
 /// What a node sends when it registers with the master.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Registration {
     /// Identity and capabilities of the node.
@@ -295,6 +297,9 @@ pub enum HeadEffect {
         /// True: the worker copies the model, or has the servers copy theirs, before its next step. False: it goes on.
         keep: bool,
     },
+    /// What a successor of this master must know, to be on disk before any later effect is carried out. Only a
+    /// [journaled](Head::journaled) head has it.
+    Record(Box<HeadRecord>),
     /// The job is over: `Ok` if everything is committed, otherwise the reason.
     End(Result<(), String>),
     /// Entry for log and report. Nothing else depends on it.
@@ -374,6 +379,10 @@ pub struct Head {
     keeping: bool,
     /// Workers that lost a server which is not known to have ended.
     doubts: Timers<Holder>,
+    /// What a successor was told to know, if there may be one.
+    recorded: Option<HeadRecord>,
+    /// Whether this is such a successor, and has not begun.
+    resumed: bool,
 }
 
 /// How long a job that was told to stop may take for its checkpoint.
@@ -385,6 +394,11 @@ impl Head {
     /// # Errors
     /// If the windows and limits of the detector make no sense.
     pub fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
+        Self::new_after(config, PlanVersion(0))
+    }
+
+    /// The master of a job in which plans up to this one were published before.
+    fn new_after(config: HeadConfig, plan: PlanVersion) -> Result<Self, InvalidValue> {
         Ok(Self {
             mode: config.sync.head(),
             sagas: BTreeMap::new(),
@@ -402,11 +416,17 @@ impl Head {
             stopping: None,
             keeping: false,
             doubts: Timers::new(),
-            core: HeadCore::new(config)?,
+            recorded: None,
+            resumed: false,
+            core: HeadCore::new(config, plan)?,
         })
     }
 
     fn begin(&mut self, now: JobTime) {
+        if std::mem::take(&mut self.resumed) {
+            self.take_over(now);
+            return;
+        }
         let nodes: Vec<NodeId> = self.core.nodes.iter().map(|(node, _)| node).collect();
         // Servers first: workers need them.
         for node in nodes.into_iter().rev() {
@@ -424,7 +444,7 @@ impl Head {
             return HeadAnswer::Fenced;
         }
         let Registration { info, data_address, process_id } = registration;
-        node.registered = Some(Box::new(Registered { info: info.clone(), data_address }));
+        node.registered = Some(Box::new(Registered { info: info.clone(), data_address, process_id }));
         self.core.set_status(holder.node, NodeStatus::Running);
         if holder.node.role == Role::Worker {
             self.core.membership.register(holder);
@@ -1232,6 +1252,7 @@ impl Machine for Head {
         self.begin_rollback(now);
         self.note_keeping(now);
         self.core.detector_effects(now);
+        self.note_record();
         answer
     }
 
@@ -1286,6 +1307,7 @@ impl Machine for Head {
             self.core.detector.on_deadline(now);
         }
         self.core.detector_effects(now);
+        self.note_record();
     }
 }
 

@@ -461,6 +461,8 @@ impl<O: Observer> World<O> {
             }
             // A simulated job ends when its model is lost.
             HeadEffect::RollBack(_) => {}
+            // Masters of the simulator do not die.
+            HeadEffect::Record(_) => {}
             HeadEffect::End(result) => {
                 if self.observer.watches() {
                     self.saw(&Happening::Ended(&result));

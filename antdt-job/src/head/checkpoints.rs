@@ -205,6 +205,16 @@ impl Checkpoints {
         id
     }
 
+    /// Number of the next one.
+    pub(super) const fn next(&self) -> CheckpointId {
+        self.next
+    }
+
+    /// Those before this one were begun under an earlier master.
+    pub(super) fn continue_at(&mut self, next: CheckpointId) {
+        self.next = self.next.max(next);
+    }
+
     /// Number of the attempt under way, or else of the last one.
     pub(super) const fn attempt_id(&self) -> CheckpointId {
         match &self.attempt {

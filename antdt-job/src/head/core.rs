@@ -70,6 +70,7 @@ impl Node {
 pub(super) struct Registered {
     pub(super) info: NodeInfo,
     pub(super) data_address: String,
+    pub(super) process_id: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub struct HeadCore {
     pub(super) started: bool,
     pub(super) lost: Vec<Holder>,
     pub(super) published: Option<Plan>,
+    /// Version of the newest plan that was ever published.
+    pub(super) newest_plan: PlanVersion,
     pub(super) plan_membership: MembershipVersion,
     pub(super) membership_changed: bool,
     pub(super) start_delay: Option<Duration>,
@@ -120,9 +123,10 @@ pub struct HeadCore {
 
 impl HeadCore {
     /// A job in which nothing has happened yet.
-    pub(super) fn new(config: HeadConfig) -> Result<Self, InvalidValue> {
+    pub(super) fn new(config: HeadConfig, plan: PlanVersion) -> Result<Self, InvalidValue> {
         let dispatcher_config = DispatcherConfig {
             dry_run: config.dry_run,
+            first_version: plan.next(),
             ..DispatcherConfig::new(config.sync.capabilities(), config.global_batch_size, config.workers)
         };
         let workers = (0..config.workers).map(NodeId::worker);
@@ -142,6 +146,7 @@ impl HeadCore {
             started: false,
             lost: Vec::new(),
             published: None,
+            newest_plan: plan,
             plan_membership: MembershipVersion(0),
             membership_changed: false,
             start_delay: None,
@@ -550,6 +555,7 @@ impl HeadCore {
         while let Some(effect) = self.dispatcher.poll_effect() {
             match effect {
                 DispatchEffect::Publish(plan) => {
+                    self.newest_plan = plan.version;
                     self.note(now, Note::Published(plan.clone()));
                     self.published = Some(plan);
                 }

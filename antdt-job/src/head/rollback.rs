@@ -65,6 +65,11 @@ impl Rollbacks {
         }
     }
 
+    /// Rollbacks up to this one began under an earlier master.
+    pub(super) const fn continue_after(&mut self, newest: RollbackId) {
+        self.newest = newest;
+    }
+
     /// Number of the newest one; 0 before the first.
     pub(super) const fn newest(&self) -> RollbackId {
         self.newest

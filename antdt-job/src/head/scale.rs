@@ -35,6 +35,19 @@ impl Retiring {
         Self { nodes: BTreeSet::new(), untold: BTreeSet::new(), due: Timers::new() }
     }
 
+    /// A worker was to leave under an earlier master; whether it has.
+    pub(super) fn wants_to_leave(&mut self, node: NodeId, has_left: bool) {
+        self.nodes.insert(node);
+        if !has_left {
+            self.untold.insert(node);
+        }
+    }
+
+    /// Whether the job is to go on without this worker, or does.
+    pub(super) fn is_to_leave(&self, node: NodeId) -> bool {
+        self.nodes.contains(&node)
+    }
+
     pub(super) fn deadline(&self) -> Option<JobTime> {
         self.due.next()
     }

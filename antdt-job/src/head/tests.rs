@@ -119,6 +119,7 @@ impl World {
             HeadEffect::Rested { holder, checkpoint, keep } => {
                 format!("{holder} {} {checkpoint}", if keep { "keeps" } else { "goes on after" })
             }
+            HeadEffect::Record(_) => "record".to_owned(),
             HeadEffect::End(Ok(())) => "end".to_owned(),
             HeadEffect::End(Err(why)) => format!("fail: {why}"),
             HeadEffect::Note { .. } => unreachable!("kept apart"),

@@ -102,6 +102,11 @@ pub enum Step {
     },
     /// The user wants a checkpoint at once.
     Checkpoint,
+    /// The master dies with all that waits in it, and another one goes on from its record; so does the shard service.
+    RestartMaster {
+        /// Whether checkpoints that were being written are complete.
+        written: bool,
+    },
     /// A copy of an earlier question for a group arrives again.
     OldJoin {
         /// Which of the last questions.
@@ -187,6 +192,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => (process(), 0..300_u16).prop_map(|(worker, drain_ms)| Step::Restart { worker, drain_ms }),
         1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers }),
         1 => Just(Step::Checkpoint),
+        1 => prop::bool::ANY.prop_map(|written| Step::RestartMaster { written }),
         1 => (0..6_u8).prop_map(|which| Step::OldJoin { which }),
         1 => Just(Step::RestartService),
         1 => process().prop_map(|process| Step::Recall { process }),

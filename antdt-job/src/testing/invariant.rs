@@ -39,11 +39,13 @@ pub enum Invariant {
     BoundedLead,
     /// Members that average their models leave the mean of all models as it is.
     MeanKept,
+    /// A life is launched once, and no number of a membership, plan, rollback or checkpoint goes back, also across masters.
+    NumbersGrow,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Capabilities,
         Self::OneOperation,
         Self::SameModel,
@@ -59,6 +61,7 @@ impl Invariant {
         Self::ExactRollback,
         Self::BoundedLead,
         Self::MeanKept,
+        Self::NumbersGrow,
     ];
 
     /// Returns the name.
@@ -79,6 +82,7 @@ impl Invariant {
             Self::ExactRollback => "exact_rollback",
             Self::BoundedLead => "bounded_lead",
             Self::MeanKept => "mean_kept",
+            Self::NumbersGrow => "numbers_grow",
         }
     }
 
@@ -102,6 +106,7 @@ impl Invariant {
             }
             Self::BoundedLead => "no worker gets further ahead of a slower one than the capabilities say",
             Self::MeanKept => "members that average their models leave the mean of all models as it is",
+            Self::NumbersGrow => "a life is launched once, and no number goes back, also across masters",
         }
     }
 }

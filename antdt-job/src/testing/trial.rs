@@ -20,8 +20,8 @@ use super::history::{History, Job, Line, Step};
 use super::invariant::{Invariant, Invariants};
 use super::service::Service;
 use crate::head::{
-    CheckpointEvery, CheckpointSchedule, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, Registration,
-    RolledBack,
+    CheckpointEvery, CheckpointSchedule, Head, HeadAnswer, HeadConfig, HeadEffect, HeadEvent, HeadRecord,
+    Registration, RolledBack,
 };
 use crate::mode::SyncMode;
 use crate::worker::{Call, End, Peers, Reply, WorkerLoop};
@@ -300,6 +300,10 @@ struct TrialGroup {
 struct Trial<'a> {
     invariants: &'a Invariants,
     mode: SyncMode,
+    job: Job,
+    /// What a successor of the master goes on from, and the lives that were ever launched.
+    record: HeadRecord,
+    launched: BTreeSet<Holder>,
     capabilities: Capabilities,
     global_batch_size: u32,
     now: JobTime,
@@ -337,37 +341,46 @@ struct Trial<'a> {
     end: Option<Result<(), String>>,
 }
 
+/// Settings of the job of a history.
+fn config(mode: &SyncMode, job: &Job, wish: &Arc<Mutex<Option<Wish>>>) -> HeadConfig {
+    let workers = u32::from(job.workers);
+    HeadConfig {
+        sync: mode.clone(),
+        workers,
+        servers: if mode.capabilities().needs_servers() { 2 } else { 0 },
+        global_batch_size: workers * u32::from(job.samples_per_worker),
+        heartbeat: HEARTBEAT,
+        // More than a history has deaths.
+        max_restarts: 1000,
+        min_workers: 1,
+        must_register: true,
+        dry_run: false,
+        policy: Box::new(Scripted(Arc::clone(wish))),
+        monitor: MonitorConfig::default(),
+        checkpoints: Some(CheckpointSchedule {
+            every: CheckpointEvery::Steps(2),
+            first: CheckpointId(1),
+            epochs: 1,
+        }),
+        can_roll_back: true,
+    }
+}
+
 impl<'a> Trial<'a> {
     fn new(invariants: &'a Invariants, job: &Job, mode: &SyncMode) -> Self {
         let capabilities = mode.capabilities();
         let wish = Arc::default();
         let workers = u32::from(job.workers);
         let global_batch_size = workers * u32::from(job.samples_per_worker);
-        let head = Head::new(HeadConfig {
-            sync: mode.clone(),
-            workers,
-            servers: if capabilities.needs_servers() { 2 } else { 0 },
-            global_batch_size,
-            heartbeat: HEARTBEAT,
-            // More than a history has deaths.
-            max_restarts: 1000,
-            min_workers: 1,
-            must_register: true,
-            dry_run: false,
-            policy: Box::new(Scripted(Arc::clone(&wish))),
-            monitor: MonitorConfig::default(),
-            checkpoints: Some(CheckpointSchedule {
-                every: CheckpointEvery::Steps(2),
-                first: CheckpointId(1),
-                epochs: 1,
-            }),
-            can_roll_back: true,
-        })
-        .expect("the defaults of the monitor are valid");
+        let head =
+            Head::new(config(mode, job, &wish)).expect("the defaults of the monitor are valid").journaled();
         let samples = job.shards.iter().map(|len| usize::from(*len)).sum();
         let mut trial = Self {
             invariants,
             mode: mode.clone(),
+            job: job.clone(),
+            record: HeadRecord::default(),
+            launched: BTreeSet::new(),
             capabilities,
             global_batch_size,
             now: JobTime::ZERO,
@@ -471,6 +484,7 @@ impl<'a> Trial<'a> {
             Step::Checkpoint => {
                 self.tell(HeadEvent::Checkpoint(None))?;
             }
+            Step::RestartMaster { written } => self.restart_master(written)?,
             // Where no groups are formed a life asks once, and no copy is older than another.
             Step::OldJoin { .. } if !self.capabilities.forms_groups() => {}
             Step::OldJoin { which } => {
@@ -558,6 +572,32 @@ impl<'a> Trial<'a> {
         Ok(answer)
     }
 
+    /// The master dies, and another one takes over. Nothing of it is left but the record; callers ask again.
+    fn restart_master(&mut self, written: bool) -> Result<(), Breach> {
+        let config = config(&self.mode, &self.job, &self.wish);
+        self.head = Head::resume(config, &self.record).expect("the record is of this job");
+        if self.service_restarts < SERVICE_RESTARTS_MAX {
+            self.service_restarts += 1;
+            self.service.restart();
+        }
+        if written {
+            // Their manifests were written just before.
+            self.newest = self.newest.max(self.written.iter().map(|(checkpoint, _)| *checkpoint).max());
+        }
+        self.written.clear();
+        self.to_restore = false;
+        self.tell(HeadEvent::Begin)?;
+        for holder in self.lives.keys().copied().collect::<Vec<_>>() {
+            let Some(life) = self.lives.get_mut(&holder) else { continue };
+            let waits = life.stage == Stage::Training && life.coming.is_none() && life.keeps.is_none();
+            let call = life.call.clone().filter(|_| waits);
+            if let Some(call @ (Call::Join(_) | Call::Ready { .. } | Call::Rest(_))) = call {
+                self.begin(holder, call)?;
+            }
+        }
+        Ok(())
+    }
+
     fn wait(&mut self, time: Duration) -> Result<(), Breach> {
         let until = self.now + time;
         while let Some(due) = self.head.deadline().filter(|due| *due <= until) {
@@ -572,7 +612,23 @@ impl<'a> Trial<'a> {
     fn obey(&mut self) -> Result<(), Breach> {
         while let Some(effect) = self.head.poll_effect() {
             match effect {
-                HeadEffect::Launch(holder) => self.launch(holder),
+                HeadEffect::Launch(holder) => {
+                    let is_new = self.launched.insert(holder);
+                    self.holds(Invariant::NumbersGrow, is_new, || format!("{holder} is launched twice"))?;
+                    self.launch(holder);
+                }
+                HeadEffect::Record(record) => {
+                    let numbers =
+                        |of: &HeadRecord| [of.membership.0, of.plan.0, of.rollback.0, of.checkpoint.0];
+                    let (before, after) = (numbers(&self.record), numbers(&record));
+                    let grow = before.iter().zip(&after).all(|(before, after)| before <= after);
+                    self.holds(Invariant::NumbersGrow, grow, || {
+                        format!(
+                            "numbers of membership, plan, rollback and checkpoint: {before:?}, then {after:?}"
+                        )
+                    })?;
+                    self.record = *record;
+                }
                 HeadEffect::Kill(holder) if self.servers.remove(&holder) => {
                     self.written.clear();
                     self.news.push(holder);

@@ -300,7 +300,7 @@ fn effect(effect: &HeadEffect) -> Option<String> {
         HeadEffect::Rested { holder, checkpoint, keep: false } => {
             format!("master: {holder} goes on after checkpoint {checkpoint}")
         }
-        HeadEffect::End(_) | HeadEffect::Note { .. } => return None,
+        HeadEffect::Record(_) | HeadEffect::End(_) | HeadEffect::Note { .. } => return None,
     })
 }
 

@@ -223,6 +223,8 @@ impl Runner<Head> for HeadRunner {
                     }
                     self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
                 }
+                // This master has no successor.
+                HeadEffect::Record(_) => {}
                 HeadEffect::End(outcome) => {
                     if let Some(ended) = self.ended.take() {
                         let _ = ended.send(outcome);

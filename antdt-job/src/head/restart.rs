@@ -1,0 +1,183 @@
+//! A master that dies is followed by another one, which goes on with the job from a record of its state.
+//!
+//! A head that is [journaled](Head::journaled) says what its successor must know: the lives of all nodes, and the newest numbers
+//! that were given to memberships, plans, rollbacks and checkpoints, none of which is given again. It says so in an effect that
+//! comes before all others of the same event. Whoever carries out effects in their order has it on disk before a process is
+//! started, or a worker told of the decision.
+//!
+//! What the dead master knew beyond that is gone: who waits for whom, which step is open, how fast each node is. So the
+//! [successor](Head::resume) sets the job back to its newest checkpoint, as after the loss of the model. Where the model is on
+//! servers, workers keep their processes and join again; where it is in the workers, they start again with it, because a worker
+//! that has not heard of the rollback would acknowledge what is in its own replica only.
+//!
+//! Source: our design; a write-ahead record of the state and not of the events, because it stays small for ever.
+
+use antdt_core::{
+    CheckpointId, Holder, Incarnation, InvalidValue, JobTime, MembershipVersion, NodeId, NodeStatus,
+    PlanVersion, Role, RollbackId,
+};
+
+use super::core::{Node, Registered};
+use super::{Head, HeadConfig, HeadEffect, Registration};
+
+/// What the successor of a master must know of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NodeRecord {
+    /// Newest life of the node.
+    pub holder: Holder,
+    /// Stage of that life.
+    pub status: NodeStatus,
+    /// What that life said of itself when it registered; `None` if it has not registered.
+    pub registration: Option<Registration>,
+    /// How often the node was started again since its last commit.
+    pub restarts: u32,
+    /// Whether the job goes on without the node, now or as soon as it has left.
+    pub retiring: bool,
+    /// Whether the node has left for that reason.
+    pub retired: bool,
+}
+
+/// What the successor of a master must know: the state of a job as [`HeadEffect::Record`] gives it, and
+/// [`Head::resume`] takes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct HeadRecord {
+    /// All nodes that the job ever had, in the order of ids.
+    pub nodes: Vec<NodeRecord>,
+    /// Newest version of the membership.
+    pub membership: MembershipVersion,
+    /// Newest version of a published plan.
+    pub plan: PlanVersion,
+    /// Newest rollback.
+    pub rollback: RollbackId,
+    /// Number of the next checkpoint.
+    pub checkpoint: CheckpointId,
+}
+
+impl Head {
+    /// The same head, which from now on says with each change what its successor must know.
+    #[must_use]
+    pub fn journaled(mut self) -> Self {
+        self.recorded = Some(HeadRecord::default());
+        self
+    }
+
+    /// The master of a job whose master has ended, journaled as that one was. With [`Begin`](super::HeadEvent::Begin) it takes
+    /// over the lives that had registered, and goes back to the newest checkpoint. After that its driver says which of them have
+    /// ended meanwhile, with [`Exited`](super::HeadEvent::Exited).
+    ///
+    /// # Errors
+    /// If the windows and limits of the detector make no sense.
+    pub fn resume(config: HeadConfig, record: &HeadRecord) -> Result<Self, InvalidValue> {
+        let mut head = Self::new_after(config, record.plan)?.journaled();
+        head.resumed = true;
+        for node in &record.nodes {
+            head.recall(node);
+        }
+        head.core.membership.continue_after(record.membership);
+        head.core.rollbacks.continue_after(record.rollback);
+        if let Some(checkpoints) = &mut head.checkpoints {
+            checkpoints.continue_at(record.checkpoint);
+        }
+        Ok(head)
+    }
+
+    fn recall(&mut self, record: &NodeRecord) {
+        let NodeRecord { holder, status, ref registration, restarts, retiring, retired } = *record;
+        let id = holder.node;
+        if self.core.nodes.get(id).is_none() {
+            self.core.nodes.insert(id, Node::new());
+            self.core.workers += usize::from(id.role == Role::Worker);
+        }
+        let node = &mut self.core.nodes[id];
+        node.incarnation = holder.incarnation;
+        node.retired = retired;
+        // Of what has ended before nobody hears again.
+        node.exited = matches!(status, NodeStatus::Lost | NodeStatus::Finished);
+        node.registered = registration.clone().map(|Registration { info, data_address, process_id }| {
+            Box::new(Registered { info, data_address, process_id })
+        });
+        self.core.set_status(id, status);
+        if id.role == Role::Worker {
+            self.core.membership.launched(holder);
+            match status {
+                NodeStatus::Running | NodeStatus::Draining => {
+                    self.core.membership.register(holder);
+                }
+                NodeStatus::Finished => self.core.membership.give_up(id),
+                NodeStatus::Pending | NodeStatus::Lost => {}
+            }
+        }
+        if retiring {
+            self.retiring.wants_to_leave(id, retired);
+        } else if status == NodeStatus::Draining {
+            // Whoever ordered that is gone. Another life follows, as after a notice of the platform.
+            self.core.draining.insert(holder);
+            self.preempted.insert(holder);
+        }
+        self.relaunch.resume(holder, restarts);
+    }
+
+    /// Takes over the lives that a master before has started, and sets the job back.
+    pub(super) fn take_over(&mut self, now: JobTime) {
+        // A replica that is newer than the checkpoint acknowledges what the model of the job has not.
+        let in_workers = self.core.capabilities().forms_groups();
+        let nodes: Vec<(NodeId, Incarnation, NodeStatus)> =
+            self.core.nodes.iter().map(|(id, node)| (id, node.incarnation, node.status)).collect();
+        for (id, incarnation, status) in nodes {
+            let holder = Holder::new(id, incarnation);
+            self.core.nodes[id].launched = now;
+            match status {
+                NodeStatus::Running | NodeStatus::Draining if !in_workers || id.role == Role::Server => {
+                    if let Some(registered) = &self.core.nodes[id].registered {
+                        self.core.detector.node_joined(now, &registered.info);
+                    }
+                }
+                // All servers start again, and workers that have seen the end of the data: the rollback sees to that.
+                NodeStatus::Finished => {}
+                NodeStatus::Pending | NodeStatus::Lost if id.role == Role::Server => {}
+                NodeStatus::Running | NodeStatus::Draining | NodeStatus::Pending | NodeStatus::Lost => {
+                    // It may still come, or go on with a model that is undone: it is ended, and fenced.
+                    self.core.effects.push_back(HeadEffect::Kill(holder));
+                    let next = self.core.succeed(now, holder);
+                    self.core.rollbacks.launch_later(next, std::time::Duration::ZERO);
+                }
+            }
+        }
+        self.core.roll_back("the master was started again".to_owned());
+    }
+
+    /// What a successor must know now.
+    pub(super) fn record(&self) -> HeadRecord {
+        let nodes = self.core.nodes.iter().map(|(id, node)| NodeRecord {
+            holder: Holder::new(id, node.incarnation),
+            status: node.status,
+            registration: node.registered.as_deref().map(|registered| Registration {
+                info: registered.info.clone(),
+                data_address: registered.data_address.clone(),
+                process_id: registered.process_id,
+            }),
+            restarts: self.relaunch.restarts(id),
+            retiring: self.retiring.is_to_leave(id),
+            retired: node.retired,
+        });
+        HeadRecord {
+            nodes: nodes.collect(),
+            membership: self.core.membership.version(),
+            plan: self.core.newest_plan,
+            rollback: self.core.rollbacks.newest(),
+            checkpoint: self.checkpoints.as_ref().map_or(CheckpointId(0), |kept| kept.next()),
+        }
+    }
+
+    /// Says what a successor must know, before anything else that the last event brought, if it has changed.
+    pub(super) fn note_record(&mut self) {
+        let Some(before) = &self.recorded else { return };
+        let record = self.record();
+        if *before != record {
+            self.core.effects.push_front(HeadEffect::Record(Box::new(record.clone())));
+            self.recorded = Some(record);
+        }
+    }
+}
