@@ -19,6 +19,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a job that was asked to stop may take: it gives its nodes a grace, and writes its report.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a master that answers no calls any more may take to remove its file.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Pause between two looks at a job that should end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -72,6 +75,14 @@ pub enum RemoteError {
         job: String,
         /// The master's reason.
         why: String,
+    },
+    /// The job ended while the caller waited for a checkpoint.
+    #[error(
+        "job `{job}` has ended before it could say what became of the checkpoint; its report and `antdt model list` say what it kept"
+    )]
+    Ended {
+        /// The job.
+        job: String,
     },
     /// The job did not end in time.
     #[error("job `{job}` was asked to stop and still runs after {after:?}; end its nodes, or wait")]
@@ -194,7 +205,7 @@ impl RemoteJob {
     /// say: it gives a checkpoint up that takes too long.
     ///
     /// # Errors
-    /// If its master does not answer, takes no checkpoint now, or did not finish it.
+    /// If its master does not answer, takes no checkpoint now, did not finish it, or has ended.
     pub async fn checkpoint(&self) -> Result<(u64, String), RemoteError> {
         let refused = |why: String| RemoteError::NotKept { job: self.master.job.clone(), why };
         let mut checkpoint = None;
@@ -203,7 +214,13 @@ impl RemoteJob {
             let reply = reply.map_err(|status| match status.code() {
                 Code::FailedPrecondition => refused(status.message().to_owned()),
                 _ => self.failed(&status),
-            })?;
+            });
+            let reply = match reply {
+                Err(RemoteError::Unreachable { .. }) if self.has_ended().await => {
+                    return Err(RemoteError::Ended { job: self.master.job.clone() });
+                }
+                reply => reply?,
+            };
             let v1::CheckpointReply { checkpoint: number, ended } = reply.into_inner();
             match ended {
                 Some(v1::checkpoint_reply::Ended::Place(place)) => return Ok((number, place)),
@@ -219,6 +236,18 @@ impl RemoteJob {
     /// Name of the job.
     pub fn job(&self) -> &str {
         &self.master.job
+    }
+
+    /// Whether a master that does not answer has ended in order: then it removes its file, or another one has replaced it.
+    async fn has_ended(&self) -> bool {
+        let deadline = tokio::time::Instant::now() + LEAVE_LIMIT;
+        while run_dir::read(&self.dir).is_ok_and(|(master, _)| master == self.master) {
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        true
     }
 
     fn failed(&self, status: &tonic::Status) -> RemoteError {
@@ -280,7 +309,24 @@ pub fn render(reply: &v1::DescribeReply) -> String {
 
 #[cfg(test)]
 mod tests {
+    use antdt_proto::Token;
+
     use super::*;
+
+    /// The clock is virtual: the wait for a file that stays takes no time.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_ends_in_order_has_ended_and_a_master_that_leaves_its_file_was_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = Token::new("secret").unwrap();
+        // Nobody listens there.
+        let dir = run_dir::RunDir::announce(folder.path(), "127.0.0.1:1", "demo", &token).unwrap();
+        let job = RemoteJob::find(Some(folder.path())).unwrap();
+        let killed = job.checkpoint().await.unwrap_err();
+        assert!(matches!(killed, RemoteError::Unreachable { .. }), "{killed}");
+        drop(dir);
+        let ended = job.checkpoint().await.unwrap_err();
+        assert!(ended.to_string().contains("job `demo` has ended"), "{ended}");
+    }
 
     #[test]
     fn a_job_is_told_in_a_few_lines() {
