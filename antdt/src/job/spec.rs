@@ -383,6 +383,11 @@ impl JobSpec {
             setting.check_least(self)?;
         }
         self.check_names()?;
+        // A transport may be known and not built in.
+        transport::REGISTRY.by_name(&self.transport).map_err(|error| match error {
+            BuildError::Setting(error) => InvalidValue { field: "--transport".to_owned(), ..error },
+            other => InvalidValue::new("--transport", &self.transport, other.to_string()),
+        })?;
         self.tables.validate()?;
         // What the workload takes is known to be good.
         self.update_rule(optimizer::Sgd::NAME, 1.0).map_err(|error| match error {

@@ -6,6 +6,9 @@
 
 use antdt_core::registry::{self, Registry};
 
+#[cfg(not(feature = "rdma"))]
+use antdt_core::InvalidValue;
+
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{Fabric, mixed, tcp};
@@ -33,4 +36,32 @@ const SHIPPED: &[Entry] = &[
     mixed::SHM,
     #[cfg(feature = "rdma")]
     rdma::ENTRY,
+    #[cfg(not(feature = "rdma"))]
+    RDMA_ABSENT,
 ];
+
+/// Stands for the transport of feature `rdma` in a program without it: the name is known everywhere, and the refusal says
+/// what to do.
+#[cfg(not(feature = "rdma"))]
+const RDMA_ABSENT: Entry = registry::Entry::new(
+    "rdma",
+    "RDMA between all processes; this program is built without it",
+    |_| {
+        let expected = "another transport, or the program built with feature `rdma`, which needs libibverbs; this one is \
+                        built without";
+        Err(InvalidValue::new("transport", "rdma", expected))
+    },
+);
+
+#[cfg(all(test, not(feature = "rdma")))]
+mod tests {
+    use super::REGISTRY;
+
+    #[test]
+    fn a_program_without_rdma_knows_the_name_and_says_how_to_get_it() {
+        assert!(REGISTRY.names().contains(&"rdma"));
+        let error = REGISTRY.by_name("rdma").unwrap_err().to_string();
+        assert!(error.starts_with("transport = rdma: must be another transport"), "{error}");
+        assert!(error.contains("built with feature `rdma`") && !error.contains('\n'), "{error}");
+    }
+}

@@ -301,8 +301,11 @@ fn connect(
     let (shape, mtus) = match agree(&group, &offers) {
         Ok(agreed) => agreed,
         Err(why) if config.fallback => {
+            // All members know the same; one of them says it.
             static SAID: Once = Once::new();
-            SAID.call_once(|| tracing::warn!(%why, "no RDMA: this job communicates over TCP"));
+            if group.me() == Rank(0) {
+                SAID.call_once(|| tracing::warn!(%why, "no RDMA: this job communicates over TCP"));
+            }
             return Ok(None);
         }
         Err(why) => return Err(CollectiveError::Invalid { what: why }),
