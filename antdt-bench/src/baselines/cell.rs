@@ -3,7 +3,7 @@
 use antdt::report::Report;
 use serde::{Deserialize, Serialize};
 
-use super::loss::{Smooth, began_s};
+use super::loss::{Smooth, began_s, throughput};
 use super::setting::{LATENCY, Setting};
 
 /// A way to train.
@@ -185,7 +185,7 @@ impl Cell {
 /// Share of the cores above which a job is not judged: emulated times are late then.
 pub(super) const LOAD_MAX: f64 = 0.6;
 
-/// What a job has shown. Times are since its first gradient began.
+/// What a job has shown. Times are since its first losses arrived.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) cell: Cell,
@@ -193,7 +193,7 @@ pub(super) struct Measured {
     pub(super) loss: f64,
     pub(super) time_to_loss_s: Option<f64>,
     pub(super) samples_to_loss: Option<u64>,
-    /// Samples per second of the whole job.
+    /// Samples per second, without the first step.
     pub(super) throughput: f64,
     /// Loss of the model of the job on samples held out.
     pub(super) held_out: Option<f64>,
@@ -224,8 +224,8 @@ impl Measured {
     /// Reads a report.
     #[allow(clippy::cast_precision_loss, reason = "counts of samples and steps")]
     pub(super) fn read(cell: Cell, report: &Report, loss: f64, load: Option<f64>) -> Self {
-        let began = began_s(report);
-        let smooth = Smooth::of(report.loss_curve.points(), report.samples.expected);
+        let curve = report.loss_curve.points();
+        let smooth = Smooth::of(curve, report.samples.expected);
         let reached = smooth.until(loss);
         let steps: Vec<f64> = report
             .workers
@@ -237,9 +237,9 @@ impl Measured {
         Self {
             cell,
             loss,
-            time_to_loss_s: reached.map(|(time, _)| time - began),
+            time_to_loss_s: reached.map(|(time, _)| time - began_s(curve)),
             samples_to_loss: reached.map(|(_, samples)| samples),
-            throughput: report.samples.committed as f64 / (report.job_completion_time_s - began),
+            throughput: throughput(curve).unwrap_or_default(),
             held_out: report.final_quality.loss,
             slow_steps: steps.get(1).map(|slow| slow / others),
             spread: report.model_spread.as_ref().map(|spread| spread.rms),

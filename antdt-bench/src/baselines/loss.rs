@@ -4,7 +4,7 @@
 //! batches is one of samples that the model does not know, and means the same in every mode. Where workers have models of their
 //! own it is the mean over their models; the average of these is evaluated at the end on samples held out.
 
-use antdt::report::{LossPoint, Report};
+use antdt::report::LossPoint;
 
 /// Losses of single batches vary; a value is the mean over the samples of this share of the job.
 const WINDOW: f64 = 0.1;
@@ -56,10 +56,18 @@ impl Smooth {
     }
 }
 
-/// When the first gradient of a job began: before that, processes start and connect.
-pub(super) fn began_s(report: &Report) -> f64 {
-    let firsts = report.workers.iter().filter_map(|worker| worker.series.points().first());
-    firsts.map(|point| point.time_s - point.batch_s).fold(f64::INFINITY, f64::min).clamp(0.0, f64::MAX)
+/// When the first losses of a job arrived: before that, processes start, connect and measure their links.
+pub(super) fn began_s(curve: &[LossPoint]) -> f64 {
+    curve.first().map_or(0.0, |point| point.time_s)
+}
+
+/// Samples per second from the first losses of a job to the last ones.
+#[allow(clippy::cast_precision_loss, reason = "a count of samples")]
+pub(super) fn throughput(curve: &[LossPoint]) -> Option<f64> {
+    let ([_, later @ ..], Some(last)) = (curve, curve.last()) else { return None };
+    let (samples, took): (u64, _) =
+        (later.iter().map(|point| point.samples).sum(), last.time_s - began_s(curve));
+    (took > 0.0).then(|| samples as f64 / took)
 }
 
 #[cfg(test)]
@@ -92,5 +100,13 @@ mod tests {
         assert_eq!(smooth.after(0.6, 100), Some(5.0));
         assert_eq!(smooth.after(1.1, 100), None);
         assert_eq!(Smooth::of(&[], 100).after(0.5, 100), None);
+    }
+
+    #[test]
+    fn a_slow_start_is_not_training() {
+        // Seven seconds until the first losses, then ten samples a second.
+        let curve: Vec<_> = (7..=10_u32).map(|at| point(at.into(), 1.0)).collect();
+        assert_eq!((began_s(&curve), throughput(&curve)), (7.0, Some(10.0)));
+        assert_eq!([throughput(&[]), throughput(&curve[..1]), throughput(&[curve[0]; 2])], [None; 3]);
     }
 }
