@@ -301,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_from_the_first_gradient_on() {
-        let mut report = Report { job_completion_time_s: 14.0, ..Report::default() };
+    fn a_report_is_read_from_the_first_losses_on() {
+        let mut report = Report::default();
         (report.samples.expected, report.samples.committed) = (100, 100);
         for batches in [4_u32, 1, 6] {
             let mut worker = antdt::report::WorkerEntry::default();
@@ -312,7 +312,7 @@ mod tests {
         (1..=10_u32).for_each(|at| report.loss_curve.push(4.0 + f64::from(at), 10, f64::from(11 - at)));
         let cell = Cell::one_slow(Scheme::AllReduce, 5.0, 0.5, 1);
         let read = Measured::read(cell, &report, 6.0, Some(0.1));
-        assert_eq!((read.time_to_loss_s, read.samples_to_loss), (Some(5.0), Some(50)));
+        assert_eq!((read.time_to_loss_s, read.samples_to_loss), (Some(4.0), Some(50)));
         assert!((read.throughput - 10.0).abs() < 1e-9);
         assert_eq!(read.slow_steps, Some(0.2));
         assert_eq!(Measured::read(cell, &report, 0.5, None).time_to_loss_s, None);
