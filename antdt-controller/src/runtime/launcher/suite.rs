@@ -131,6 +131,17 @@ impl Bench {
         Err(violation("faithful", format!("{holder} does not run after {:?}", self.limit)))
     }
 
+    /// That a life which was seen to run runs still.
+    fn still_running(&self, holder: Holder, property: &'static str, detail: &str) -> Checked {
+        match self.launcher.status(holder) {
+            Some(LaunchStatus::Running) => Ok(()),
+            Some(LaunchStatus::Pending) => {
+                Err(violation("orderly", format!("{holder} was running and is pending again")))
+            }
+            Some(LaunchStatus::Gone(_)) | None => Err(violation(property, detail)),
+        }
+    }
+
     /// The events of one life, which must be gone: that they are in order, and say what the status says.
     fn told(&self, holder: Holder, exit: NodeExit) -> Checked {
         let deadline = Instant::now() + self.limit;
@@ -253,11 +264,7 @@ fn precise(bench: &mut Bench) -> Checked {
     }
     bench.launcher.end(one, Duration::ZERO);
     bench.gone(one)?;
-    ensure(
-        "precise",
-        bench.launcher.status(other) == Some(LaunchStatus::Running),
-        "the end of one node was another's",
-    )?;
+    bench.still_running(other, "precise", "the end of one node was another's")?;
     bench.launcher.end(other, Duration::ZERO);
     bench.gone(other).map(drop)
 }
@@ -281,11 +288,7 @@ fn fenced(bench: &mut Bench) -> Checked {
         !bench.launcher.end(first, Duration::ZERO),
         "an earlier life was ended in place of the next",
     )?;
-    ensure(
-        "fenced",
-        bench.launcher.status(second) == Some(LaunchStatus::Running),
-        "the end of an earlier life was the next one's",
-    )?;
+    bench.still_running(second, "fenced", "the end of an earlier life was the next one's")?;
     bench.launcher.end(second, Duration::ZERO);
     bench.gone(second).map(drop)
 }
