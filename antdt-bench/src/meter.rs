@@ -131,22 +131,25 @@ impl Others {
     /// Share of the cores that others have had; `None` if the system does not tell. Processes whose end was not waited for
     /// count as others, unless they were named.
     pub(crate) fn share(&self) -> Option<f64> {
-        let (all_before, ours_before) = self.busy?;
-        let (all, ours) = busy(&self.live)?;
-        let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-        let others = all.saturating_sub(all_before).saturating_sub(ours.saturating_sub(ours_before));
-        Some(others.as_secs_f64() / self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE) / cores)
+        let (all, ours) = self.since()?;
+        Some(self.of_cores(all.saturating_sub(ours)))
     }
-}
 
-impl Others {
     /// Share of the cores that were busy, with whatever; `None` if the system does not tell.
     pub(crate) fn load(&self) -> Option<f64> {
-        let (before, _) = self.busy?;
-        let (now, _) = busy(&self.live)?;
+        self.since().map(|(all, _)| self.of_cores(all))
+    }
+
+    /// Time that the cores were busy since then, and that of it which was ours.
+    fn since(&self) -> Option<(Duration, Duration)> {
+        let (all_before, ours_before) = self.busy?;
+        let (all, ours) = busy(&self.live)?;
+        Some((all.saturating_sub(all_before), ours.saturating_sub(ours_before)))
+    }
+
+    fn of_cores(&self, busy: Duration) -> f64 {
         let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-        let busy = now.saturating_sub(before).as_secs_f64();
-        Some(busy / self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE) / cores)
+        busy.as_secs_f64() / self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE) / cores
     }
 }
 
