@@ -1,5 +1,7 @@
 //! Random all-reduces from a fixed seed, with their expected results.
 
+use std::num::NonZeroUsize;
+
 use antdt_core::{Rank, Seed};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -106,13 +108,31 @@ fn lengths(world: u32, element: ElementType) -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Tries `test` with `count` values, the same in every run, and shows the smallest one that fails.
+/// By what the number of cases is divided, 1 unless it says otherwise: for machines on which all would take too long, such as
+/// emulated ones.
+const DIVISOR: &str = "CONFORMANCE_DIVISOR";
+
+/// The number of cases to try where all are `count`: at least one of any.
+///
+/// # Panics
+/// If `CONFORMANCE_DIVISOR` is set and no number from 1 on.
+pub(super) fn thinned(count: usize) -> usize {
+    count.div_ceil(match std::env::var(DIVISOR) {
+        Ok(text) => {
+            let number = text.parse::<NonZeroUsize>();
+            number.unwrap_or_else(|_| panic!("{DIVISOR} = {text}: not a number from 1 on; unset it")).get()
+        }
+        Err(_) => 1,
+    })
+}
+
+/// Tries `test` with `count` values or what is left of them for a slow machine, the same in every run, and shows the smallest one that fails.
 ///
 /// # Panics
 /// If the test does.
 pub(super) fn for_each<S: Strategy>(count: u32, values: &S, test: impl Fn(S::Value)) {
     let config = Config {
-        cases: count,
+        cases: u32::try_from(thinned(count as usize)).expect("not more than all"),
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(4),
         max_shrink_iters: 200,
