@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 mod bench;
 mod codegen;
 mod mutants;
+mod rdma_vm;
 mod sanitize;
 mod shell;
 mod sim;
@@ -20,10 +21,11 @@ mod tidy;
 mod verify;
 
 const USAGE: &str = "\
-cargo xtask verify [--strict] [--deep]
+cargo xtask verify [--strict] [--deep] [--rdma]
                                       fmt, tidy, clippy, tests, doc tests, docs, chaos; writes nothing but build
                                       products. --strict fails if a test was skipped that this machine could run;
-                                      --deep adds all mutants, the sanitizer and ten times the chaos
+                                      --deep adds all mutants, the sanitizer and ten times the chaos;
+                                      --rdma adds `rdma-vm --quick`
 cargo xtask fix                       formats the code and renews what is generated
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
@@ -33,6 +35,9 @@ cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
+cargo xtask rdma-vm [--mode dummy|veth] [--filter PART] [--quick]
+                                      the transport over RDMA against Soft-RoCE, in a guest that QEMU emulates; SKIPPED
+                                      where QEMU or packages for it are missing
 cargo xtask bench [NAME] [FLAGS]      builds and runs a benchmark (default: job); `cargo xtask bench --help` names
                                       them and the flags";
 
@@ -69,6 +74,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         ["tidy"] => tidy::run(root),
         ["mutants", rest @ ..] => mutants::run(root, rest),
         ["sim", rest @ ..] => sim::run(root, rest),
+        ["rdma-vm", flags @ ..] => rdma_vm::run(root, flags),
         ["sanitize"] => {
             println!("{}", sanitize::quietly(root)?);
             Ok(())

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{codegen, mutants, sanitize, shell, sim, skipped, tidy};
+use crate::{codegen, mutants, rdma_vm, sanitize, shell, sim, skipped, tidy};
 
 /// The crates that must compute without a runtime.
 pub(crate) const PURE: [&str; 11] = [
@@ -37,10 +37,10 @@ const REMOTE: [(&str, &str); 2] = [
 /// Runs every check; stops at the first that fails. Writes nothing but build products; with `--deep` also the commit at which
 /// all mutants were caught.
 pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
-    if let Some(flag) = flags.iter().find(|flag| !["--strict", "--deep"].contains(flag)) {
-        bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep]`");
+    if let Some(flag) = flags.iter().find(|flag| !["--strict", "--deep", "--rdma"].contains(flag)) {
+        bail!("`{flag}` is not a flag of verify; use `cargo xtask verify [--strict] [--deep] [--rdma]`");
     }
-    let (strict, deep) = (flags.contains(&"--strict"), flags.contains(&"--deep"));
+    let [strict, deep, rdma] = ["--strict", "--deep", "--rdma"].map(|flag| flags.contains(&flag));
     let began = Instant::now();
     cargo(root, "fmt", &["fmt", "--all", "--check"], &[])?;
     step("generated code", "cargo xtask codegen", || codegen::run(root, true))?;
@@ -79,6 +79,11 @@ pub(crate) fn verify(root: &Path, flags: &[&str]) -> Result<()> {
     cargo(root, "docs", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     let chaos = "cargo run -p antdt-sim --bin antdt-chaos -- --seeds 5000";
     step_says("chaos", chaos, || Ok(format!("  {}", sim::quietly(root, &FEATURES, deep)?)))?;
+    if rdma {
+        step_says("rdma in a guest", "cargo xtask rdma-vm --quick", || {
+            Ok(format!("  {}", rdma_vm::quietly(root)?.line()))
+        })?;
+    }
     if deep {
         step_says("sanitizer", "cargo xtask sanitize", || Ok(format!("  {}", sanitize::quietly(root)?)))?;
         step_says("mutants", "cargo xtask mutants", || Ok(format!("  {}", mutants::quietly(root)?)))?;
@@ -112,7 +117,9 @@ fn step_says(name: &str, repeat: &str, check: impl FnOnce() -> Result<String>) -
     let began = Instant::now();
     match check() {
         Ok(said) => {
-            println!(" ok {:>7.1} s{said}", began.elapsed().as_secs_f64());
+            // What did not run at all must not look like a pass.
+            let how = if said.trim_start().starts_with("SKIPPED") { "--" } else { "ok" };
+            println!(" {how} {:>7.1} s{said}", began.elapsed().as_secs_f64());
             Ok(())
         }
         Err(error) => {
