@@ -27,7 +27,7 @@ impl fmt::Display for DeviceClass {
 pub struct NodeInfo {
     /// Node and incarnation that registers.
     pub holder: Holder,
-    /// Name of the host it runs on, for anti-affinity.
+    /// Name of the host it runs on, or of the emulated one: processes with the same name share a network card.
     pub host: String,
     /// Device class of the node.
     pub device: DeviceClass,

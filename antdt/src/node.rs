@@ -174,6 +174,12 @@ impl NodeEnv {
         Ok(SocketAddr::new(address, local.port()).to_string())
     }
 
+    /// Host that this process is on: where links are emulated, the emulated one.
+    fn host(&self) -> String {
+        let emulated = self.spec.emulate_network.as_ref();
+        emulated.map_or_else(host::name, |network| format!("emulated-{}", network.0.host(self.holder.node)))
+    }
+
     /// Registers this process, whose data plane listens at `local`, with its master.
     pub(crate) fn connect(
         &self,
@@ -193,7 +199,7 @@ impl NodeEnv {
             token: self.token.clone(),
             info: NodeInfo {
                 holder: self.holder,
-                host: host::name(),
+                host: self.host(),
                 device,
                 memory_bytes: host::memory_bytes(),
                 batch_size_min: 1,
@@ -259,6 +265,22 @@ mod tests {
         assert_eq!(told("10.0.0.1", None, "10.0.0.1:80"), "10.0.0.1:80");
         assert_eq!(told("::1", None, "[::1]:80"), "[::1]:80");
         assert_eq!(told("0.0.0.0", None, "0.0.0.0:80"), "127.0.0.1:80", "the address towards the master");
+    }
+
+    #[test]
+    fn a_process_is_on_its_emulated_host_or_on_the_machine_itself() {
+        let on = |index: u32, network: Option<&str>| {
+            let emulate_network = network.map(|network| network.parse().unwrap());
+            let spec = JobSpec { workers: 4, emulate_network, ..JobSpec::default() };
+            let holder = Holder::new(NodeId::worker(index), Incarnation(1));
+            NodeEnv { holder, spec, ..env() }.host()
+        };
+        let two = Some("bandwidth=20MB/s,per-host=2");
+        assert_eq!(
+            [0, 1, 2, 3].map(|index| on(index, two)),
+            [0, 0, 1, 1].map(|host| format!("emulated-{host}"))
+        );
+        assert_eq!(on(3, None), host::name());
     }
 
     #[test]

@@ -194,6 +194,12 @@ impl HeadCore {
         registered.map(|registered| registered.data_address.clone()).unwrap_or_default()
     }
 
+    /// The host that a registered worker said it runs on.
+    pub fn host(&self, holder: Holder) -> &str {
+        let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
+        registered.map_or("", |registered| &registered.info.host)
+    }
+
     /// Training begins, or goes on with other workers: whether it had not begun before.
     pub const fn start(&mut self) -> bool {
         !std::mem::replace(&mut self.started, true)

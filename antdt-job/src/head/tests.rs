@@ -130,7 +130,7 @@ impl World {
     fn register(&mut self, holder: Holder) -> HeadAnswer {
         let info = NodeInfo {
             holder,
-            host: "here".to_owned(),
+            host: format!("host-{}", holder.node.index / 2),
             device: DeviceClass::default(),
             memory_bytes: None,
             batch_size_min: 1,
@@ -275,6 +275,21 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
         told[0].starts_with("settle worker-0#0") && told[1].starts_with(&format!("settle worker-{active}#0"))
     );
     assert_eq!(told.len(), 4, "{told:?}");
+}
+
+/// Two workers a host, all at one address.
+#[test]
+fn groups_go_by_the_hosts_that_workers_say_they_are_on() {
+    let mut world = World::new("ripples=smart", 4, 0).running();
+    let mut told = Vec::new();
+    for index in 0..4 {
+        let readiness = Readiness { samples: 0, end_of_data: false, plan: PlanVersion(0), acks: Vec::new() };
+        world.tell(HeadEvent::Ready { holder: worker(index, 0), step: 2, readiness });
+        told.extend(world.orders());
+    }
+    let is_told = |index: u32| told.contains(&format!("committed worker-{index}#0 1"));
+    assert_eq!(told.len(), 2, "{told:?}: the others wait for the group of all of their host");
+    assert!(is_told(0) != is_told(1) && is_told(2) != is_told(3), "{told:?}: one of each host");
 }
 
 #[test]

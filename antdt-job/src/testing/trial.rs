@@ -734,7 +734,7 @@ impl<'a> Trial<'a> {
     fn register(&mut self, holder: Holder) -> Result<HeadAnswer, Breach> {
         let info = NodeInfo {
             holder,
-            host: "here".to_owned(),
+            host: format!("host-{}", holder.node.index / 2),
             device: DeviceClass::default(),
             memory_bytes: None,
             batch_size_min: 1,

@@ -96,15 +96,15 @@ impl Head {
     }
 
     /// A generation begins if a group of workers was formed.
-    fn begin(&mut self, now: JobTime) {
+    fn begin(&mut self, now: JobTime, core: &HeadCore) {
         let Some(formed) = self.group.formed().filter(|formed| formed.membership > self.version) else {
             return;
         };
         self.version = formed.membership;
         let mut hosts: Vec<&str> = Vec::new();
         let mut members = BTreeMap::new();
-        for (holder, address) in formed.members.iter() {
-            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        for (holder, _) in formed.members.iter() {
+            let host = core.host(*holder);
             let known = hosts.iter().position(|known| *known == host).unwrap_or_else(|| {
                 hosts.push(host);
                 hosts.len() - 1
@@ -343,7 +343,7 @@ impl HeadHalf for Head {
             self.break_up(core);
         }
         self.group.arrived(now, core, holder, arrival);
-        self.begin(now);
+        self.begin(now, core);
     }
 
     fn ready(
@@ -400,7 +400,7 @@ impl HeadHalf for Head {
             }
         }
         self.group.left(now, core, holder, departure);
-        self.begin(now);
+        self.begin(now, core);
     }
 
     fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool) {
@@ -409,7 +409,7 @@ impl HeadHalf for Head {
             self.break_up(core);
         }
         self.group.lost(now, core, holder, took_part);
-        self.begin(now);
+        self.begin(now, core);
     }
 
     fn set_back(&mut self, now: JobTime, core: &mut HeadCore) {
@@ -420,6 +420,6 @@ impl HeadHalf for Head {
 
     fn go_on(&mut self, now: JobTime, core: &mut HeadCore) {
         self.group.go_on(now, core);
-        self.begin(now);
+        self.begin(now, core);
     }
 }
