@@ -170,11 +170,12 @@ impl LocalReplica {
         Given { dense: self.model.dense().to_vec(), rows: self.model.changed_rows() }
     }
 
-    /// Returns the uniform mean of these models, which fit this one. The same models in the same order give the same bits.
+    /// Returns the uniform mean of these models, which fit this one, or of one part of each. The same models in the same order give the
+    /// same bits, in parts or as a whole.
     pub fn mean(&self, models: &[Given]) -> Given {
         #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
         let share = 1.0 / models.len().max(1) as f64;
-        let mut dense = vec![0.0; self.model.dense().len()];
+        let mut dense = vec![0.0; models.first().map_or(0, |model| model.dense.len())];
         for model in models {
             add(&mut dense, &model.dense);
         }
@@ -357,8 +358,16 @@ mod tests {
                     prop_assert!((after - before).abs() < 1e-6, "{} {}", after, before);
                 }
             }
-            // The mean of all is one model, whoever makes it.
+            // The mean of all is one model, whoever makes it, as a whole or each a part of it.
             let given: Vec<Given> = all_workers.iter().map(LocalReplica::give).collect();
+            let cut: Vec<Vec<Given>> = given.iter().map(|given| given.cut(&layout(), workers)).collect();
+            let parts: Vec<Given> = (0..workers)
+                .map(|part| {
+                    let models: Vec<Given> = cut.iter().map(|cut| cut[part].clone()).collect();
+                    all_workers[part].mean(&models)
+                })
+                .collect();
+            prop_assert_eq!(Given::join(&parts, &layout()), all_workers[0].mean(&given));
             let expected = mean(&all_workers);
             for worker in &mut all_workers {
                 worker.mix(worker.mean(&given), 5).unwrap();

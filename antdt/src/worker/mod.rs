@@ -7,6 +7,7 @@ mod error;
 mod evaluate;
 mod interrupt;
 mod keep;
+mod mean;
 mod push;
 mod reduce;
 mod share;

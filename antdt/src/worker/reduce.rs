@@ -30,6 +30,7 @@ use super::drive::{Combiner, Finished, drive, foreign};
 use super::error::WorkerError;
 use super::interrupt::Interrupt;
 use super::keep::Keep;
+use super::mean;
 use super::share::Share;
 use super::spread::Spread;
 use super::stream::{self, GradientStream, Spare};
@@ -505,26 +506,8 @@ impl Reducer<'_, '_> {
         let shares = comm.all_gather_v(&Share { samples, rows, acks }.encode())?;
         let decode = |bytes: &Vec<u8>| Share::decode(bytes, layout.tables().len());
         let shares: Vec<Share> = shares.iter().map(decode).collect::<Result<_, _>>()?;
-        let (me, world) = (comm.group().me(), comm.group().world());
-        let given = own.give();
-        let bytes = given.encode();
-        let for_rank = |rank| if rank != me && peers.contains(rank) { bytes.clone() } else { Vec::new() };
-        let blocks: Vec<Vec<u8>> = (0..world).map(|rank| for_rank(Rank(rank))).collect();
-        let received = comm.all_to_all_v(&blocks)?;
-        let mut models = Vec::new();
-        for (rank, bytes) in (0..world).map(Rank).zip(&received).filter(|(rank, _)| peers.contains(*rank)) {
-            models.push(if rank == me {
-                given.clone()
-            } else {
-                Given::decode(bytes, layout).ok_or_else(|| {
-                    WorkerError::Parameters(format!(
-                        "the model of {} bytes of {rank} is damaged",
-                        bytes.len()
-                    ))
-                })?
-            });
-        }
-        let mean = own.mean(&models);
+        let world = comm.group().world();
+        let mean = mean::uniform(comm.as_mut(), own, layout, peers)?;
         let samples = shares.iter().map(|share| share.samples).sum();
         let of_all = peers.count(world) == world;
         self.prepared = Some(Prepared { result: Combined::Mean(mean), samples, number: step, of_all });
