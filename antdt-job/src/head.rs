@@ -36,6 +36,7 @@ use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
 pub use diagnosis::{Diagnosis, Done, NodeDiagnosis};
+use restart::Recorded;
 pub use restart::{HeadRecord, NodeRecord};
 pub use rollback::RolledBack;
 use scale::Retiring;
@@ -380,7 +381,7 @@ pub struct Head {
     /// Workers that lost a server which is not known to have ended.
     doubts: Timers<Holder>,
     /// What a successor was told to know, if there may be one.
-    recorded: Option<HeadRecord>,
+    recorded: Option<Recorded>,
     /// Whether this is such a successor, and has not begun.
     resumed: bool,
 }
@@ -497,6 +498,7 @@ impl Head {
         if reported && !node.first_report {
             node.first_report = true;
             self.relaunch.committed(holder.node);
+            self.core.changes += 1;
             let took = now.since(node.launched);
             // Half old, half new: the last start says most about the next.
             self.core.start_delay = Some(self.core.start_delay.map_or(took, |before| (before + took) / 2));

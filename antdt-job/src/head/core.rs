@@ -87,6 +87,8 @@ pub(super) enum Phase {
 pub struct HeadCore {
     pub(super) config: HeadConfig,
     pub(super) nodes: NodeMap<Node>,
+    /// Grows with everything of a node that a [`HeadRecord`](super::HeadRecord) has, so that nothing is compared in vain.
+    pub(super) changes: u64,
     /// Workers among them, retired ones too.
     pub(super) workers: usize,
     /// Workers that are [`NodeStatus::Finished`]: they saw the end of the data, or are retired.
@@ -134,6 +136,7 @@ impl HeadCore {
         let nodes = all.map(|node| (node, Node::new())).collect();
         Ok(Self {
             nodes,
+            changes: 0,
             workers: config.workers as usize,
             finished: 0,
             servers: Arc::default(),
@@ -302,6 +305,7 @@ impl HeadCore {
     }
 
     pub(super) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
+        self.changes += 1;
         let before = std::mem::replace(&mut self.nodes[id].status, status);
         match id.role {
             Role::Worker => {

@@ -55,11 +55,19 @@ pub struct HeadRecord {
     pub checkpoint: CheckpointId,
 }
 
+/// The record that was given out last.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    record: HeadRecord,
+    /// The count of changes and the numbers that it was looked at for.
+    at: Option<(u64, (MembershipVersion, PlanVersion, RollbackId, CheckpointId))>,
+}
+
 impl Head {
     /// The same head, which from now on says with each change what its successor must know.
     #[must_use]
     pub fn journaled(mut self) -> Self {
-        self.recorded = Some(HeadRecord::default());
+        self.recorded = Some(Recorded::default());
         self
     }
 
@@ -162,22 +170,29 @@ impl Head {
             retiring: self.retiring.is_to_leave(id),
             retired: node.retired,
         });
-        HeadRecord {
-            nodes: nodes.collect(),
-            membership: self.core.membership.version(),
-            plan: self.core.newest_plan,
-            rollback: self.core.rollbacks.newest(),
-            checkpoint: self.checkpoints.as_ref().map_or(CheckpointId(0), |kept| kept.next()),
-        }
+        let (membership, plan, rollback, checkpoint) = self.numbers();
+        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint }
     }
 
     /// Says what a successor must know, before anything else that the last event brought, if it has changed.
     pub(super) fn note_record(&mut self) {
         let Some(before) = &self.recorded else { return };
-        let record = self.record();
-        if *before != record {
-            self.core.effects.push_front(HeadEffect::Record(Box::new(record.clone())));
-            self.recorded = Some(record);
+        // Most events change nothing of it, and a job may have many nodes.
+        let at = Some((self.core.changes, self.numbers()));
+        if before.at == at {
+            debug_assert_eq!(before.record, self.record(), "a change that was not counted");
+            return;
         }
+        let record = self.record();
+        if before.record != record {
+            self.core.effects.push_front(HeadEffect::Record(Box::new(record.clone())));
+        }
+        self.recorded = Some(Recorded { at, record });
+    }
+
+    /// The newest membership, plan, rollback and checkpoint.
+    fn numbers(&self) -> (MembershipVersion, PlanVersion, RollbackId, CheckpointId) {
+        let checkpoint = self.checkpoints.as_ref().map_or(CheckpointId(0), |kept| kept.next());
+        (self.core.membership.version(), self.core.newest_plan, self.core.rollbacks.newest(), checkpoint)
     }
 }

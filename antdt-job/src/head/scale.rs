@@ -68,6 +68,7 @@ impl Head {
         for node in present.iter().skip(workers as usize) {
             self.retiring.nodes.insert(*node);
             self.retiring.untold.insert(*node);
+            self.core.changes += 1;
         }
         for _ in before..workers {
             self.launch_one_more(now);
@@ -91,6 +92,7 @@ impl Head {
     pub(super) fn give_up(&mut self, now: JobTime, holder: Holder, why: String) {
         self.core.action(now, "GIVE_UP", holder.node.to_string(), why);
         self.retiring.nodes.insert(holder.node);
+        self.core.changes += 1;
         self.retired_without_leaving(now, holder);
     }
 
