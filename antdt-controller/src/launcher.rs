@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,6 +174,33 @@ pub trait Launcher: Send {
     /// another incarnation is never affected.
     fn end(&mut self, holder: Holder, grace: Duration) -> bool;
 
-    /// Returns the state of an incarnation; `None` if this launcher never launched it.
+    /// Returns the state of an incarnation; `None` if this launcher never launched or adopted it.
     fn status(&self, holder: Holder) -> Option<LaunchStatus>;
+
+    /// Has nodes that are started from now on go on when this process dies, so that a launcher of another process may
+    /// [`adopt`](Self::adopt) them. What such nodes need on the disk, as for their output, is in `folder`, which exists.
+    /// Returns `false` if this launcher cannot do that; then nothing changes.
+    fn outlive(&mut self, folder: &Path) -> bool {
+        let _ = folder;
+        false
+    }
+
+    /// Returns a text by which a launcher of another process can adopt an incarnation; `None` if the incarnation does not
+    /// [outlive](Self::outlive) this process, or is gone.
+    fn handle(&self, holder: Holder) -> Option<String> {
+        let _ = holder;
+        None
+    }
+
+    /// Takes over an incarnation that a launcher of a dead process has started. From then on it is as if this launcher had
+    /// started it; its [`LauncherEvent::Gone`] follows at once if it has ended meanwhile.
+    ///
+    /// # Errors
+    /// If this launcher has the incarnation already, or does not understand the handle.
+    fn adopt(&mut self, holder: Holder, handle: &str) -> Result<(), LaunchError> {
+        Err(LaunchError::Refused {
+            holder,
+            why: format!("`{handle}` is not of a launcher that adopts nodes"),
+        })
+    }
 }

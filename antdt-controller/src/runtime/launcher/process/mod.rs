@@ -10,7 +10,14 @@
 //! ask for it on the child's behalf only in code between fork and exec, which is unsafe.) A program that does not call it
 //! can be started through one that does and then becomes the program, as `antdt run -- PROGRAM` does. The kernel's watch
 //! covers the child itself, not what the child has started.
+//!
+//! # Nodes that outlive the launching process
+//!
+//! After [`outlive`](Launcher::outlive) children are not asked to do that. They write to files, because a pipe breaks with its
+//! reader, and the launcher of another process can [`adopt`](Launcher::adopt) them: it is told of their end by the kernel, and
+//! of which process is meant by its number and the moment of its start.
 
+mod adopted;
 mod bond;
 mod output;
 mod spawner;
@@ -18,6 +25,7 @@ mod spawner;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,7 +40,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::launcher::{
     LaunchError, LaunchStatus, Launcher, LauncherEvent, NodeExit, NodeSpec, Outlets, OutputStream,
 };
-use output::{TAIL_LINES, forward};
+use adopted::{Adopted, ProcessHandle};
+use output::{Lines, OutputFiles, TAIL_LINES, follow, forward};
 use spawner::Spawner;
 
 pub use bond::{Bond, LAUNCHER_PID, bind_to_launcher};
@@ -51,6 +60,8 @@ pub struct ProcessLauncher {
     outlets: Outlets,
     spawner: Spawner,
     lives: BTreeMap<Holder, Life>,
+    /// Where the output of nodes is that outlive this process; `None` if they end with it.
+    outlive: Option<PathBuf>,
 }
 
 /// A life as the launcher sees it; its [`Watcher`] has the other ends.
@@ -58,6 +69,8 @@ struct Life {
     /// When the child is killed; `None` as long as it should run.
     end_by: watch::Sender<Option<Instant>>,
     status: watch::Receiver<LaunchStatus>,
+    /// By which another launcher adopts it.
+    handle: Option<ProcessHandle>,
 }
 
 impl fmt::Debug for ProcessLauncher {
@@ -73,7 +86,25 @@ impl ProcessLauncher {
     /// Outside a tokio runtime.
     pub fn new(outlets: Outlets) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { host, outlets, spawner: Spawner::start(), lives: BTreeMap::new() }
+        Self { host, outlets, spawner: Spawner::start(), lives: BTreeMap::new(), outlive: None }
+    }
+}
+
+impl ProcessLauncher {
+    /// Follows a life to its end.
+    fn watch(
+        &mut self,
+        holder: Holder,
+        process: Process,
+        files: Option<OutputFiles>,
+        handle: Option<ProcessHandle>,
+    ) {
+        let (end_by, orders) = watch::channel(None);
+        let (status, seen) = watch::channel(LaunchStatus::Running);
+        self.lives.insert(holder, Life { end_by, status: seen, handle });
+        let (outlets, spawner) = (self.outlets.clone(), self.spawner.clone());
+        let watcher = Watcher { holder, outlets, status, files, _spawner: spawner };
+        tokio::spawn(watcher.watch(process, orders));
     }
 }
 
@@ -91,22 +122,32 @@ impl Launcher for ProcessLauncher {
         command
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
-            .env(LAUNCHER_PID, std::process::id().to_string())
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
-        let child = self.spawner.spawn(command).map_err(|source| {
+        let unable = |source| {
             let program = spec.program.display().to_string();
             LaunchError::Spawn { holder, program, source }
+        };
+        let files = self.outlive.as_deref().map(|folder| OutputFiles::of(folder, holder));
+        match &files {
+            Some(files) => {
+                let (out, err) = files.create().map_err(unable)?;
+                command.env_remove(LAUNCHER_PID).stdout(out).stderr(err);
+            }
+            None => {
+                command.env(LAUNCHER_PID, std::process::id().to_string());
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            }
+        }
+        let child = self.spawner.spawn(command).map_err(|error| {
+            if let Some(files) = &files {
+                files.remove();
+            }
+            unable(error)
         })?;
-        let (end_by, orders) = watch::channel(None);
-        let (status, seen) = watch::channel(LaunchStatus::Running);
-        self.lives.insert(holder, Life { end_by, status: seen });
-        let watcher =
-            Watcher { holder, outlets: self.outlets.clone(), status, _spawner: self.spawner.clone() };
-        tokio::spawn(watcher.watch(child, orders));
+        let handle = files.is_some().then(|| raw_id(&child).and_then(ProcessHandle::of)).flatten();
+        self.watch(holder, Process::Child(child), files, handle);
         Ok(())
     }
 
@@ -129,40 +170,130 @@ impl Launcher for ProcessLauncher {
     fn status(&self, holder: Holder) -> Option<LaunchStatus> {
         self.lives.get(&holder).map(|life| *life.status.borrow())
     }
+
+    fn outlive(&mut self, folder: &Path) -> bool {
+        self.outlive = Some(folder.to_owned());
+        true
+    }
+
+    fn handle(&self, holder: Holder) -> Option<String> {
+        let life = self.lives.get(&holder)?;
+        let gone = matches!(*life.status.borrow(), LaunchStatus::Gone(_));
+        life.handle.as_ref().filter(|_| !gone).map(ToString::to_string)
+    }
+
+    fn adopt(&mut self, holder: Holder, handle: &str) -> Result<(), LaunchError> {
+        if self.lives.contains_key(&holder) {
+            return Err(LaunchError::Launched { holder });
+        }
+        let refused = |why| LaunchError::Refused { holder, why };
+        let handle = ProcessHandle::parse(handle)
+            .ok_or_else(|| refused(format!("`{handle}` is no process; expected PID START BOOT")))?;
+        let watched = Adopted::watch(handle.clone());
+        let process = match watched.map_err(|error| refused(format!("it cannot be watched: {error}")))? {
+            Some(adopted) => Process::Adopted(adopted),
+            None => Process::Ended,
+        };
+        let files = self.outlive.as_deref().map(|folder| OutputFiles::of(folder, holder));
+        self.watch(holder, process, files, Some(handle));
+        Ok(())
+    }
 }
 
-/// Follows one child to its end.
+/// A process that is watched.
+#[derive(Debug)]
+enum Process {
+    Child(Child),
+    Adopted(Adopted),
+    /// It had ended when it was to be adopted.
+    Ended,
+}
+
+impl Process {
+    fn pid(&self) -> Option<Pid> {
+        match self {
+            Self::Child(child) => raw_id(child),
+            Self::Adopted(adopted) => Some(adopted.pid()),
+            Self::Ended => None,
+        }
+    }
+
+    /// Waits for its end. `None` if the system does not say how it ended.
+    async fn ended(&mut self) -> Option<ExitStatus> {
+        match self {
+            Self::Child(child) => child.wait().await.ok(),
+            Self::Adopted(adopted) => {
+                adopted.ended().await;
+                None
+            }
+            Self::Ended => None,
+        }
+    }
+
+    /// Sends a signal to the process and to what it has started.
+    fn signal(&self, signal: Signal) {
+        match self {
+            // The id cannot belong to another process: the child is not reaped yet.
+            Self::Child(child) => {
+                if let Some(pid) = raw_id(child) {
+                    // Fails if the child has ended in this moment, which is what the signal is for.
+                    let _ = kill_process_group(pid, signal);
+                }
+            }
+            Self::Adopted(adopted) => adopted.signal(signal),
+            Self::Ended => {}
+        }
+    }
+}
+
+/// `None` if the child has ended and was asked for.
+fn raw_id(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
+}
+
+/// Follows one process to its end.
 struct Watcher {
     holder: Holder,
     outlets: Outlets,
     status: watch::Sender<LaunchStatus>,
+    /// Where it writes to, if not to pipes.
+    files: Option<OutputFiles>,
     /// The thread that the child is bound to must not end before the child.
     _spawner: Spawner,
 }
 
 impl Watcher {
-    async fn watch(self, mut child: Child, orders: watch::Receiver<Option<Instant>>) {
+    async fn watch(self, mut process: Process, orders: watch::Receiver<Option<Instant>>) {
         let holder = self.holder;
-        let pid = child.id().unwrap_or_default();
+        let pid = process.pid().map(|pid| pid.as_raw_nonzero().get()).unwrap_or_default();
         tracing::debug!(%holder, pid, "process started");
         (self.outlets.events)(LauncherEvent::Started { holder });
-
         let tail = Arc::new(Mutex::new(VecDeque::with_capacity(TAIL_LINES)));
+        let lines = |stream| Lines::new(holder, stream, Arc::clone(&self.outlets.lines), Arc::clone(&tail));
         let mut readers = JoinSet::new();
-        if let Some(out) = child.stdout.take() {
-            let lines = Arc::clone(&self.outlets.lines);
-            readers.spawn(forward(out, holder, OutputStream::Out, lines, Arc::clone(&tail)));
+        let (over, ended) = watch::channel(false);
+        if let Process::Child(child) = &mut process {
+            if let Some(out) = child.stdout.take() {
+                readers.spawn(forward(out, lines(OutputStream::Out)));
+            }
+            if let Some(err) = child.stderr.take() {
+                readers.spawn(forward(err, lines(OutputStream::Err)));
+            }
         }
-        if let Some(err) = child.stderr.take() {
-            let lines = Arc::clone(&self.outlets.lines);
-            readers.spawn(forward(err, holder, OutputStream::Err, lines, Arc::clone(&tail)));
+        for (stream, file) in self.files.iter().flat_map(OutputFiles::open) {
+            match file {
+                Ok(file) => drop(readers.spawn(follow(file, lines(stream), ended.clone()))),
+                Err(error) => tracing::warn!(%holder, %error, "what this process writes cannot be read"),
+            }
         }
-
-        let status = wait(&mut child, orders).await;
+        let status = wait(&mut process, orders).await;
+        over.send_replace(true);
         // The reader gets a moment for what was written last.
         let _ = timeout(OUTPUT_LIMIT, async { while readers.join_next().await.is_some() {} }).await;
         readers.abort_all();
-
+        if let Some(files) = &self.files {
+            files.remove();
+        }
         let exit = NodeExit {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
@@ -174,38 +305,28 @@ impl Watcher {
     }
 }
 
-/// Carries out orders until the child has ended. `None` if the system does not say how.
-async fn wait(child: &mut Child, mut orders: watch::Receiver<Option<Instant>>) -> Option<ExitStatus> {
+/// Carries out orders until the process has ended. `None` if the system does not say how.
+async fn wait(process: &mut Process, mut orders: watch::Receiver<Option<Instant>>) -> Option<ExitStatus> {
     let mut deadline: Option<Instant> = None;
     let mut asked = false;
     let mut listening = true;
     loop {
         tokio::select! {
-            status = child.wait() => return status.ok(),
+            status = process.ended() => return status,
             changed = orders.changed(), if listening => {
                 listening = changed.is_ok();
                 // A launcher that was dropped can give no orders any more.
                 deadline = if listening { *orders.borrow_and_update() } else { Some(Instant::now()) };
                 if deadline.is_some_and(|deadline| deadline > Instant::now()) && !asked {
                     asked = true;
-                    signal(child, Signal::TERM);
+                    process.signal(Signal::TERM);
                 }
             }
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 (deadline, listening) = (None, false);
-                signal(child, Signal::KILL);
+                process.signal(Signal::KILL);
             }
         }
-    }
-}
-
-/// Sends a signal to the child and to what it has started. The id cannot belong to another process: the child is not
-/// reaped yet.
-fn signal(child: &Child, signal: Signal) {
-    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // Fails if the child has ended in this moment, which is what the signal is for.
-        let _ = kill_process_group(pid, signal);
     }
 }
 

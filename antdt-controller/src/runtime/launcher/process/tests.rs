@@ -193,3 +193,95 @@ async fn a_program_that_does_not_exist_is_named() {
     assert!(e.to_string().contains("`/no/such/program` cannot be started"), "{e}");
     assert_eq!(bench.launcher.status(life(0)), None);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_so_for_nodes_that_outlive_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    let make = move |outlets| -> Box<dyn Launcher> {
+        let mut launcher = ProcessLauncher::new(outlets);
+        assert!(launcher.outlive(&path));
+        Box::new(launcher)
+    };
+    let suite = || check_launcher(make, LIMIT);
+    tokio::task::spawn_blocking(suite).await.unwrap().unwrap_or_else(|violation| panic!("{violation}"));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_child_that_outlives_its_launcher_is_not_bound_to_it_and_has_a_handle_while_it_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(
+        "echo launcher ${ANTDT_LAUNCHER_PID-none}; trap 'exit 0' TERM; while :; do sleep 0.01; done",
+    );
+    assert!(bench.launcher.outlive(folder.path()));
+    let pid = bench.launch(0, &[]).await;
+    bench.line("launcher none").await;
+    let handle = bench.launcher.handle(life(0)).unwrap();
+    assert!(handle.starts_with(&format!("{} ", pid.as_raw_nonzero())), "{handle}");
+    assert!(bench.launcher.end(life(0), LIMIT));
+    assert_eq!(bench.end().await.1, Some(0));
+    assert_eq!(bench.launcher.handle(life(0)), None);
+}
+
+/// A process that somebody else started, whose output is where a launcher with this folder has it.
+fn stranger(folder: &Path, script: &str) -> (std::process::Child, String) {
+    use std::os::unix::process::CommandExt;
+    let (out, err) = OutputFiles::of(folder, life(0)).create().unwrap();
+    let mut command = std::process::Command::new("/bin/sh");
+    let child = command.args(["-c", script]).process_group(0).stdout(out).stderr(err).spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    (child, ProcessHandle::of(pid).unwrap().to_string())
+}
+
+#[tokio::test]
+async fn a_process_of_another_launcher_is_adopted_followed_and_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.01; done";
+    let (mut child, handle) = stranger(folder.path(), script);
+    let mut bench = Bench::new("");
+    assert!(bench.launcher.outlive(folder.path()));
+    bench.launcher.adopt(life(0), &handle).unwrap();
+    assert_eq!(bench.event().await, LauncherEvent::Started { holder: life(0) });
+    assert!(matches!(bench.launcher.adopt(life(0), &handle), Err(LaunchError::Launched { .. })));
+    bench.line("ready").await;
+    assert_eq!(bench.launcher.handle(life(0)), Some(handle), "for the next one");
+    assert!(bench.launcher.end(life(0), LIMIT));
+    let (_, code, signal, mut tail) = bench.end().await;
+    assert_eq!((code, signal), (None, None), "only its parent is told");
+    // What the shell says of `sleep`.
+    tail.retain(|line| line != "Terminated");
+    assert_eq!(tail, ["ready", "asked"]);
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[tokio::test]
+async fn an_adopted_process_is_killed_with_what_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, handle) = stranger(folder.path(), "sleep 1000 & wait");
+    let mut bench = Bench::new("");
+    bench.launcher.adopt(life(0), &handle).unwrap();
+    assert_eq!(bench.event().await, LauncherEvent::Started { holder: life(0) });
+    drop(std::mem::replace(&mut bench.launcher, Bench::new("").launcher));
+    bench.end().await;
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "a launcher that is dropped ends it");
+}
+
+#[tokio::test]
+async fn a_process_that_has_ended_is_gone_at_once_and_another_with_its_number_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, handle) = stranger(folder.path(), "sleep 1000");
+    let mut words: Vec<String> = handle.split(' ').map(str::to_owned).collect();
+    words[1] = (words[1].parse::<u64>().unwrap() - 1).to_string();
+    let mut bench = Bench::new("");
+    bench.launcher.adopt(life(0), &words.join(" ")).unwrap();
+    assert_eq!(bench.event().await, LauncherEvent::Started { holder: life(0) });
+    assert_eq!(bench.end().await, (0, None, None, vec![]));
+    assert!(!bench.launcher.end(life(0), Duration::ZERO));
+    assert!(child.try_wait().unwrap().is_none(), "it is another process");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = bench.launcher.adopt(life(1), "nonsense").unwrap_err();
+    assert!(refused.to_string().contains("PID START BOOT"), "{refused}");
+}
