@@ -246,6 +246,11 @@ impl Process {
     }
 }
 
+/// Whether the process that a [`handle`](Launcher::handle) of a [`ProcessLauncher`] names lives on this machine.
+pub fn process_lives(handle: &str) -> bool {
+    ProcessHandle::parse(handle).is_some_and(|handle| handle.lives())
+}
+
 /// `None` if the child has ended and was asked for.
 fn raw_id(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
