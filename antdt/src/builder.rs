@@ -74,9 +74,9 @@ impl JobBuilder {
         self
     }
 
-    /// Keeps the log of a job's ledger in a store; without one, it is kept nowhere.
+    /// Keeps the log of a job's ledger in a store; without one, it is kept in the run directory, as long as the job runs.
     pub fn ledger_store(mut self, store: StoreFactory) -> Self {
-        self.seams.store = store;
+        self.seams.store = Some(store);
         self
     }
 

@@ -15,7 +15,7 @@ use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, Show, Status};
 use crate::job::{JobSpec, LogFormat};
-use crate::master::{self, Programs, Seams};
+use crate::master::{self, Orphaned, Programs, Seams};
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
@@ -275,7 +275,7 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
 
 fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
     match run_job(spec, seams) {
-        Ok(report) => finish(spec, &report),
+        Ok((spec, report)) => finish(&spec, &report),
         Err(error) => {
             // Not with its chain: these errors say their cause themselves.
             complain(&error);
@@ -284,8 +284,14 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
     }
 }
 
-fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<Report> {
+/// Returns the settings of the job with its report: those of the job that it took over, if it did.
+fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<(JobSpec, Report)> {
     init_logging(spec)?;
+    let orphaned = Orphaned::find(spec)?;
+    let spec = match &orphaned {
+        None => spec,
+        Some(orphaned) => &JobSpec { quiet: spec.quiet, ..orphaned.spec().clone() },
+    };
     if let Some(folder) = &spec.report_dir {
         report::write::prepare(folder)?;
     }
@@ -330,11 +336,11 @@ fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<Report> {
     let report = runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let report = master::run(spec, samples, &programs, seams, stop).await;
+        let report = master::run_or_take_over(spec, samples, &programs, seams, stop, orphaned).await;
         signals.abort();
         report
     })?;
-    Ok(report)
+    Ok((spec.clone(), report))
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

@@ -319,7 +319,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let token = Token::new("secret").unwrap();
         // Nobody listens there.
-        let dir = run_dir::RunDir::announce(folder.path(), "127.0.0.1:1", "demo", &token).unwrap();
+        let dir = run_dir::RunDir::open(folder.path(), false).unwrap();
+        dir.announce("127.0.0.1:1", "demo", &token).unwrap();
         let job = RemoteJob::find(Some(folder.path())).unwrap();
         let killed = job.checkpoint().await.unwrap_err();
         assert!(matches!(killed, RemoteError::Unreachable { .. }), "{killed}");

@@ -1,11 +1,18 @@
 //! The run directory of a job: how a later command reaches the job's master.
 //!
-//! It holds two files while the job runs, and neither afterwards:
+//! It holds these while the job runs, and none of them afterwards:
 //!
 //! | file | what | mode |
 //! |---|---|---|
 //! | `master.json` | address of the master, name and generation of the job; process id and host, for people | 0644 |
 //! | `token` | the secret that every call to the master carries | 0600 |
+//! | `job.journal` | what the job began with, for a successor of its master | 0600 |
+//! | `head.journal` | the newest state of the job's head and nodes, for the same | 0600 |
+//! | `ledger` | folder with the log of the ledger, for the same | |
+//! | `output` | folder with what the nodes write | |
+//!
+//! The last four are there only for a job whose master may have a successor. A master holds a lock on the directory, which the
+//! kernel takes from a process that ends.
 //!
 //! Its place is `--run-dir`, else the folder `run` in the report folder, else `$XDG_STATE_HOME/antdt/JOB`, with
 //! `~/.local/state` where that variable is not set.
@@ -18,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use antdt_proto::Token;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobSpec;
@@ -28,6 +37,18 @@ pub const MASTER: &str = "master.json";
 
 /// Name of the file with the job's secret.
 pub const TOKEN: &str = "token";
+
+/// Name of the file with what a job began with.
+pub(crate) const JOB: &str = "job.journal";
+
+/// Name of the file with the newest state of a job's head.
+pub(crate) const HEAD: &str = "head.journal";
+
+/// Name of the folder with the log of the ledger.
+pub(crate) const LEDGER: &str = "ledger";
+
+/// Name of the folder with what nodes write.
+pub(crate) const OUTPUT: &str = "output";
 
 /// How long a master that is named in a directory has to take a connection before the directory counts as left behind.
 const PROBE: Duration = Duration::from_secs(2);
@@ -64,6 +85,24 @@ pub enum RunDirError {
         /// Address of the other job's master.
         address: String,
     },
+    /// Nodes of a job live in the directory without a master.
+    #[error("{}: {alive} nodes of a job live there without a master{}; `antdt run --resume {}` without other settings takes them over, and without a master they end after --master-grace", path.display(), if changed.is_empty() { String::new() } else { format!(", which began with another {changed}") }, path.display())]
+    Orphans {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Number of nodes that live.
+        alive: usize,
+        /// Names of the settings that were asked for and that the job has not.
+        changed: String,
+    },
+    /// A file for a successor of the master is damaged.
+    #[error("{}: {why}; delete the file once no process of the job is left, and the job goes on from its newest checkpoint", path.display())]
+    Torn {
+        /// Path of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A file cannot be read or written.
     #[error("--run-dir: {}: {source}; name a folder that this user can write to", path.display())]
     File {
@@ -82,38 +121,54 @@ pub enum RunDirError {
     },
 }
 
-/// The directory of a job that runs in this process. Dropping it removes its files.
+/// The directory of a job that runs in this process, which has it for itself. Dropping it removes its files.
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
     /// Whether the directory was made for this job.
     made: bool,
+    /// Whether the files stay when this is dropped, for a job that goes on without this process.
+    pub(crate) keep: bool,
+    /// The directory, locked.
+    _lock: File,
 }
 
 impl RunDir {
-    /// Announces the master of a job.
-    pub(crate) fn announce(
-        path: &Path,
-        address: &str,
-        job: &str,
-        token: &Token,
-    ) -> Result<Self, RunDirError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| RunDirError::File { path, source }
-        };
+    /// Opens a directory, which is made if it does not exist, for this process alone.
+    pub(crate) fn open(path: &Path, keep: bool) -> Result<Self, RunDirError> {
+        let failed = |source| RunDirError::File { path: path.to_owned(), source };
+        let made = !path.exists();
+        fs::create_dir_all(path).map_err(failed)?;
+        let lock = File::open(path).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let last = read_master(path).ok();
+                let (job, address) = last.map(|last| (last.job, last.address)).unwrap_or_default();
+                return Err(RunDirError::Taken { path: path.to_owned(), job, address });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        Ok(Self { path: path.to_owned(), made, keep, _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Announces the master of a job. Returns its number among the masters of this directory.
+    pub(crate) fn announce(&self, address: &str, job: &str, token: &Token) -> Result<u64, RunDirError> {
+        let path = &self.path;
         let generation = match read_master(path) {
-            Ok(last) if answers(&last.address) => {
-                let (path, job, address) = (path.to_owned(), last.job, last.address);
+            // A lock is of one host; the same address is this process.
+            Ok(last) if last.address != address && answers(&last.address) => {
+                let (path, job, address) = (path.clone(), last.job, last.address);
                 return Err(RunDirError::Taken { path, job, address });
             }
             Ok(last) => last.generation.saturating_add(1),
             Err(RunDirError::NoJob(_)) => 1,
             Err(error) => return Err(error),
         };
-        let made = !path.exists();
-        fs::create_dir_all(path).map_err(failed(path))?;
-        let dir = Self { path: path.to_owned(), made };
         let master = MasterFile {
             address: address.to_owned(),
             job: job.to_owned(),
@@ -125,14 +180,29 @@ impl RunDir {
         // The address last: whoever finds it finds the token too.
         for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o644, &*text)] {
             let path = path.join(name);
-            replace(&path, mode, text).map_err(failed(&path))?;
+            replace(&path, mode, text).map_err(|source| RunDirError::File { path, source })?;
         }
-        Ok(dir)
+        Ok(generation)
+    }
+
+    /// Removes what is there for a successor.
+    pub(crate) fn clear(&self) {
+        for name in [JOB, HEAD] {
+            // Not there, or left for people to find.
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        for name in [LEDGER, OUTPUT] {
+            let _ = fs::remove_dir_all(self.path.join(name));
+        }
     }
 }
 
 impl Drop for RunDir {
     fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        self.clear();
         for name in [MASTER, TOKEN] {
             // Removed by somebody else already, or left for people to find; it names a master that does not answer.
             let _ = fs::remove_file(self.path.join(name));
@@ -210,7 +280,7 @@ pub(crate) fn answers(address: &str) -> bool {
 }
 
 /// Writes a file that others see whole or not at all.
-fn replace(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     let _ = fs::remove_file(&part);
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
@@ -233,7 +303,8 @@ mod tests {
     fn a_job_is_found_while_it_runs_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report/run");
-        let dir = RunDir::announce(&path, "127.0.0.1:1", "demo", &token()).unwrap();
+        let dir = RunDir::open(&path, false).unwrap();
+        dir.announce("127.0.0.1:1", "demo", &token()).unwrap();
         let (master, found) = read(&path).unwrap();
         assert_eq!(
             (master.address.as_str(), master.job.as_str(), master.generation),
@@ -252,11 +323,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        std::mem::forget(RunDir::announce(folder.path(), &address, "first", &token()).unwrap());
-        let refused = RunDir::announce(folder.path(), "127.0.0.1:1", "second", &token()).unwrap_err();
+        let first = RunDir::open(folder.path(), true).unwrap();
+        first.announce(&address, "first", &token()).unwrap();
+        let refused = RunDir::open(folder.path(), false).unwrap_err();
+        assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
+        drop(first);
+        let dir = RunDir::open(folder.path(), false).unwrap();
+        // As one of another host, which the lock does not keep away.
+        let refused = dir.announce("127.0.0.1:1", "second", &token()).unwrap_err();
         assert!(refused.to_string().contains("first") && refused.to_string().contains(&address), "{refused}");
         drop(listener);
-        let dir = RunDir::announce(folder.path(), "127.0.0.1:1", "second", &token()).unwrap();
+        assert_eq!(dir.announce("127.0.0.1:1", "second", &token()).unwrap(), 2);
         assert_eq!(read(folder.path()).unwrap().0.generation, 2);
         drop(dir);
         assert!(folder.path().exists(), "it was there before the job");
@@ -276,6 +353,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(MASTER), "{}").unwrap();
         assert!(matches!(read(folder.path()), Err(RunDirError::Malformed { .. })));
-        assert!(RunDir::announce(folder.path(), "127.0.0.1:1", "x", &token()).is_err());
+        let dir = RunDir::open(folder.path(), false).unwrap();
+        assert!(dir.announce("127.0.0.1:1", "x", &token()).is_err());
     }
 }

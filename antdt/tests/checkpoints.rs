@@ -16,8 +16,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 const SAMPLES: u64 = 1_200;
 
-/// The counting job, or DeepFM.
-fn program(counting: bool, args: &[&str]) -> Command {
+/// The program with the counting job, or the one with DeepFM, without settings.
+fn bare(counting: bool) -> Command {
     let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
     let mut command = match counting {
         true => Command::new(antdt.parent().unwrap().join("examples/counting")),
@@ -27,10 +27,17 @@ fn program(counting: bool, args: &[&str]) -> Command {
         command.env_remove(name);
     }
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).arg("run");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The counting job, or DeepFM.
+fn program(counting: bool, args: &[&str]) -> Command {
+    let mut command = bare(counting);
     if counting {
         command.args(["--workload", "counting", "--optimizer", "sums", "--global-batch-size", "24"]);
     }
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(args);
     command
 }
 
@@ -99,12 +106,13 @@ fn averages(mode: &[&str]) -> bool {
     ["local-sgd=3", "d-psgd=ring", "ad-psgd", "ripples-static=2", "ripples=smart:2"].contains(&mode[1])
 }
 
-/// Ends a job as a power cut would: its master at once, its nodes with it.
+/// Ends a job as a power cut would: its master, which would start others, and then its nodes.
 fn kill_whole(mut master: Child) {
     let nodes: Vec<u32> = children(master.id());
     master.kill().unwrap();
     master.wait().unwrap();
     for node in nodes {
+        kill("-KILL", node);
         wait_for("the end of a node", || (!alive(node)).then_some(()));
     }
 }
@@ -161,6 +169,108 @@ fn a_job_that_is_killed_whole_goes_on_in_any_mode_and_every_sample_is_in_the_mod
                 "{before:?} {after:?}: {counted:?}"
             );
         }
+    }
+}
+
+/// Sends a signal to one process, which may be gone.
+fn kill(signal: &str, process: u32) {
+    let _ = Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status().unwrap();
+}
+
+/// The number of the job's master among its masters, and its process.
+fn master_of(run_dir: &Path) -> Option<(u64, u32)> {
+    let text = std::fs::read_to_string(run_dir.join("master.json")).ok()?;
+    let file: serde_json::Value = serde_json::from_str(&text).ok()?;
+    Some((file["generation"].as_u64()?, u32::try_from(file["pid"].as_u64()?).ok()?))
+}
+
+/// Kills the master of a job twice, and has another one take the job over each time.
+fn is_taken_over(mode: &[&str], keeps_workers: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, run_dir) = (folder.path().to_str().unwrap(), folder.path().join("run"));
+    let args = ["--report-dir", dir, "--epochs", "2", "--policy", "none", "--emulate-speed", "100"];
+    let often = ["--checkpoint-every", "4steps", "--heartbeat", "50ms"];
+    let mut job = program(true, &[mode, &args, &often].concat()).spawn().unwrap();
+    let (mut workers, mut after) = (Vec::new(), 0);
+    for generation in 1..=2 {
+        let taken = || newest(folder.path()).filter(|found| found.manifest().checkpoint.0 >= after + 2);
+        after = wait_for("two checkpoints", taken).manifest().checkpoint.0;
+        assert_eq!(master_of(&run_dir).unwrap(), (generation, job.id()));
+        let second = fail(&mut resume(dir, &[]));
+        assert!(second.contains("runs there"), "its master lives: {second}");
+        let nodes = if generation == 1 { children(job.id()) } else { workers.clone() };
+        workers = nodes.into_iter().filter(|node| is_worker(*node)).collect();
+        job.kill().unwrap();
+        job.wait().unwrap();
+        assert!(
+            !workers.is_empty() && workers.iter().all(|worker| alive(*worker)),
+            "{mode:?}: they outlive it"
+        );
+        if generation == 1 {
+            let changed = fail(&mut resume(dir, &["--learning-rate", "0.5"]));
+            assert!(changed.contains("learning-rate") && changed.contains("take"), "{changed}");
+            let anew = fail(&mut program(true, &[mode, &args].concat()));
+            assert!(anew.contains("without a master"), "{anew}");
+        }
+        job = resume(dir, &[]).spawn().unwrap();
+        wait_for("the next master", || {
+            assert!(job.try_wait().unwrap().is_none(), "{mode:?}: it ended");
+            master_of(&run_dir).filter(|(now, _)| *now == generation + 1)
+        });
+        if keeps_workers {
+            assert!(workers.iter().all(|worker| alive(*worker)), "{mode:?}: workers keep their processes");
+        } else {
+            for worker in &workers {
+                wait_for("the end of a worker with an undone model", || (!alive(*worker)).then_some(()));
+            }
+            workers =
+                wait_for("new workers", || Some(children(job.id())).filter(|all| all.len() >= workers.len()));
+        }
+    }
+    let output = finish(job);
+    assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let report = report(folder.path());
+    assert_eq!(report.outcome, Outcome::Completed);
+    assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+    assert!(report.resumed.unwrap().contains("took over"));
+    let counted = parameters(&newest(folder.path()).unwrap());
+    if averages(mode) {
+        assert!(counted.iter().all(|count| *count > 0.0 && *count <= 2.001), "{mode:?}: {counted:?}");
+    } else {
+        assert!(counted.iter().all(|count| *count == 2.0), "{mode:?}: {counted:?}");
+    }
+    for worker in workers {
+        wait_for("the end of a worker", || (!alive(worker)).then_some(()));
+    }
+    let left: Vec<String> = std::fs::read_dir(&run_dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(left, ["checkpoints"], "nothing is left for a successor");
+}
+
+/// `antdt run --resume DIR`, with no settings but these.
+fn resume(dir: &str, args: &[&str]) -> Command {
+    let mut command = bare(true);
+    command.args(["--resume", dir]).args(args);
+    command
+}
+
+fn is_worker(process: u32) -> bool {
+    std::fs::read(format!("/proc/{process}/cmdline")).is_ok_and(|line| line.ends_with(b"\0worker\0"))
+}
+
+#[test]
+fn a_job_with_servers_whose_master_is_killed_is_taken_over_and_its_workers_keep_their_processes() {
+    for mode in MODES.into_iter().filter(|mode| mode[1].starts_with("ps-")) {
+        is_taken_over(mode, true);
+    }
+}
+
+#[test]
+fn a_job_with_the_model_in_its_workers_whose_master_is_killed_is_taken_over_from_its_newest_checkpoint() {
+    for mode in MODES.into_iter().filter(|mode| !mode[1].starts_with("ps-")) {
+        is_taken_over(mode, false);
     }
 }
 

@@ -602,10 +602,10 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
     let (log, tape, kept) = (MemStore::default(), Tape::default(), Arc::new(Mutex::new(None)));
     let (to_log, to_tape, data) = (log.clone(), tape.clone(), Arc::clone(&kept));
     let seams = Seams {
-        store: Box::new(move |_, dataset| {
+        store: Some(Box::new(move |_, dataset| {
             *data.lock().unwrap() = Some(dataset.clone());
             Ok(BoxStore::new(to_log))
-        }),
+        })),
         recorder: Box::new(move |_| Ok(Some((Box::new(to_tape), Packing::Plain)))),
         ..Seams::default()
     };
@@ -638,7 +638,7 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
 #[test]
 fn a_part_that_cannot_be_had_refuses_the_job() {
     let spec = JobSpec { data: Some(antdt::job::DataSpec::Synthetic { rows: 10 }), ..JobSpec::default() };
-    let seams = Seams { store: Box::new(|_, _| Err("no disk".into())), ..Seams::default() };
+    let seams = Seams { store: Some(Box::new(|_, _| Err("no disk".into()))), ..Seams::default() };
     let nothing = || (PathBuf::from("/bin/false"), Vec::new());
     let programs = Programs { worker: nothing(), server: nothing(), env: Vec::new(), foreign: false };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -989,15 +989,26 @@ fn waiting_in_write(pid: u32) -> bool {
     before.is_some() && before == ticks()
 }
 
-#[test]
-fn no_node_outlives_a_killed_master() {
-    let mut job = Job::start(&[MODES[2], SLOW].concat());
+/// Kills the master of a job and waits until none of its nodes is left.
+fn ends_with_its_master(args: &[&str]) {
+    let mut job = Job::start(&[MODES[2], SLOW, args].concat());
     let pids = nodes(&job, &["worker-0", "worker-1", "worker-2", "server-0", "server-1"]);
     job.child.kill().unwrap();
     job.child.wait().unwrap();
     for (node, pid) in pids {
         wait_for(&format!("the end of {node}"), || (!alive(pid)).then_some(()));
     }
+}
+
+#[test]
+fn no_node_outlives_a_killed_master_that_can_have_no_successor() {
+    // Far longer than the test may take: it is the kernel that ends them.
+    ends_with_its_master(&["--emulate-network", "bandwidth=1GB/s,latency=1us", "--master-grace", "1h"]);
+}
+
+#[test]
+fn nodes_that_no_other_master_takes_over_end_by_themselves() {
+    ends_with_its_master(&["--master-grace", "2s"]);
 }
 
 #[test]

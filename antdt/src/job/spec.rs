@@ -139,7 +139,7 @@ settings! {
     checkpoint_every: CheckpointEvery = CheckpointEvery::End, "checkpoint-every", "INTERVAL";
     /// Checkpoints that are kept: the newest so many.
     checkpoint_keep: u32 = 3, "checkpoint-keep", "N", least 1;
-    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder.
+    /// Goes on from the newest checkpoint of a folder of checkpoints, a run directory or a report folder; takes the job over where its processes live without a master.
     // Of one job only: a variable would resume every job of a shell.
     resume: Option<PathBuf> = None, "resume", "DIR", unset "the job begins anew", no variable;
     /// File in which every event, answer and effect of the master is recorded, for replay and simulation.
@@ -542,7 +542,11 @@ impl JobSpec {
 
     fn validate_data(&self) -> Result<(), InvalidValue> {
         match &self.data {
-            None if self.program.is_none() && workload::needs_data(&self.workload) => {
+            // A job that is taken over has its own; whoever opens a workload without data asks for them.
+            None if self.program.is_none()
+                && self.resume.is_none()
+                && workload::needs_data(&self.workload) =>
+            {
                 let expected = "given: a file or folder, or synthetic:ROWS such as synthetic:100000";
                 return Err(InvalidValue::new("--data", "(nothing)", expected));
             }

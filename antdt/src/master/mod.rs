@@ -2,6 +2,7 @@
 
 mod console;
 mod desk;
+mod journal;
 mod operate;
 mod record;
 mod recorder;
@@ -22,7 +23,8 @@ use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::{LauncherEvent, Outlets, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
-    CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, Seed,
+    CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus, Role,
+    Seed,
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
@@ -31,10 +33,10 @@ use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
 use antdt_proto::{Token, TokenCheck};
 use antdt_rt::{CancellationToken, JobClock, Mailbox, TraceWriter, drive_recorded, mailbox};
-use antdt_shard::runtime::{ShardHandle, ShardServer, ShardService};
+use antdt_shard::runtime::{FileStore, FileStoreOptions, ShardHandle, ShardServer, ShardService};
 use antdt_shard::{
-    Assignment, BoxStore, DatasetSpec, Epochs, LedgerSnapshot, MissingWhy, OnQuarantine, SourceError,
-    StoreError,
+    Assignment, BoxStore, DatasetSpec, Epochs, LedgerSnapshot, MissingWhy, NullStore, OnQuarantine,
+    SourceError, StoreError,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -50,6 +52,7 @@ use crate::run_dir::{self, RunDir, RunDirError};
 use crate::worker::TRAIN_DATASET;
 use console::Console;
 use desk::Desk;
+use journal::{HeadJournal, HeadState, JobFile};
 use operate::{JobService, Pace};
 use recorder::Recorder;
 use restorer::{Restorer, Start};
@@ -57,6 +60,7 @@ use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
+pub(crate) use journal::Orphaned;
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
@@ -159,22 +163,56 @@ pub async fn run(
     seams: Seams,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
+    run_or_take_over(spec, samples, programs, seams, stop, None).await
+}
+
+/// As [`run`]; goes on with the nodes of `orphaned`, whose settings are `spec`.
+pub(crate) async fn run_or_take_over(
+    spec: &JobSpec,
+    samples: Option<u64>,
+    programs: &Programs,
+    seams: Seams,
+    stop: CancellationToken,
+    orphaned: Option<Orphaned>,
+) -> Result<Report, JobError> {
     spec.validate()?;
-    let record = (seams.recorder)(spec).map_err(|source| part("recorder", source))?;
-    let job_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos()));
-    let Begun { spec, dataset, folder, snapshot, resumed } = begin(spec, samples, &job)?;
+    let record = match &orphaned {
+        None => (seams.recorder)(spec).map_err(|source| part("recorder", source))?,
+        // What was recorded stays as it is: this half cannot be replayed without the other.
+        Some(_) => None,
+    };
+    let job_start = match &orphaned {
+        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+        Some(orphaned) => orphaned.file.job_start,
+    };
+    let job = match &orphaned {
+        None => spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos())),
+        Some(orphaned) => orphaned.file.job.clone(),
+    };
+    let Begun { spec, dataset, folder, snapshot, resumed } = match &orphaned {
+        None => begin(spec, samples, &job)?,
+        Some(orphaned) => go_on(orphaned)?,
+    };
     let spec = &spec;
-    let listen = |source| JobError::Listen { address: net::join(&spec.bind, spec.master_port), source };
+    // Before a port is taken: two masters of one job must not be.
+    let (mut run_dir, taken) = match orphaned {
+        None => (open_run_dir(spec, &job)?, None),
+        Some(Orphaned { dir, file, state, token, alive }) => (Some(dir), Some((file, state, token, alive))),
+    };
+    let port = taken.as_ref().map_or(spec.master_port, |(file, ..)| file.port);
+    let listen = |source| JobError::Listen { address: net::join(&spec.bind, port), source };
     let ip = net::bind_address(&spec.bind).map_err(listen)?;
-    let listener = TcpListener::bind((ip, spec.master_port)).await.map_err(listen)?;
+    let listener = TcpListener::bind((ip, port)).await.map_err(listen)?;
     let local = listener.local_addr().map_err(listen)?;
     let master = match &spec.advertise {
         Some(host) => net::join(host, local.port()),
         None if ip.is_unspecified() => return Err(JobError::Advertise { bind: spec.bind.clone() }),
         None => local.to_string(),
     };
-    let token = secret()?;
+    let token = match &taken {
+        None => secret()?,
+        Some((_, _, token, _)) => token.clone(),
+    };
     let stop = stop.child_token();
     let clock = JobClock::start();
 
@@ -215,9 +253,33 @@ pub async fn run(
         Some(to) => Some(record::start(to, spec, &job, &config, dataset.as_ref())?),
         None => None,
     };
+    let console = Console::start(spec.quiet);
+    // Whichever way this function is left, nobody goes on waiting to write.
+    let closing = console.close_on_drop();
+    // Bounded by what it carries: two events for each life, and the head bounds the lives.
+    let (told, events) = mpsc::unbounded_channel();
+    let mut nodes = Nodes::new((seams.launcher)(outlets(told, &console)), spec.workers);
+    let journaled = match &run_dir {
+        Some(dir) if dataset.is_some() && may_be_taken_over(spec, programs) => {
+            let output = dir.path().join(run_dir::OUTPUT);
+            std::fs::create_dir_all(&output)
+                .map_err(|source| RunDirError::File { path: output.clone(), source })?;
+            nodes.outlive(&output).then(|| dir.path().to_owned())
+        }
+        _ => None,
+    };
     let ledger = match &dataset {
         Some(dataset) => {
-            let store = (seams.store)(spec, dataset).map_err(|source| part("ledger store", source))?;
+            let store = match (seams.store, &journaled) {
+                (Some(store), _) => store(spec, dataset),
+                (None, None) => Ok(BoxStore::new(NullStore)),
+                (None, Some(dir)) => {
+                    FileStore::open(dir.join(run_dir::LEDGER), dataset.clone(), FileStoreOptions::default())
+                        .map(BoxStore::new)
+                        .map_err(Into::into)
+                }
+            };
+            let store = store.map_err(|source| part("ledger store", source))?;
             let service =
                 start_ledger(dataset.clone(), store, clock, stop_ledger.clone(), &watch, trace.as_ref())
                     .await?;
@@ -228,17 +290,33 @@ pub async fn run(
         }
         None => None,
     };
-    let head = Head::new(config)?;
-    let _run_dir = announce(spec, &master, &job, &token)?;
+    let start = match (&ledger, &taken, &run_dir) {
+        (Some(_), Some((file, ..)), Some(dir)) => Some(file.snapshot(dir.path())?),
+        (Some(ledger), ..) => {
+            Some(ledger.handle().snapshot().await.map_err(|e| JobError::Master(e.to_string()))?)
+        }
+        (None, ..) => None,
+    };
+    let head = match &taken {
+        None if journaled.is_some() => Head::new(config)?.journaled(),
+        None => Head::new(config)?,
+        Some((_, state, ..)) => Head::resume(config, &state.record)?,
+    };
+    if let (Some(dir), Some(dataset), Some(start), None) = (&journaled, &dataset, &start, &taken) {
+        let first = folder.as_ref().map(|(_, first)| *first);
+        JobFile::new(spec, (&job, job_start, local.port()), dataset, start, first).write(dir)?;
+    }
+    announce(spec, &mut run_dir, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
     let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync.capabilities(), spec.workers)));
-    let console = Console::start(spec.quiet);
-    // Whichever way this function is left, nobody goes on waiting to write.
-    let closing = console.close_on_drop();
-    // Bounded by what it carries: two events for each life, and the head bounds the lives.
-    let (told, events) = mpsc::unbounded_channel();
-    let nodes = Nodes::new((seams.launcher)(outlets(told, &console)), spec.workers);
+    let state = taken.as_ref().map(|(_, state, ..)| state.clone()).unwrap_or_default();
+    let mut gone = nodes.adopt(&state.handles);
+    gone.extend(unknown(&state));
+    let workers = match &taken {
+        None => spec.workers,
+        Some(_) => present(&state),
+    };
     let nodes = Arc::new(Mutex::new(Some(nodes)));
     let desk = match (&folder, &ledger, &dataset) {
         (Some((folder, _)), Some(ledger), Some(dataset)) => {
@@ -251,7 +329,7 @@ pub async fn run(
     let restorer = match (&ledger, dataset) {
         (Some(ledger), Some(dataset)) => {
             let ledger = ledger.handle();
-            let snapshot = ledger.snapshot().await.map_err(|e| JobError::Master(e.to_string()))?;
+            let snapshot = start.ok_or_else(|| JobError::Master("the ledger has no start".to_owned()))?;
             let start = Start { snapshot, checkpoint: spec.resume.clone() };
             Some(Restorer::new(ledger, dataset, folder, desk.clone(), start, mailbox.clone()))
         }
@@ -265,19 +343,33 @@ pub async fn run(
         parked: parked.clone(),
         recorder: Arc::clone(&recorder),
         restorer,
+        journal: journaled.as_ref().map(|dir| HeadJournal::new(dir, state)),
         head: mailbox.clone(),
         ended: Some(ended),
+    };
+    let resumed = match &taken {
+        None => resumed,
+        Some((_, _, _, alive)) => {
+            Some(format!("took over job {job} from a master that ended: {alive} of its nodes live"))
+        }
     };
     if let Some(text) = &resumed {
         lock(&recorder).resumed = Some(text.clone());
         console.line(OutputStream::Err, text.clone());
     }
-    let head_trace = trace.as_ref().map(|trace| trace.recorder("head"));
+    let head_trace = trace.as_ref().map(|trace| record::HeadRecorder(Box::new(trace.recorder("head"))));
     let head_task = tokio::spawn(drive_recorded(head, inbox, runner, clock, stop_head.clone(), head_trace));
+    let closed = |_| JobError::Master("the head has ended".to_owned());
+    // Before anybody can be answered: a head that takes over knows nobody until then.
+    mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
+    for holder in gone {
+        let unknown = classify(None, None);
+        mailbox.call(HeadEvent::Exited(holder, unknown, Vec::new())).await.map_err(closed)?;
+    }
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(forward_events(events, mailbox.clone()));
 
-    let (pace, workers) = (Arc::new(Mutex::new(Pace::default())), Arc::new(AtomicU32::new(spec.workers)));
+    let (pace, workers) = (Arc::new(Mutex::new(Pace::default())), Arc::new(AtomicU32::new(workers)));
     let operate = JobService {
         job: job.clone(),
         policy: spec.policy.clone(),
@@ -321,8 +413,10 @@ pub async fn run(
     });
 
     let handle = ledger.as_ref().map(ShardService::handle);
-    let closed = |_| JobError::Master("the head has ended".to_owned());
-    mailbox.call(HeadEvent::Begin).await.map_err(closed)?;
+    if let Some(dir) = &mut run_dir {
+        // From here on the job ends with this function, or with a master that dies within it.
+        dir.keep = false;
+    }
     let outcome =
         watch_job(spec, &mailbox, (&recorder, &pace, &workers), handle.as_ref(), &console, end, &stop)
             .await?;
@@ -504,20 +598,83 @@ fn secret() -> Result<Token, JobError> {
     Ok(Token::new(format!("{:032x}", u128::from_be_bytes(bytes)))?)
 }
 
-/// Writes the run directory of the job. A directory that was not asked for is no reason to refuse the job.
-fn announce(spec: &JobSpec, master: &str, job: &str, token: &Token) -> Result<Option<RunDir>, JobError> {
+/// Opens the run directory of the job for this master alone. A directory that was not asked for is no reason to refuse the job.
+fn open_run_dir(spec: &JobSpec, job: &str) -> Result<Option<RunDir>, JobError> {
     let Some(path) = run_dir::place(spec, job) else {
         tracing::info!("neither XDG_STATE_HOME nor HOME is set: the job has no run directory");
         return Ok(None);
     };
-    match RunDir::announce(&path, master, job, token) {
-        Ok(dir) => Ok(Some(dir)),
-        Err(error) if spec.run_dir.is_none() => {
-            tracing::warn!(%error, "the job has no run directory: no later command can reach it");
-            Ok(None)
+    // What another job has there stays if it is in use.
+    match RunDir::open(&path, true).and_then(|dir| journal::clear(&dir).map(|()| dir)) {
+        Ok(mut dir) => {
+            dir.keep = false;
+            Ok(Some(dir))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => without_run_dir(spec, error).map(|()| None),
     }
+}
+
+/// Writes who the master of the job is.
+fn announce(
+    spec: &JobSpec,
+    dir: &mut Option<RunDir>,
+    master: &str,
+    job: &str,
+    token: &Token,
+) -> Result<(), JobError> {
+    let Some(announced) = dir.as_ref().map(|dir| dir.announce(master, job, token)) else { return Ok(()) };
+    match announced {
+        Ok(generation) => tracing::debug!(generation, "this master is announced"),
+        Err(error) => {
+            without_run_dir(spec, error)?;
+            *dir = None;
+        }
+    }
+    Ok(())
+}
+
+fn without_run_dir(spec: &JobSpec, error: RunDirError) -> Result<(), JobError> {
+    // A report folder that is in use is asked for as well.
+    if spec.run_dir.is_some() || matches!(error, RunDirError::Orphans { .. }) {
+        return Err(error.into());
+    }
+    tracing::warn!(%error, "the job has no run directory: no later command can reach it");
+    Ok(())
+}
+
+/// Whether another master may go on with the nodes of the job when this one dies: the job has a place of its own, which the
+/// user finds again, and its nodes are AntDT's, which wait for a master. An emulated network is in the master's memory.
+fn may_be_taken_over(spec: &JobSpec, programs: &Programs) -> bool {
+    (spec.run_dir.is_some() || spec.report_dir.is_some())
+        && !programs.foreign
+        && spec.emulate_network.is_none()
+}
+
+/// What a job goes on with whose master has ended.
+fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
+    let JobFile { spec, dataset, first, .. } = &orphaned.file;
+    let folder = match (&spec.checkpoint_dir, first) {
+        (Some(place), Some(first)) => {
+            Some((Folder::create(place.clone()).map_err(JobError::Checkpoints)?, *first))
+        }
+        _ => None,
+    };
+    Ok(Begun { spec: spec.clone(), dataset: Some(dataset.clone()), folder, snapshot: None, resumed: None })
+}
+
+/// Lives of which the launcher of an earlier master has left nothing, though they had not ended.
+fn unknown(state: &HeadState) -> Vec<Holder> {
+    let known = |holder| state.handles.iter().any(|(known, _)| *known == holder);
+    let live = |status| !matches!(status, NodeStatus::Lost | NodeStatus::Finished);
+    let nodes = state.record.nodes.iter().filter(|node| live(node.status) && !known(node.holder));
+    nodes.map(|node| node.holder).collect()
+}
+
+/// Number of workers that the job had and wanted.
+fn present(state: &HeadState) -> u32 {
+    let nodes = state.record.nodes.iter();
+    let workers = nodes.filter(|node| node.holder.node.role == Role::Worker && !node.retiring).count();
+    u32::try_from(workers).unwrap_or(u32::MAX)
 }
 
 /// Where the launcher's events and its nodes' lines go.

@@ -5,9 +5,10 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
+use antdt_core::JobTime;
 use antdt_core::trace::{TraceHeader, VERSION};
-use antdt_job::{HeadConfig, HeadSettings};
-use antdt_rt::{Packing, TraceSink, TraceWriter, open_trace};
+use antdt_job::{HeadAnswer, HeadConfig, HeadEffect, HeadEvent, HeadSettings};
+use antdt_rt::{Packing, Recorder, TraceSink, TraceWriter, open_trace};
 use antdt_shard::DatasetSpec;
 
 use super::JobError;
@@ -23,6 +24,30 @@ fn beginning() -> String {
 
 fn refused(path: &Path, why: impl Into<String>) -> JobError {
     JobError::Record { file: path.to_owned(), why: why.into() }
+}
+
+/// The head's part of a recording. What a successor must know is not in it: it follows from the rest, and its size from the number
+/// of nodes.
+pub(super) struct HeadRecorder(pub(super) Box<dyn Recorder<HeadEvent, HeadAnswer, HeadEffect>>);
+
+impl Recorder<HeadEvent, HeadAnswer, HeadEffect> for HeadRecorder {
+    fn event(&mut self, now: JobTime, event: &HeadEvent) {
+        self.0.event(now, event);
+    }
+
+    fn answer(&mut self, now: JobTime, answer: &HeadAnswer) {
+        self.0.answer(now, answer);
+    }
+
+    fn deadline(&mut self, now: JobTime) {
+        self.0.deadline(now);
+    }
+
+    fn effect(&mut self, now: JobTime, effect: &HeadEffect) {
+        if !matches!(effect, HeadEffect::Record(_)) {
+            self.0.effect(now, effect);
+        }
+    }
 }
 
 /// Opens the file and empties it. A file that is no trace is left alone.

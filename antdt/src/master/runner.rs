@@ -1,6 +1,7 @@
 //! Carries out the decisions of the master's state machine.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use antdt_shard::runtime::ShardHandle;
 use tokio::sync::oneshot;
 
 use super::Programs;
+use super::journal::HeadJournal;
 use super::recorder::Recorder;
 use super::restorer::Restorer;
 use super::service::Parked;
@@ -49,6 +51,36 @@ impl Nodes {
             placement.set(worker, launcher.place(worker));
         }
         Self { launcher, launched: BTreeSet::new(), placement }
+    }
+
+    /// Has nodes outlive this process. Returns whether the launcher can do that.
+    pub(super) fn outlive(&mut self, folder: &Path) -> bool {
+        self.launcher.outlive(folder)
+    }
+
+    /// Takes over the lives that an earlier master has started. Returns those that cannot be.
+    pub(super) fn adopt(&mut self, handles: &[(Holder, String)]) -> Vec<Holder> {
+        let mut lost = Vec::new();
+        for (holder, handle) in handles {
+            match self.launcher.adopt(*holder, handle) {
+                Ok(()) => {
+                    self.launched.insert(*holder);
+                    if holder.node.role == Role::Worker {
+                        self.placement.set(holder.node, self.launcher.place(holder.node));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a node cannot be taken over");
+                    lost.push(*holder);
+                }
+            }
+        }
+        lost
+    }
+
+    /// By which another launcher adopts the lives that are left.
+    fn handles(&self) -> Vec<(Holder, String)> {
+        self.left().filter_map(|holder| Some((holder, self.launcher.handle(holder)?))).collect()
     }
 
     /// The latest life of each node, in order.
@@ -145,12 +177,14 @@ pub(super) struct HeadRunner {
     pub(super) recorder: Arc<Mutex<Recorder>>,
     /// What sets the job back, if it can go back.
     pub(super) restorer: Option<Restorer>,
+    /// What a successor of this master finds, if it may have one.
+    pub(super) journal: Option<HeadJournal>,
     pub(super) head: Mailbox<Head>,
     pub(super) ended: Option<oneshot::Sender<Result<(), String>>>,
 }
 
 impl HeadRunner {
-    fn launch(&self, holder: Holder) {
+    fn launch(&mut self, holder: Holder) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(nodes) = nodes.as_mut() else { return };
         if holder.node.role == Role::Worker {
@@ -170,6 +204,9 @@ impl HeadRunner {
             tokio::spawn(async move {
                 let _ = head.send(HeadEvent::LaunchFailed(holder, why)).await;
             });
+        } else if let Some(journal) = &mut self.journal {
+            // A life that starts in the moment in which this master dies is unknown to the next one, which fences it.
+            journal.nodes(nodes.handles());
         }
     }
 }
@@ -223,8 +260,11 @@ impl Runner<Head> for HeadRunner {
                     }
                     self.recorder.lock().unwrap_or_else(PoisonError::into_inner).note(at, note);
                 }
-                // This master has no successor.
-                HeadEffect::Record(_) => {}
+                HeadEffect::Record(record) => {
+                    if let Some(journal) = &mut self.journal {
+                        journal.record(*record);
+                    }
+                }
                 HeadEffect::End(outcome) => {
                     if let Some(ended) = self.ended.take() {
                         let _ = ended.send(outcome);

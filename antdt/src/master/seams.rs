@@ -5,7 +5,7 @@ use std::error::Error;
 use antdt_controller::LauncherFactory;
 use antdt_controller::runtime::launcher::ProcessLauncher;
 use antdt_rt::{Packing, TraceSink};
-use antdt_shard::{BoxStore, DatasetSpec, NullStore};
+use antdt_shard::{BoxStore, DatasetSpec};
 
 use super::record;
 use crate::job::JobSpec;
@@ -24,8 +24,9 @@ pub type RecorderFactory =
 pub struct Seams {
     /// Launcher, which starts and ends the nodes. Default: processes of this machine.
     pub launcher: LauncherFactory,
-    /// Store of the ledger's log. Default: the log is not kept.
-    pub store: StoreFactory,
+    /// Store of the ledger's log. Default: a folder in the run directory if the master may have a successor, otherwise the log
+    /// is not kept.
+    pub store: Option<StoreFactory>,
     /// Recorder. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
 }
@@ -34,7 +35,7 @@ impl Default for Seams {
     fn default() -> Self {
         Self {
             launcher: Box::new(|outlets| Box::new(ProcessLauncher::new(outlets))),
-            store: Box::new(|_, _| Ok(BoxStore::new(NullStore))),
+            store: None,
             recorder: Box::new(|spec| {
                 let Some(path) = &spec.record else { return Ok(None) };
                 Ok(Some((Box::new(record::open(path)?), Packing::of(path))))
