@@ -40,6 +40,9 @@ const SILENCE_P95: f64 = 2.0;
 /// From the last sign of a training thread that hangs until it is reported: this long, or so many of its steps, in seconds.
 const HANG: f64 = 2.0;
 
+/// Longest time from the start of another master until it answers, in seconds.
+const SERVING: f64 = 1.0;
+
 /// How long the jobs are that go back to a checkpoint.
 const KEPT: Duration = Duration::from_secs(6);
 
@@ -112,6 +115,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     for _ in 0..scale.others {
         rows.extend(bench.kill_server()?);
         rows.push(bench.kill_all_workers()?);
+        rows.extend(bench.kill_master()?);
         rows.push(bench.kill_whole()?);
     }
     rows.extend(bench.scale(scale.workers)?);
@@ -330,6 +334,28 @@ impl Bench<'_> {
         let until = until_back(&report, at)?;
         Ok(Entry::shown("kill -9 of all workers, allreduce: until the next step", until, "s")
             .beside(went_back(&report)))
+    }
+
+    /// Kills the master of a job and starts another one; the time until that one answers, in each kind of mode.
+    fn kill_master(&mut self) -> Result<Vec<Entry>> {
+        let mut rows = Vec::new();
+        for name in ["ps-bsp", "allreduce"] {
+            let sync: SyncMode = name.parse()?;
+            let mut job = self.kept("master", &sync)?;
+            let before = job.nodes("worker-");
+            let serving = job.next_master(&self.program, &self.runtime)?;
+            job.until(&self.runtime, WORKERS, 1)?;
+            let kept = before.values().filter(|pid| is_alive(**pid)).count();
+            let report = self.finish(job)?;
+            let first = pause::until_next(&report, 0.0).context("the job that is taken over took no step")?;
+            let beside = format!(
+                "{kept} of {} workers keep their process; first step after {first:.2} s",
+                before.len()
+            );
+            let what = format!("kill -9 of the master, {name}, --resume: until the next one answers");
+            rows.push(Entry::shown(what, serving, "s").at_most(SERVING).beside(beside));
+        }
+        Ok(rows)
     }
 
     /// Kills master and nodes at once and goes on with another number of workers; the time from the start of the second

@@ -124,11 +124,15 @@ impl Job {
         self.wait_for(name, |job| job.nodes(name).get(name).copied().filter(|pid| Some(*pid) != before))
     }
 
-    /// Ends its master and with it all of its nodes, as a power cut would.
+    /// Ends its master and then all of its nodes, as a power cut would.
     pub(super) fn kill_whole(mut self) -> Result<()> {
         let nodes = [self.nodes("worker-"), self.nodes("server-")];
         self.child.kill()?;
         self.child.wait()?;
+        for pid in nodes.iter().flat_map(BTreeMap::values) {
+            // They would wait for another master; one may have ended by itself.
+            let _ = send(*pid, Signal::KILL);
+        }
         let deadline = Instant::now() + LIMIT;
         while nodes.iter().flat_map(BTreeMap::values).any(|pid| is_alive(*pid)) {
             if Instant::now() >= deadline {
@@ -137,6 +141,19 @@ impl Job {
             thread::sleep(LOOK);
         }
         Ok(())
+    }
+
+    /// Kills its master and starts another one, which takes the job over; the time until that one answers, in seconds.
+    pub(super) fn next_master(&mut self, program: &Path, runtime: &tokio::runtime::Runtime) -> Result<f64> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let began = Instant::now();
+        let resume = ["--resume".to_owned(), self.folder.display().to_string()];
+        self.child = start(program, &resume, &self.folder)?;
+        self.wait_for("an answer of the next master", |job| {
+            runtime.block_on(async { RemoteJob::find(Some(&job.folder)).ok()?.describe().await.ok() })
+        })?;
+        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Waits for its end, and counts.
