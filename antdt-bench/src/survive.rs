@@ -64,7 +64,7 @@ struct Scale {
 }
 
 impl Scale {
-    const QUICK: Self = Self { kills: 1, jobs: 1, stops: 2, others: 1, workers: 8 };
+    const QUICK: Self = Self { kills: 1, jobs: 1, stops: 1, others: 1, workers: 8 };
     const FULL: Self = Self { kills: 5, jobs: 4, stops: 10, others: 5, workers: 16 };
 }
 
