@@ -21,8 +21,9 @@ mod plan;
 use guest::Guest;
 use plan::{COMMAND, Extent, Mode, Program};
 
-/// What the transport and the job need.
-const FEATURES: &str = "antdt/cli,antdt/rdma,antdt-collective/rdma";
+/// What `cargo xtask verify` builds with, and RDMA: so that after it little is built for this.
+const FEATURES: &str =
+    "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,antdt/rdma";
 
 /// Longest that a guest may take, all its steps together.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -127,7 +128,7 @@ fn can_build() -> Result<()> {
 /// What is tested: each with its name in the guest and the file that was built.
 fn build(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "-p", "antdt", "-p", "antdt-collective", "--features", FEATURES]);
+    cargo.args(["test", "--workspace", "--features", FEATURES]);
     cargo.args(["--lib", "--bin", "antdt", "--test", "rdma", "--no-run", "--message-format", "json"]);
     let said = shell::run_quietly(cargo.current_dir(root))?.out;
     let mut built = Vec::new();
