@@ -14,6 +14,7 @@ mod process;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use network::Network;
 use process::{Process, Signal};
@@ -23,6 +24,9 @@ const WORLD: u32 = 5;
 
 /// Calls before a member is lost, and after the last one was.
 const CALLS: u64 = 192;
+
+/// By then Linux says that a host is unreachable: it asks for it three times, a second apart.
+const UNREACHABLE: Duration = Duration::from_secs(4);
 
 /// What befalls a member.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -131,14 +135,16 @@ fn series(network: &Network, processes: &mut Vec<Process>) -> Result<(), String>
                 addresses[lost as usize] = processes[lost as usize].expect("address")?;
             }
             Fault::Stopped => processes[lost as usize].order("anew")?,
-            Fault::CutOff => {
-                network.heal(lost)?;
-                processes[lost as usize].order("anew")?;
-            }
+            Fault::CutOff => processes[lost as usize].order("anew")?,
         }
     }
     let members: Vec<u32> = (0..WORLD).collect();
     order(processes, &members, &addresses, 2 + faults.len() as u64, last + CALLS)?;
+    // The one that is cut off calls the others, and learns that there is no way to them.
+    std::thread::sleep(UNREACHABLE);
+    for (_, lost) in faults.iter().filter(|(fault, _)| *fault == Fault::CutOff) {
+        network.heal(*lost)?;
+    }
     joined(processes, &members, last)?;
     for rank in &members {
         // Every value of every call was right, or the member would have said so.

@@ -82,7 +82,13 @@ impl Greeting {
 enum Call {
     Dialling(Socket),
     Answering(Greeting),
+    /// The network has no way to it: dialled again then.
+    Unreachable(Instant),
 }
+
+/// How long a member that the network has no way to is left alone. A link that was cut and is whole again stays unreachable for as
+/// long as the system remembers that.
+const REDIAL: Duration = Duration::from_millis(100);
 
 impl Listener {
     /// Listens at `address`; port 0 takes any free port.
@@ -218,10 +224,18 @@ impl Meeting<'_> {
             Ok(()) => {}
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(self.closed(rank)),
+            Err(e) if is_unreachable(&e) => {
+                self.dial_later(rank);
+                return Ok(());
+            }
             Err(e) => return Err(failed(e)),
         }
         self.calls.insert(rank, Call::Dialling(socket));
         Ok(())
+    }
+
+    fn dial_later(&mut self, rank: Rank) {
+        self.calls.insert(rank, Call::Unreachable(Instant::now() + REDIAL));
     }
 
     // A peer that does not keep its end closes it, and calls or is called like a new one.
@@ -274,10 +288,18 @@ impl Meeting<'_> {
                     }
                     Err(_) => match socket.take_error() {
                         Ok(None) => Call::Dialling(socket),
+                        Ok(Some(e)) if is_unreachable(&e) => {
+                            self.dial_later(rank);
+                            continue;
+                        }
                         Ok(Some(_)) | Err(_) => return Err(self.closed(rank)),
                     },
                 },
-                answering @ Call::Answering(_) => answering,
+                Call::Unreachable(until) if Instant::now() >= until => {
+                    self.dial(rank)?;
+                    continue;
+                }
+                waiting @ (Call::Answering(_) | Call::Unreachable(_)) => waiting,
             };
             let Call::Answering(mut greeting) = call else {
                 self.calls.insert(rank, call);
@@ -390,11 +412,13 @@ impl Meeting<'_> {
             PollFd::from_borrowed_fd(self.abort.descriptor(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.socket.as_fd(), PollFlags::IN),
         ];
+        let mut until = self.deadline;
         for call in self.calls.values() {
-            fds.push(match call {
-                Call::Dialling(socket) => PollFd::new(socket, PollFlags::OUT),
-                Call::Answering(greeting) => PollFd::new(&greeting.stream, PollFlags::IN),
-            });
+            match call {
+                Call::Dialling(socket) => fds.push(PollFd::new(socket, PollFlags::OUT)),
+                Call::Answering(greeting) => fds.push(PollFd::new(&greeting.stream, PollFlags::IN)),
+                Call::Unreachable(again) => until = until.min(*again),
+            }
         }
         fds.extend(self.waiting.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
         fds.extend(self.kept.iter().flatten().map(|link| {
@@ -410,7 +434,7 @@ impl Meeting<'_> {
             events.set(PollFlags::OUT, link.has_mail());
             PollFd::new(&link.stream, events)
         }));
-        wait(&mut fds, self.deadline).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
+        wait(&mut fds, until).map_err(|e| CollectiveError::io("waiting for connections", &e))?;
         // A member that hung up has given up on this group, or died: nobody need wait for the rest.
         let gone = fds[connected_from..]
             .iter()
@@ -421,6 +445,11 @@ impl Meeting<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Whether the network says that it has no way to a host, which passes when a link is repaired, unlike a refusal of the host.
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
