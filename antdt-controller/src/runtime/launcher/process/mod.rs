@@ -88,9 +88,7 @@ impl ProcessLauncher {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { host, outlets, spawner: Spawner::start(), lives: BTreeMap::new(), outlive: None }
     }
-}
 
-impl ProcessLauncher {
     /// Follows a life to its end.
     fn watch(
         &mut self,

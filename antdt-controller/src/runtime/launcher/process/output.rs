@@ -23,10 +23,10 @@ pub(super) const LINE_BYTES: usize = 8 * 1024;
 
 /// Cuts one output into lines and passes them on.
 pub(super) struct Lines {
-    pub(super) holder: Holder,
-    pub(super) stream: OutputStream,
-    pub(super) sink: LineSink,
-    pub(super) tail: Arc<Mutex<VecDeque<String>>>,
+    holder: Holder,
+    stream: OutputStream,
+    sink: LineSink,
+    tail: Arc<Mutex<VecDeque<String>>>,
     held: Vec<u8>,
 }
 

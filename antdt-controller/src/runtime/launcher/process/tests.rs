@@ -225,7 +225,7 @@ async fn a_child_that_outlives_its_launcher_is_not_bound_to_it_and_has_a_handle_
     assert_eq!(bench.launcher.handle(life(0)), None);
 }
 
-/// A process that somebody else started, whose output is where a launcher with this folder has it.
+/// Starts a shell that is no launcher's. It writes to the files in which a launcher with this folder looks for the output of life 0.
 fn stranger(folder: &Path, script: &str) -> (std::process::Child, String) {
     use std::os::unix::process::CommandExt;
     let (out, err) = OutputFiles::of(folder, life(0)).create().unwrap();
