@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
+use crate::verify::FEATURES;
 
 mod boot;
 mod cpio;
@@ -20,10 +21,6 @@ mod plan;
 
 use guest::Guest;
 use plan::{COMMAND, Extent, Mode, Program};
-
-/// What `cargo xtask verify` builds with, and RDMA: so that after it little is built for this.
-const FEATURES: &str =
-    "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote,antdt/rdma";
 
 /// Longest that a guest may take, all its steps together.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -128,7 +125,8 @@ fn can_build() -> Result<()> {
 /// What is tested: each with its name in the guest and the file that was built.
 fn build(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--workspace", "--features", FEATURES]);
+    // As verify builds, so that after it little is built for this.
+    cargo.args(["test", "--workspace"]).args(FEATURES).args(["--features", "antdt/rdma"]);
     cargo.args(["--lib", "--bin", "antdt", "--test", "rdma", "--no-run", "--message-format", "json"]);
     let said = shell::run_quietly(cargo.current_dir(root))?.out;
     let mut built = Vec::new();

@@ -25,7 +25,7 @@ pub(crate) const PURE: [&str; 11] = [
 ];
 
 /// Everything is checked with the command line built in, and what is optional and needs no hardware.
-const FEATURES: [&str; 2] =
+pub(crate) const FEATURES: [&str; 2] =
     ["--features", "antdt/cli,antdt-shard/object-store,antdt-checkpoint/object-store,antdt-data/remote"];
 
 /// The clients of object stores; each brings TLS.
