@@ -73,6 +73,9 @@ pub fn default_name() -> String {
     REGISTRY.names().first().copied().unwrap_or_default().to_owned()
 }
 
+/// What `--data` must be for a workload that needs it.
+pub(crate) const DATA_EXPECTED: &str = "given: a file or folder, or synthetic:ROWS such as synthetic:100000";
+
 /// Whether a job that trains this is refused without `--data`; an unknown name is refused anyway.
 pub(crate) fn needs_data(name: &str) -> bool {
     REGISTRY.by_name(name).is_ok_and(|workload| workload.needs_data)
@@ -107,7 +110,7 @@ mod shipped {
     use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
 
-    use super::{Announce, Entry, Opened, Workload};
+    use super::{Announce, DATA_EXPECTED, Entry, Opened, Workload};
     use crate::job::{DataSpec, JobSpec};
 
     pub(super) fn formats() -> Vec<&'static str> {
@@ -147,7 +150,7 @@ mod shipped {
         let data = match spec.data.as_ref() {
             Some(DataSpec::Path(path)) => antdt_burn::DataSource::Path(path.clone()),
             Some(DataSpec::Synthetic { rows }) => antdt_burn::DataSource::Synthetic { rows: *rows },
-            None => return Err(InvalidValue::new("--data", "(nothing)", "given for this workload").into()),
+            None => return Err(InvalidValue::new("--data", "(nothing)", DATA_EXPECTED).into()),
         };
         let mut workload = WorkloadSpec::new(model, data);
         workload.settings = spec.tables.texts("workload", model.name)?;

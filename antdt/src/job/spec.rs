@@ -547,8 +547,7 @@ impl JobSpec {
                 && self.resume.is_none()
                 && workload::needs_data(&self.workload) =>
             {
-                let expected = "given: a file or folder, or synthetic:ROWS such as synthetic:100000";
-                return Err(InvalidValue::new("--data", "(nothing)", expected));
+                return Err(InvalidValue::new("--data", "(nothing)", workload::DATA_EXPECTED));
             }
             Some(DataSpec::Synthetic { rows: 0 }) => {
                 return Err(InvalidValue::new(

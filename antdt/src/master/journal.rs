@@ -80,6 +80,8 @@ pub(super) struct HeadState {
 }
 
 impl HeadState {
+    /// Number of nodes that live, as far as they are processes of [`ProcessLauncher`]: handles of other launchers are not
+    /// understood before there is one.
     fn alive(&self) -> usize {
         self.handles.iter().filter(|(_, handle)| process_lives(handle)).count()
     }

@@ -176,28 +176,23 @@ pub(crate) async fn run_or_take_over(
     orphaned: Option<Orphaned>,
 ) -> Result<Report, JobError> {
     spec.validate()?;
-    let record = match &orphaned {
-        None => (seams.recorder)(spec).map_err(|source| part("recorder", source))?,
+    let (record, job_start, job, begun) = match &orphaned {
+        None => {
+            let record = (seams.recorder)(spec).map_err(|source| part("recorder", source))?;
+            let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
+            let begun = begin(spec, samples, &job)?;
+            (record, start, job, begun)
+        }
         // What was recorded stays as it is: this half cannot be replayed without the other.
-        Some(_) => None,
+        Some(orphaned) => (None, orphaned.file.job_start, orphaned.file.job.clone(), go_on(orphaned)?),
     };
-    let job_start = match &orphaned {
-        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-        Some(orphaned) => orphaned.file.job_start,
-    };
-    let job = match &orphaned {
-        None => spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", job_start.as_nanos())),
-        Some(orphaned) => orphaned.file.job.clone(),
-    };
-    let Begun { spec, dataset, folder, snapshot, resumed } = match &orphaned {
-        None => begin(spec, samples, &job)?,
-        Some(orphaned) => go_on(orphaned)?,
-    };
+    let Begun { spec, dataset, folder, snapshot, resumed } = begun;
     let spec = &spec;
     // Before a port is taken: two masters of one job must not be.
     let (mut run_dir, taken) = match orphaned {
         None => (open_run_dir(spec, &job)?, None),
-        Some(Orphaned { dir, file, state, token, alive }) => (Some(dir), Some((file, state, token, alive))),
+        Some(Orphaned { dir, file, state, token, .. }) => (Some(dir), Some((file, state, token))),
     };
     let port = taken.as_ref().map_or(spec.master_port, |(file, ..)| file.port);
     let listen = |source| JobError::Listen { address: net::join(&spec.bind, port), source };
@@ -211,7 +206,7 @@ pub(crate) async fn run_or_take_over(
     };
     let token = match &taken {
         None => secret()?,
-        Some((_, _, token, _)) => token.clone(),
+        Some((_, _, token)) => token.clone(),
     };
     let stop = stop.child_token();
     let clock = JobClock::start();
@@ -346,12 +341,6 @@ pub(crate) async fn run_or_take_over(
         journal: journaled.as_ref().map(|dir| HeadJournal::new(dir, state)),
         head: mailbox.clone(),
         ended: Some(ended),
-    };
-    let resumed = match &taken {
-        None => resumed,
-        Some((_, _, _, alive)) => {
-            Some(format!("took over job {job} from a master that ended: {alive} of its nodes live"))
-        }
     };
     if let Some(text) = &resumed {
         lock(&recorder).resumed = Some(text.clone());
@@ -652,14 +641,22 @@ fn may_be_taken_over(spec: &JobSpec, programs: &Programs) -> bool {
 
 /// What a job goes on with whose master has ended.
 fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
-    let JobFile { spec, dataset, first, .. } = &orphaned.file;
+    let JobFile { spec, job, dataset, first, .. } = &orphaned.file;
     let folder = match (&spec.checkpoint_dir, first) {
         (Some(place), Some(first)) => {
             Some((Folder::create(place.clone()).map_err(JobError::Checkpoints)?, *first))
         }
         _ => None,
     };
-    Ok(Begun { spec: spec.clone(), dataset: Some(dataset.clone()), folder, snapshot: None, resumed: None })
+    let alive = orphaned.alive;
+    let resumed = format!("took over job {job} from a master that ended: {alive} of its nodes live");
+    Ok(Begun {
+        spec: spec.clone(),
+        dataset: Some(dataset.clone()),
+        folder,
+        snapshot: None,
+        resumed: Some(resumed),
+    })
 }
 
 /// Lives of which the launcher of an earlier master has left nothing, though they had not ended.
