@@ -71,6 +71,7 @@ impl Given {
 
     /// Reads part number `part` of `parts` of a model of this layout; `None` if it is none.
     pub fn decode_part(bytes: &[u8], layout: &ParamLayout, part: usize, parts: usize) -> Option<Self> {
+        let parts = parts.max(1);
         let (count, rest) = bytes.split_first_chunk::<8>()?;
         let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
         let (rows, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
