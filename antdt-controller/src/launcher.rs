@@ -192,6 +192,13 @@ pub trait Launcher: Send {
         None
     }
 
+    /// Whether the incarnation that a [`handle`](Self::handle) names runs, or may run: whoever asks begins no other job where it
+    /// does. A handle that this launcher does not understand names nothing.
+    fn lives(&self, handle: &str) -> bool {
+        let _ = handle;
+        false
+    }
+
     /// Takes over an incarnation that a launcher of a dead process has started. From then on it is as if this launcher had
     /// started it; its [`LauncherEvent::Gone`] follows at once if it has ended meanwhile.
     ///

@@ -15,10 +15,11 @@ use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, Show, Status};
 use crate::job::{JobSpec, LogFormat};
-use crate::master::{self, Orphaned, Programs, Seams};
+use crate::master::{self, Fleet, Orphaned, Programs, RecorderFactory, Seams, StoreFactory};
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
+use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
 use crate::{checkpoints, diagnosis, server, worker, workload};
@@ -69,6 +70,7 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
             );
         }
         Command::Run(spec) => return run(&spec, seams),
+        Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
         Command::WhatIf(asked) => {
             let json = asked.json.clone().filter(|file| file != Path::new("-"));
             let files = json.into_iter().chain(asked.html.clone()).collect();
@@ -274,7 +276,63 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
 }
 
 fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
-    match run_job(spec, seams) {
+    let run = || {
+        init_logging(spec)?;
+        let host = Host::new(seams, spec.quiet)?;
+        let orphaned = Orphaned::find(spec, &host.fleet)?;
+        run_job(host, spec, orphaned)
+    };
+    ended(run())
+}
+
+/// Waits for the end of a job's master and is the next one.
+fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
+    let spec = JobSpec { quiet, ..JobSpec::default() };
+    let tell = |text: &dyn std::fmt::Display| {
+        if !quiet {
+            say(text);
+        }
+    };
+    let waiting = |master: &MasterFile| {
+        tell(&format_args!(
+            "waiting for the end of the master of job {}, process {}",
+            master.job, master.pid
+        ));
+    };
+    let wait = || {
+        init_logging(&spec)?;
+        let host = Host::new(seams, quiet)?;
+        let Host { runtime, fleet, stop, .. } = &host;
+        // From now on: a signal after the wait ends the job that was taken over.
+        runtime.spawn(stop_on_signal(stop.clone()));
+        let found = runtime.block_on(async {
+            tokio::select! {
+                found = Orphaned::wait(dir, fleet, waiting) => found.map(Some),
+                () = stop.cancelled() => Ok(None),
+            }
+        })?;
+        anyhow::Ok((host, found))
+    };
+    match wait() {
+        Ok((host, Some(Some(orphaned)))) => ended(run_job(host, &spec, Some(orphaned))),
+        Ok((_, Some(None))) => {
+            tell(&"the job has ended; there is nothing to take over");
+            ExitCode::SUCCESS
+        }
+        Ok((_, None)) => {
+            complain(&"interrupted; the job goes on without this master in waiting");
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says how a job ended.
+fn ended(run: anyhow::Result<(JobSpec, Report)>) -> ExitCode {
+    match run {
         Ok((spec, report)) => finish(&spec, &report),
         Err(error) => {
             // Not with its chain: these errors say their cause themselves.
@@ -284,10 +342,29 @@ fn run(spec: &JobSpec, seams: Seams) -> ExitCode {
     }
 }
 
+/// What a master runs on.
+struct Host {
+    runtime: tokio::runtime::Runtime,
+    fleet: Fleet,
+    parts: (Option<StoreFactory>, RecorderFactory),
+    /// Cancelled by a signal.
+    stop: CancellationToken,
+}
+
+impl Host {
+    fn new(seams: Seams, quiet: bool) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let Seams { launcher, store, recorder } = seams;
+        let fleet = {
+            let _entered = runtime.enter();
+            Fleet::new(launcher, quiet)
+        };
+        Ok(Self { runtime, fleet, parts: (store, recorder), stop: CancellationToken::new() })
+    }
+}
+
 /// Returns the settings of the job with its report: those of the job that it took over, if it did.
-fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<(JobSpec, Report)> {
-    init_logging(spec)?;
-    let orphaned = Orphaned::find(spec)?;
+fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Result<(JobSpec, Report)> {
     let spec = match &orphaned {
         None => spec,
         Some(orphaned) => &JobSpec { quiet: spec.quiet, ..orphaned.spec().clone() },
@@ -332,11 +409,10 @@ fn run_job(spec: &JobSpec, seams: Seams) -> anyhow::Result<(JobSpec, Report)> {
         }
         None => Programs { worker: own("worker"), server: own("server"), env, foreign: false },
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let Host { runtime, fleet, parts, stop } = host;
     let report = runtime.block_on(async {
-        let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let report = master::run_or_take_over(spec, samples, &programs, seams, stop, orphaned).await;
+        let report = master::run_or_take_over(spec, samples, &programs, parts, fleet, stop, orphaned).await;
         signals.abort();
         report
     })?;

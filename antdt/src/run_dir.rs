@@ -95,6 +95,14 @@ pub enum RunDirError {
         /// Names of the settings that were asked for and that the job has not.
         changed: String,
     },
+    /// The job in the directory has nothing for another master.
+    #[error("{}: job `{job}` cannot have another master: it has neither --run-dir nor --report-dir, runs a program of the user's or has --emulate-network", path.display())]
+    NoSuccessor {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Name of the job.
+        job: String,
+    },
     /// A file for a successor of the master is damaged.
     #[error("{}: {why}; delete the file once no process of the job is left, and the job goes on from its newest checkpoint", path.display())]
     Torn {
@@ -180,7 +188,8 @@ impl RunDir {
         // The address last: whoever finds it finds the token too.
         for (name, mode, text) in [(TOKEN, 0o600, token.text()), (MASTER, 0o644, &*text)] {
             let path = path.join(name);
-            replace(&path, mode, text).map_err(|source| RunDirError::File { path, source })?;
+            replace(&path, mode, text, Durability::Process)
+                .map_err(|source| RunDirError::File { path, source })?;
         }
         Ok(generation)
     }
@@ -250,7 +259,7 @@ pub fn read(path: &Path) -> Result<(MasterFile, Token), RunDirError> {
     Ok((master, token))
 }
 
-fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
+pub(crate) fn read_master(path: &Path) -> Result<MasterFile, RunDirError> {
     let file = path.join(MASTER);
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
@@ -279,13 +288,30 @@ pub(crate) fn answers(address: &str) -> bool {
         .is_ok()
 }
 
+/// What a file that was written outlives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// The process.
+    Process,
+    /// The machine's power.
+    Disk,
+}
+
 /// Writes a file that others see whole or not at all.
-pub(crate) fn replace(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, mode: u32, text: &str, durability: Durability) -> io::Result<()> {
     let part = path.with_extension("part");
     let _ = fs::remove_file(&part);
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
     file.write_all(text.as_bytes())?;
-    fs::rename(&part, path)
+    if durability == Durability::Process {
+        return fs::rename(&part, path);
+    }
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

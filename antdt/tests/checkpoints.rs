@@ -16,8 +16,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 const SAMPLES: u64 = 1_200;
 
-/// The program with the counting job, or the one with DeepFM, without settings.
-fn bare(counting: bool) -> Command {
+/// The program with the counting job, or the one with DeepFM, without a command.
+fn bare_program(counting: bool) -> Command {
     let antdt = PathBuf::from(env!("CARGO_BIN_EXE_antdt"));
     let mut command = match counting {
         true => Command::new(antdt.parent().unwrap().join("examples/counting")),
@@ -26,8 +26,15 @@ fn bare(counting: bool) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ANTDT_")) {
         command.env_remove(name);
     }
-    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")).arg("run");
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// `run` of that program, without settings.
+fn bare(counting: bool) -> Command {
+    let mut command = bare_program(counting);
+    command.arg("run");
     command
 }
 
@@ -272,6 +279,112 @@ fn a_job_with_the_model_in_its_workers_whose_master_is_killed_is_taken_over_from
     for mode in MODES.into_iter().filter(|mode| !mode[1].starts_with("ps-")) {
         is_taken_over(mode, false);
     }
+}
+
+/// `antdt master --standby DIR`.
+fn standby(dir: &str) -> Child {
+    let mut command = bare_program(true);
+    command.args(["master", "--standby", dir]).spawn().unwrap()
+}
+
+/// A master in waiting, once it waits.
+fn waits(dir: &str) -> Child {
+    use std::io::Read;
+    let mut child = standby(dir);
+    let mut said = [0_u8; 11];
+    child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"waiting for");
+    child
+}
+
+#[test]
+fn masters_in_waiting_take_over_one_after_the_other_and_end_with_the_job() {
+    for mode in [MODES[1], MODES[0]] {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, run_dir) = (folder.path().to_str().unwrap(), folder.path().join("run"));
+        let args = ["--report-dir", dir, "--epochs", "2", "--policy", "none", "--emulate-speed", "100"];
+        let often = ["--checkpoint-every", "4steps", "--heartbeat", "50ms", "--quiet"];
+        let first = program(true, &[mode, &args, &often].concat()).spawn().unwrap();
+        wait_for("a checkpoint", || newest(folder.path()));
+        let mut waiting: Vec<Child> = (0..3).map(|_| waits(dir)).collect();
+        let (mut master, mut nodes) = (first, Vec::new());
+        for generation in 2..=3 {
+            let all: Vec<u32> = children(master.id()).into_iter().chain(nodes).collect();
+            master.kill().unwrap();
+            master.wait().unwrap();
+            let now = || master_of(&run_dir).filter(|(now, _)| *now == generation);
+            let (_, pid) = wait_for("the next master", now);
+            let next = waiting.iter().position(|one| one.id() == pid).expect("it is one of those that wait");
+            master = waiting.swap_remove(next);
+            if generation == 2 && mode[1] == "ps-bsp" {
+                let workers: Vec<u32> = all.iter().copied().filter(|node| is_worker(*node)).collect();
+                assert!(workers.len() == 2 && workers.iter().all(|worker| alive(*worker)));
+            }
+            nodes = all;
+        }
+        let output = finish(master);
+        assert!(output.status.success(), "{mode:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let report = report(folder.path());
+        assert!(report.samples.is_exact() && report.samples.committed == 2 * SAMPLES, "{:?}", report.samples);
+        let counted = parameters(&newest(folder.path()).unwrap());
+        assert!(counted.iter().all(|count| *count == 2.0), "{mode:?}: {counted:?}");
+        let output = finish(waiting.pop().unwrap());
+        assert!(output.status.success() && waiting.is_empty());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("the job has ended; there is nothing to take over"), "{said}");
+        wait_for("the end of all nodes", || nodes.iter().all(|node| !alive(*node)).then_some(()));
+    }
+}
+
+#[test]
+fn a_job_that_is_killed_whole_goes_on_with_a_master_in_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let args = ["--report-dir", dir, "--policy", "none", "--emulate-speed", "100", "--heartbeat", "50ms"];
+    let job = program(true, &[MODES[1], &args, &["--checkpoint-every", "4steps"]].concat()).spawn().unwrap();
+    wait_for("a checkpoint", || newest(folder.path()));
+    let next = waits(dir);
+    kill_whole(job);
+    let output = finish(next);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(report(folder.path()).samples.is_exact());
+    assert!(parameters(&newest(folder.path()).unwrap()).iter().all(|count| *count == 1.0));
+}
+
+#[test]
+fn a_master_in_waiting_is_refused_without_a_job_and_an_interrupt_ends_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let error = fail(bare_program(true).args(["master", "--standby", dir]));
+    assert!(error.contains("no job runs there"), "{error}");
+    let args = ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "200", "--quiet"];
+    let job = program(true, &args).spawn().unwrap();
+    wait_for("the job", || master_of(&folder.path().join("run")));
+    let next = waits(dir);
+    kill("-INT", next.id());
+    let output = finish(next);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted; the job goes on"));
+    let output = finish(job);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_new_job_is_refused_in_a_directory_whose_journal_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let args =
+        ["--report-dir", dir, "--nproc-per-node", "2", "--emulate-speed", "100", "--heartbeat", "50ms"];
+    let job = program(true, &args).spawn().unwrap();
+    wait_for("the job", || master_of(&folder.path().join("run")));
+    kill_whole(job);
+    let journal = folder.path().join("run/head.journal");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, &text[..text.len() / 2]).unwrap();
+    let error = fail(&mut program(true, &args));
+    assert!(error.contains("head.journal") && error.contains("delete the file"), "{error}");
+    std::fs::remove_file(&journal).unwrap();
+    succeed(&mut program(true, &args));
 }
 
 #[test]

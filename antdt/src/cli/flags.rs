@@ -12,8 +12,9 @@ use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "run",
+    "master",
     "status",
     "scale",
     "checkpoint",
@@ -97,6 +98,24 @@ fn grammar() -> Clap {
              antdt config show --origin prints the outcome.",
         );
     let run = with_settings(run);
+    let master = Clap::new("master")
+        .about("Wait for the end of a job's master and be the next one, with no job's settings of its own")
+        .after_help(
+            "Several may wait for one job. Each ends when the job ends in order; Ctrl-C ends one that waits, and the job goes on.",
+        )
+        .arg(
+            Arg::new("standby")
+                .long("standby")
+                .value_name("DIR")
+                .required(true)
+                .help("run directory or report folder of the job; this host must be the master's"),
+        )
+        .arg(
+            Arg::new("quiet")
+                .long("quiet")
+                .action(ArgAction::SetTrue)
+                .help("show nothing of the job but its nodes' lines"),
+        );
     let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
@@ -131,6 +150,7 @@ fn grammar() -> Clap {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(run)
+        .subcommand(master)
         .subcommand(
             Clap::new("data")
                 .about("Data sets")
@@ -224,7 +244,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 .map(|setting| setting.name)
                 .chain(simulate::NAMES)
                 .chain(model::NAMES)
-                .chain(["job", "rows", "out", "origin", "diagnose", "help"])
+                .chain(["job", "standby", "rows", "out", "origin", "diagnose", "help"])
                 .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
@@ -243,7 +263,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, status, scale, checkpoint, stop, model, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, master, status, scale, checkpoint, stop, model, config, whatif, sim and data synth"
                 ),
             }
         }

@@ -33,6 +33,13 @@ pub use simulate::{Changes, Diff, Sim, WhatIfCommand};
 pub enum Command {
     /// `antdt run`: train.
     Run(Box<JobSpec>),
+    /// `antdt master --standby`: wait for the end of a job's master and be the next one.
+    Master {
+        /// The run directory or the report folder of the job.
+        dir: PathBuf,
+        /// Whether nothing is shown of the job.
+        quiet: bool,
+    },
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
     /// `antdt model list`: list the checkpoints of a folder.
@@ -162,6 +169,10 @@ where
             spec.validate()?;
             Ok(Command::Run(Box::new(spec)))
         }
+        Some(("master", master)) => Ok(Command::Master {
+            dir: master.get_one::<String>("standby").map(PathBuf::from).unwrap_or_default(),
+            quiet: master.get_flag("quiet"),
+        }),
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
         Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),

@@ -2,14 +2,18 @@
 //! newest record of its head.
 //!
 //! Each is one file: a line with the checksum of the rest, then JSON. A file is replaced as a whole, so that its reader finds one
-//! state or the next. It is not made durable: whatever takes the machine down takes the nodes along, and without them the job
-//! goes on from a checkpoint.
+//! state or the next, whenever the master is killed.
+//!
+//! What a power cut leaves is another matter. The first file is written once and made durable. The second is written whenever
+//! the head changes and is not: to wait for the disk would have every worker wait, for seconds while a checkpoint is written, and
+//! what takes the master's machine down takes its nodes along, without which the job goes on from a checkpoint that is durable.
+//! A file that such a cut has damaged is refused, not taken for an old one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use antdt_controller::runtime::launcher::process_lives;
+use antdt_controller::Launcher;
 use antdt_core::{CheckpointId, Holder};
 use antdt_job::head::HeadRecord;
 use antdt_proto::Token;
@@ -17,9 +21,13 @@ use antdt_shard::{DatasetSpec, LedgerSnapshot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::JobError;
+use super::{Fleet, JobError};
 use crate::job::JobSpec;
-use crate::run_dir::{self, HEAD, JOB, RunDir, RunDirError};
+use crate::run_dir::{self, Durability, HEAD, JOB, MasterFile, RunDir, RunDirError};
+
+/// Pause between two looks at the master of a job: it adds at most this to the time that the job is without one, and each costs
+/// one system call.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a job began with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,7 +69,7 @@ impl JobFile {
     }
 
     pub(super) fn write(&self, dir: &Path) -> Result<(), RunDirError> {
-        write(&dir.join(JOB), self)
+        write(&dir.join(JOB), self, Durability::Disk)
     }
 
     /// The ledger at the start of the job.
@@ -80,10 +88,9 @@ pub(super) struct HeadState {
 }
 
 impl HeadState {
-    /// Number of nodes that live, as far as they are processes of [`ProcessLauncher`]: handles of other launchers are not
-    /// understood before there is one.
-    fn alive(&self) -> usize {
-        self.handles.iter().filter(|(_, handle)| process_lives(handle)).count()
+    /// Number of nodes that live.
+    fn alive(&self, launcher: &dyn Launcher) -> usize {
+        self.handles.iter().filter(|(_, handle)| launcher.lives(handle)).count()
     }
 }
 
@@ -118,7 +125,7 @@ impl HeadJournal {
         if self.failed {
             return;
         }
-        if let Err(error) = write(&self.path, &self.state) {
+        if let Err(error) = write(&self.path, &self.state, Durability::Process) {
             tracing::error!(%error, "the job goes on, but no other master can take it over");
             self.failed = true;
             let _ = std::fs::remove_file(&self.path);
@@ -126,10 +133,11 @@ impl HeadJournal {
     }
 }
 
-fn write(path: &Path, value: &impl Serialize) -> Result<(), RunDirError> {
+fn write(path: &Path, value: &impl Serialize, durability: Durability) -> Result<(), RunDirError> {
     let text = serde_json::to_string(value).expect("plain values");
     let text = format!("{:08x}\n{text}\n", crc32c::crc32c(text.as_bytes()));
-    run_dir::replace(path, 0o600, &text).map_err(|source| RunDirError::File { path: path.to_owned(), source })
+    run_dir::replace(path, 0o600, &text, durability)
+        .map_err(|source| RunDirError::File { path: path.to_owned(), source })
 }
 
 /// `None` if there is no such file.
@@ -169,33 +177,103 @@ impl Orphaned {
     ///
     /// # Errors
     /// If its master lives, a file is damaged, or the settings ask for another job.
-    pub(crate) fn find(spec: &JobSpec) -> Result<Option<Self>, JobError> {
+    pub(crate) fn find(spec: &JobSpec, fleet: &Fleet) -> Result<Option<Self>, JobError> {
         let Some(dir) = &spec.resume else { return Ok(None) };
-        let below = dir.join("run");
-        let Some(dir) = [dir, &below].into_iter().find(|dir| dir.join(JOB).exists()) else { return Ok(None) };
-        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
-        let lock = RunDir::open(&dir, true)?;
+        let dir = below(dir);
+        if !dir.join(JOB).exists() {
+            return Ok(None);
+        }
+        let Some(found) = Self::of(RunDir::open(&dir, true)?, fleet)? else { return Ok(None) };
+        if found.alive == 0 {
+            return Ok(None);
+        }
+        let changed = changed(spec, &found.file.spec);
+        if !changed.is_empty() {
+            let (alive, changed) = (found.alive, changed.join(", "));
+            return Err(RunDirError::Orphans { path: dir, alive, changed }.into());
+        }
+        found.enter()?;
+        Ok(Some(found))
+    }
+
+    /// Waits until the master of the job in a run directory, or in a report folder with one, has died, whether or not a node of
+    /// it lives; from then on no other master can take the job over. `None` if the job ended in order. `waiting` is called once,
+    /// before the wait.
+    ///
+    /// Whoever calls this decides when it ends: dropping it leaves everything as it is.
+    ///
+    /// # Errors
+    /// If no job runs there, it cannot be taken over, or a file is damaged.
+    pub(crate) async fn wait(
+        dir: &Path,
+        fleet: &Fleet,
+        waiting: impl FnOnce(&MasterFile),
+    ) -> Result<Option<Self>, JobError> {
+        let dir = below(dir);
+        let mut waiting = Some(waiting);
+        loop {
+            if !dir.join(JOB).exists() {
+                return match (&waiting, run_dir::read_master(&dir)) {
+                    // A master that ends removes this file first and its address last.
+                    (None, _) => Ok(None),
+                    (Some(_), Ok(master)) => {
+                        Err(RunDirError::NoSuccessor { path: dir, job: master.job }.into())
+                    }
+                    (Some(_), Err(error)) => Err(error.into()),
+                };
+            }
+            match RunDir::open(&dir, true) {
+                // Its master may be about to say who it is, or to end.
+                Err(RunDirError::Taken { .. }) => {
+                    if let Ok(master) = run_dir::read_master(&dir)
+                        && let Some(waiting) = waiting.take()
+                    {
+                        waiting(&master);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+                Ok(lock) => match Self::of(lock, fleet)? {
+                    Some(found) => {
+                        found.enter()?;
+                        return Ok(Some(found));
+                    }
+                    // It died before there was anything to take over.
+                    None => return Ok(None),
+                },
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Reads what is in a directory; `None` if something is missing.
+    fn of(dir: RunDir, fleet: &Fleet) -> Result<Option<Self>, JobError> {
+        let path = dir.path();
         let (Some(file), Some(state)) =
-            (read::<JobFile>(&dir.join(JOB))?, read::<HeadState>(&dir.join(HEAD))?)
+            (read::<JobFile>(&path.join(JOB))?, read::<HeadState>(&path.join(HEAD))?)
         else {
             return Ok(None);
         };
-        let alive = state.alive();
-        if alive == 0 {
-            return Ok(None);
-        }
-        let changed = changed(spec, &file.spec);
-        if !changed.is_empty() {
-            return Err(RunDirError::Orphans { path: dir, alive, changed: changed.join(", ") }.into());
-        }
-        let (_, token) = run_dir::read(&dir)?;
-        if !file.folder.as_os_str().is_empty() {
-            let folder = file.folder.clone();
-            std::env::set_current_dir(&folder)
-                .map_err(|source| RunDirError::File { path: folder, source })?;
-        }
-        Ok(Some(Self { dir: lock, file, state, token, alive }))
+        let (_, token) = run_dir::read(path)?;
+        let alive = state.alive(&*fleet.launcher);
+        Ok(Some(Self { dir, file, state, token, alive }))
     }
+
+    /// Goes to the folder in which paths of the settings begin.
+    fn enter(&self) -> Result<(), JobError> {
+        let folder = &self.file.folder;
+        if folder.as_os_str().is_empty() {
+            return Ok(());
+        }
+        std::env::set_current_dir(folder)
+            .map_err(|source| RunDirError::File { path: folder.clone(), source }.into())
+    }
+}
+
+/// The run directory that is meant: that of a report folder, or the folder itself.
+fn below(dir: &Path) -> PathBuf {
+    let below = dir.join("run");
+    let dir = if !dir.join(JOB).exists() && below.is_dir() { &below } else { dir };
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
 /// Settings that the user gave and that are not those of the job.
@@ -210,9 +288,10 @@ fn changed(given: &JobSpec, job: &JobSpec) -> Vec<String> {
     given.texts().into_iter().filter(differs).map(|(name, _)| name).collect()
 }
 
-/// Refuses a directory for a new job in which nodes of an earlier one live; removes what an earlier one has left otherwise.
-pub(super) fn clear(dir: &RunDir) -> Result<(), RunDirError> {
-    let alive = read::<HeadState>(&dir.path().join(HEAD)).ok().flatten().map_or(0, |state| state.alive());
+/// Refuses a directory for a new job in which nodes of an earlier one live, or may live; removes what an earlier one has left otherwise.
+pub(super) fn clear(dir: &RunDir, launcher: &dyn Launcher) -> Result<(), RunDirError> {
+    let state = read::<HeadState>(&dir.path().join(HEAD))?;
+    let alive = state.map_or(0, |state| state.alive(launcher));
     if alive > 0 {
         return Err(RunDirError::Orphans { path: dir.path().to_owned(), alive, changed: String::new() });
     }

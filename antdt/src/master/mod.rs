@@ -2,6 +2,7 @@
 
 mod console;
 mod desk;
+mod fleet;
 mod journal;
 mod operate;
 mod record;
@@ -20,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use antdt_checkpoint::{CheckpointWriteError, Folder};
 use antdt_collective::runtime::transport::paced::Lines;
-use antdt_controller::{LauncherEvent, Outlets, OutputStream};
+use antdt_controller::{Launcher, LauncherEvent, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
     CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus, Role,
@@ -60,6 +61,7 @@ use runner::{HeadRunner, NodeTemplate, Nodes};
 use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
+pub(crate) use fleet::Fleet;
 pub(crate) use journal::Orphaned;
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
 
@@ -163,22 +165,28 @@ pub async fn run(
     seams: Seams,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
-    run_or_take_over(spec, samples, programs, seams, stop, None).await
+    let Seams { launcher, store, recorder } = seams;
+    let fleet = Fleet::new(launcher, spec.quiet);
+    run_or_take_over(spec, samples, programs, (store, recorder), fleet, stop, None).await
 }
 
-/// As [`run`]; goes on with the nodes of `orphaned`, whose settings are `spec`.
+/// As [`run`], with the parts besides the launcher; goes on with the nodes of `orphaned`, whose settings are `spec`.
 pub(crate) async fn run_or_take_over(
     spec: &JobSpec,
     samples: Option<u64>,
     programs: &Programs,
-    seams: Seams,
+    (store, recorder): (Option<StoreFactory>, RecorderFactory),
+    fleet: Fleet,
     stop: CancellationToken,
     orphaned: Option<Orphaned>,
 ) -> Result<Report, JobError> {
     spec.validate()?;
+    let Fleet { launcher, events, console } = fleet;
+    // Whichever way this function is left, nobody goes on waiting to write.
+    let closing = console.close_on_drop();
     let (record, job_start, job, begun) = match &orphaned {
         None => {
-            let record = (seams.recorder)(spec).map_err(|source| part("recorder", source))?;
+            let record = recorder(spec).map_err(|source| part("recorder", source))?;
             let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
             let begun = begin(spec, samples, &job)?;
@@ -191,7 +199,7 @@ pub(crate) async fn run_or_take_over(
     let spec = &spec;
     // Before a port is taken: two masters of one job must not be.
     let (mut run_dir, taken) = match orphaned {
-        None => (open_run_dir(spec, &job)?, None),
+        None => (open_run_dir(spec, &job, &*launcher)?, None),
         Some(Orphaned { dir, file, state, token, .. }) => (Some(dir), Some((file, state, token))),
     };
     let port = taken.as_ref().map_or(spec.master_port, |(file, ..)| file.port);
@@ -248,12 +256,7 @@ pub(crate) async fn run_or_take_over(
         Some(to) => Some(record::start(to, spec, &job, &config, dataset.as_ref())?),
         None => None,
     };
-    let console = Console::start(spec.quiet);
-    // Whichever way this function is left, nobody goes on waiting to write.
-    let closing = console.close_on_drop();
-    // Bounded by what it carries: two events for each life, and the head bounds the lives.
-    let (told, events) = mpsc::unbounded_channel();
-    let mut nodes = Nodes::new((seams.launcher)(outlets(told, &console)), spec.workers);
+    let mut nodes = Nodes::new(launcher, spec.workers);
     let journaled = match &run_dir {
         Some(dir) if dataset.is_some() && may_be_taken_over(spec, programs) => {
             let output = dir.path().join(run_dir::OUTPUT);
@@ -265,7 +268,7 @@ pub(crate) async fn run_or_take_over(
     };
     let ledger = match &dataset {
         Some(dataset) => {
-            let store = match (seams.store, &journaled) {
+            let store = match (store, &journaled) {
                 (Some(store), _) => store(spec, dataset),
                 (None, None) => Ok(BoxStore::new(NullStore)),
                 (None, Some(dir)) => {
@@ -588,13 +591,13 @@ fn secret() -> Result<Token, JobError> {
 }
 
 /// Opens the run directory of the job for this master alone. A directory that was not asked for is no reason to refuse the job.
-fn open_run_dir(spec: &JobSpec, job: &str) -> Result<Option<RunDir>, JobError> {
+fn open_run_dir(spec: &JobSpec, job: &str, launcher: &dyn Launcher) -> Result<Option<RunDir>, JobError> {
     let Some(path) = run_dir::place(spec, job) else {
         tracing::info!("neither XDG_STATE_HOME nor HOME is set: the job has no run directory");
         return Ok(None);
     };
     // What another job has there stays if it is in use.
-    match RunDir::open(&path, true).and_then(|dir| journal::clear(&dir).map(|()| dir)) {
+    match RunDir::open(&path, true).and_then(|dir| journal::clear(&dir, launcher).map(|()| dir)) {
         Ok(mut dir) => {
             dir.keep = false;
             Ok(Some(dir))
@@ -624,7 +627,7 @@ fn announce(
 
 fn without_run_dir(spec: &JobSpec, error: RunDirError) -> Result<(), JobError> {
     // A report folder that is in use is asked for as well.
-    if spec.run_dir.is_some() || matches!(error, RunDirError::Orphans { .. }) {
+    if spec.run_dir.is_some() || matches!(error, RunDirError::Orphans { .. } | RunDirError::Torn { .. }) {
         return Err(error.into());
     }
     tracing::warn!(%error, "the job has no run directory: no later command can reach it");
@@ -649,7 +652,12 @@ fn go_on(orphaned: &Orphaned) -> Result<Begun, JobError> {
         _ => None,
     };
     let alive = orphaned.alive;
-    let resumed = format!("took over job {job} from a master that ended: {alive} of its nodes live");
+    let mut resumed = format!(
+        "took over job {job} from a master that ended: {alive} of its nodes live; times, steps and events are those from here on"
+    );
+    if let Some(file) = &spec.record {
+        resumed += &format!(", and the recording {} ends with that master", file.display());
+    }
     Ok(Begun {
         spec: spec.clone(),
         dataset: Some(dataset.clone()),
@@ -672,16 +680,6 @@ fn present(state: &HeadState) -> u32 {
     let nodes = state.record.nodes.iter();
     let workers = nodes.filter(|node| node.holder.node.role == Role::Worker && !node.retiring).count();
     u32::try_from(workers).unwrap_or(u32::MAX)
-}
-
-/// Where the launcher's events and its nodes' lines go.
-fn outlets(events: mpsc::UnboundedSender<LauncherEvent>, console: &Console) -> Outlets {
-    let console = console.clone();
-    Outlets {
-        // A master that has ended has no use for events.
-        events: Arc::new(move |event| drop(events.send(event))),
-        lines: Arc::new(move |output| console.line(output.stream, output.to_string())),
-    }
 }
 
 /// What became of the samples, and which of them are not done.

@@ -4,4 +4,4 @@ mod process;
 #[cfg(any(test, feature = "testing"))]
 pub mod suite;
 
-pub use process::{Bond, LAUNCHER_PID, ProcessLauncher, bind_to_launcher, process_lives};
+pub use process::{Bond, LAUNCHER_PID, ProcessLauncher, bind_to_launcher};

@@ -180,6 +180,10 @@ impl Launcher for ProcessLauncher {
         life.handle.as_ref().filter(|_| !gone).map(ToString::to_string)
     }
 
+    fn lives(&self, handle: &str) -> bool {
+        ProcessHandle::parse(handle).is_some_and(|handle| handle.lives())
+    }
+
     fn adopt(&mut self, holder: Holder, handle: &str) -> Result<(), LaunchError> {
         if self.lives.contains_key(&holder) {
             return Err(LaunchError::Launched { holder });
@@ -242,11 +246,6 @@ impl Process {
             Self::Ended => {}
         }
     }
-}
-
-/// Whether the process that a [`handle`](Launcher::handle) of a [`ProcessLauncher`] names lives on this machine.
-pub fn process_lives(handle: &str) -> bool {
-    ProcessHandle::parse(handle).is_some_and(|handle| handle.lives())
 }
 
 /// `None` if the child has ended and was asked for.

@@ -220,9 +220,12 @@ async fn a_child_that_outlives_its_launcher_is_not_bound_to_it_and_has_a_handle_
     bench.line("launcher none").await;
     let handle = bench.launcher.handle(life(0)).unwrap();
     assert!(handle.starts_with(&format!("{} ", pid.as_raw_nonzero())), "{handle}");
+    // As another process asks, before it adopts it.
+    assert!(Bench::new("").launcher.lives(&handle) && !bench.launcher.lives("nonsense"));
     assert!(bench.launcher.end(life(0), LIMIT));
     assert_eq!(bench.end().await.1, Some(0));
     assert_eq!(bench.launcher.handle(life(0)), None);
+    assert!(!bench.launcher.lives(&handle));
 }
 
 /// Starts a shell that is no launcher's. It writes to the files in which a launcher with this folder looks for the output of life 0.

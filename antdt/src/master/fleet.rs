@@ -1,0 +1,38 @@
+//! The launcher of a job, before there is a job for it: whether nodes of an earlier master live is asked of it.
+
+use std::sync::Arc;
+
+use antdt_controller::{Launcher, LauncherEvent, LauncherFactory, Outlets};
+use tokio::sync::mpsc;
+
+use super::console::Console;
+
+/// A launcher, with the ways out of it.
+pub(crate) struct Fleet {
+    pub(super) launcher: Box<dyn Launcher>,
+    /// Bounded by what it carries: two events for each life, and the head bounds the lives.
+    pub(super) events: mpsc::UnboundedReceiver<LauncherEvent>,
+    /// Where its nodes' lines go.
+    pub(super) console: Console,
+}
+
+impl Fleet {
+    /// Builds the launcher, with a console that shows progress unless it is to be `quiet`. In a tokio runtime.
+    pub(crate) fn new(factory: LauncherFactory, quiet: bool) -> Self {
+        let console = Console::start(quiet);
+        let (told, events) = mpsc::unbounded_channel();
+        let lines = console.clone();
+        let launcher = factory(Outlets {
+            // A master that has ended has no use for events.
+            events: Arc::new(move |event| drop(told.send(event))),
+            lines: Arc::new(move |output| lines.line(output.stream, output.to_string())),
+        });
+        Self { launcher, events, console }
+    }
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fleet").finish_non_exhaustive()
+    }
+}
