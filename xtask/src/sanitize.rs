@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::shell;
+use crate::verify::Done;
 
 const CRATE: &str = "antdt-collective";
 
@@ -33,9 +34,10 @@ const TESTS: [&str; 6] = [
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// Runs these tests and says how many there were, or why there were none.
-pub(crate) fn quietly(root: &Path) -> Result<String> {
-    if !TARGETS.contains(&host()?.as_str()) {
-        return Ok("skipped: there is no AddressSanitizer for this target".to_owned());
+pub(crate) fn quietly(root: &Path) -> Result<Done> {
+    let host = host()?;
+    if !TARGETS.contains(&host.as_str()) {
+        return Ok(Done::Skipped(format!("there is no AddressSanitizer for {host}")));
     }
     let mut tests = Command::new("cargo");
     tests.args(["test", "-p", CRATE, "--features", "testing", "--lib", "--"]).args(TESTS);
@@ -44,7 +46,7 @@ pub(crate) fn quietly(root: &Path) -> Result<String> {
     // And it says that it is there: what is built without it must not pass for clean.
     tests.env("ASAN_OPTIONS", "detect_leaks=0:verbosity=1:log_path=stdout");
     let said = shell::run_quietly(tests.current_dir(root))?.out;
-    passed(&said).map(|passed| format!("{passed} tests under AddressSanitizer"))
+    passed(&said).map(|passed| Done::Ran(format!("{passed} tests under AddressSanitizer")))
 }
 
 /// What cargo builds for unless told otherwise.

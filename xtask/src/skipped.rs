@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Result, ensure};
+
 /// A test that said that it was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Skipped {
@@ -46,13 +48,26 @@ pub(crate) fn find(printed: &str) -> Vec<Skipped> {
     found
 }
 
+/// Refuses tests that were skipped although this machine could run them.
+///
+/// # Errors
+/// If there are any.
+pub(crate) fn refuse(skipped: &[Skipped]) -> Result<()> {
+    let could = skipped.iter().filter(|skipped| skipped.could_run).count();
+    ensure!(
+        could == 0,
+        "tests were skipped for {could} reasons that could be seen to on this machine; they are listed above"
+    );
+    Ok(())
+}
+
 /// One line for each, after a line with their number; nothing without any.
 pub(crate) fn list(skipped: &[Skipped]) -> String {
     let mut tests: Vec<&str> = skipped.iter().map(|skipped| skipped.test.as_str()).collect();
     tests.dedup();
     let mut text = String::new();
     if !tests.is_empty() {
-        let _ = write!(text, "  of which {} skipped:", tests.len());
+        let _ = write!(text, "of which {} skipped:", tests.len());
     }
     for Skipped { test, why, could_run } in skipped {
         let _ = write!(text, "\n    {test}: {why}{}", if *could_run { "" } else { " (not on this machine)" });
@@ -81,11 +96,20 @@ mod tests {
         assert_eq!(
             list(&found),
             format!(
-                "  of which 2 skipped:\n    {two}: no AVX-512 (not on this machine)\n    {one}: set ANTDT_DATA"
+                "of which 2 skipped:\n    {two}: no AVX-512 (not on this machine)\n    {one}: set ANTDT_DATA"
             )
         );
         let cargo = "successes:\n\n---- detector::tests::one stdout ----\nskipped: no `ip`\n\n---- b stdout ----\nfine\n";
         assert_eq!(find(cargo), [skipped("detector::tests::one", "no `ip`", true)]);
         assert_eq!(list(&find("PASS [ 0.1s] a b\n")), "");
+    }
+
+    #[test]
+    fn a_test_that_this_machine_could_have_run_is_refused_and_one_that_it_could_not_is_not() {
+        assert!(refuse(&[]).is_ok());
+        let hardware = skipped("two", "no AVX-512", false);
+        assert!(refuse(std::slice::from_ref(&hardware)).is_ok());
+        let error = refuse(&[hardware, skipped("one", "set ANTDT_DATA", true)]).unwrap_err().to_string();
+        assert!(error.starts_with("tests were skipped for 1 reasons"), "{error}");
     }
 }
