@@ -30,8 +30,10 @@ cargo xtask fix                       formats the code and renews what is genera
 cargo xtask codegen [--check]         antdt-proto/src/generated from antdt-proto/proto
 cargo xtask tidy                      arrows between crates, file heads and other rules of the tree
 cargo xtask mutants [--crate NAME] [MUTANT]... | --within MINUTES
-                                      plants defects in a crate; its tests must catch every one. --within takes those
-                                      in files that changed since all were caught, then as many others as there is time
+                                      plants defects in a crate; its tests must catch every one, and what a crate was
+                                      then like is stored as its mutants.pass. --within goes crate by crate: first
+                                      mutants that changed, or their files, since that pass, then others in turn, until
+                                      the time is up
 cargo xtask sim --seeds N [--from SEED] | --for SECONDS [--from SEED] | --seed SEED [--trace FILE]
                                       random worlds under all invariants; --seed makes one that fails small
 cargo xtask sanitize                  kernels and shared memory under AddressSanitizer
@@ -76,7 +78,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         ["sim", rest @ ..] => sim::run(root, rest),
         ["rdma-vm", flags @ ..] => rdma_vm::run(root, flags),
         ["sanitize"] => {
-            println!("{}", sanitize::quietly(root)?);
+            println!("sanitizer: {}", sanitize::quietly(root)?);
             Ok(())
         }
         [] | ["--help" | "-h" | "help", ..] => {

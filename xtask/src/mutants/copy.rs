@@ -1,4 +1,4 @@
-//! One copy of the crates with a list, and of what they are built from, with all mutants in it.
+//! A copy of a crate with a list, and of what it is built from, with all mutants of the list in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use toml::Table;
 
-use super::list::{self, List};
+use super::list::List;
 use super::plant;
 use crate::shell;
 
@@ -24,10 +24,8 @@ pub(super) struct Copy {
     pub(super) root: PathBuf,
     /// Where it is built: the target folder of the original, so that nothing from a registry is built twice.
     pub(super) target: PathBuf,
-    /// The packages with a list, in the order of the lists.
-    pub(super) tested: Vec<String>,
-    /// All packages of the workspace, and how each is optimised: as its lists want it, the highest first.
-    pub(super) packages: BTreeMap<String, i64>,
+    /// All packages of the copy; the one with the list is the first.
+    pub(super) packages: Vec<String>,
 }
 
 impl Copy {
@@ -37,32 +35,23 @@ impl Copy {
     }
 }
 
-/// Copies the crates with these lists. Files that are as they must be are left alone, so that cargo builds only what
+/// Copies the crate with this list. Files that are as they must be are left alone, so that cargo builds only what
 /// changed.
-pub(super) fn copy(root: &Path, lists: &[List]) -> Result<Copy> {
+pub(super) fn copy(root: &Path, list: &List) -> Result<Copy> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
     let metadata: Value = serde_json::from_str(&shell::read(&mut command)?)?;
     let target =
         PathBuf::from(metadata["target_directory"].as_str().context("there is no target directory")?);
-    let names: Vec<&str> = lists.iter().map(|list| list.folder.as_str()).collect();
-    let copy = target.join("mutants").join(names.join("_"));
+    let copy = target.join("mutants").join(&list.folder);
 
-    let (mut tested, mut packages, mut folders) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-    for list in lists {
-        let closure = closure(root, &list.folder, &metadata)?;
-        tested.extend(closure.first().map(|(name, _)| name.clone()));
-        for (name, folder) in closure {
-            let level = packages.entry(name).or_insert(list.opt_level);
-            *level = list.opt_level.max(*level);
-            folders.insert(folder);
-        }
-    }
+    let (packages, folders): (Vec<String>, BTreeSet<String>) =
+        closure(root, &list.folder, &metadata)?.into_iter().unzip();
     let mut wanted = BTreeMap::new();
     for folder in &folders {
         collect(root, &root.join(folder), &mut wanted)?;
     }
-    plant_all(&folders, lists, &mut wanted)?;
+    plant_all(&folders, list, &mut wanted)?;
     let mut wanted: BTreeMap<PathBuf, Vec<u8>> =
         wanted.into_iter().map(|(path, bytes)| (Path::new(CRATES).join(path), bytes)).collect();
     wanted.insert(PathBuf::from("Cargo.toml"), manifest(root, &folders)?);
@@ -72,7 +61,7 @@ pub(super) fn copy(root: &Path, lists: &[List]) -> Result<Copy> {
     for (path, bytes) in &wanted {
         write_if_changed(&copy.join(path), bytes)?;
     }
-    Ok(Copy { root: copy, target, tested, packages })
+    Ok(Copy { root: copy, target, packages })
 }
 
 /// The name and the folder of every package that the one in `folder` is built from, itself first.
@@ -132,18 +121,18 @@ fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
     Ok(())
 }
 
-/// Plants the lists in the files, and prepares every crate that has a part of one.
+/// Plants the list in the files, and prepares every crate that has a part of it.
 pub(super) fn plant_all(
     folders: &BTreeSet<String>,
-    lists: &[List],
+    list: &List,
     files: &mut BTreeMap<PathBuf, Vec<u8>>,
 ) -> Result<()> {
-    let crates = list::crates(lists);
+    let crates = list.crates();
     if let Some(stranger) = crates.iter().find(|name| !folders.contains(**name)) {
-        bail!("no crate with a list is built from {stranger}, so no test of one can catch a mutant there");
+        bail!("{} is not built from {stranger}, so none of its tests can catch a mutant there", list.folder);
     }
     let text_of = |file: &str| files.get(Path::new(file)).and_then(|text| std::str::from_utf8(text).ok());
-    let (planted, misplaced) = list::plant_all(lists, text_of);
+    let (planted, misplaced) = list.plant(text_of);
     if !misplaced.is_empty() {
         bail!("{}", misplaced.join("\n"));
     }

@@ -107,42 +107,39 @@ impl List {
     }
 }
 
-/// The mutants of all lists, each with its list. The place of one among them is where [`plant::number`] has its number from.
-pub(super) fn mutants(lists: &[List]) -> impl Iterator<Item = (&List, &Mutant)> {
-    lists.iter().flat_map(|list| list.mutants.iter().map(move |mutant| (list, mutant)))
-}
-
-/// The folders of the crates with mutants.
-pub(super) fn crates(lists: &[List]) -> BTreeSet<&str> {
-    mutants(lists).map(|(list, mutant)| mutant.folder(list)).collect()
-}
-
-/// The texts of the files that have mutants, with all of these in them, and what is wrong with the places of some: an
-/// original is in its file exactly once, and no two cross. Files are named by their paths from the root.
-pub(super) fn plant_all<'a>(
-    lists: &[List],
-    text_of: impl Fn(&str) -> Option<&'a str>,
-) -> (BTreeMap<String, String>, Vec<String>) {
-    let mut files: BTreeMap<String, Vec<(u32, &List, &Mutant)>> = BTreeMap::new();
-    for (at, (list, mutant)) in mutants(lists).enumerate() {
-        files.entry(mutant.path(list)).or_default().push((plant::number(at), list, mutant));
+impl List {
+    /// The folders of the crates that its mutants lie in.
+    pub(super) fn crates(&self) -> BTreeSet<&str> {
+        self.mutants.iter().map(|mutant| mutant.folder(self)).collect()
     }
-    let (mut planted, mut misplaced) = (BTreeMap::new(), Vec::new());
-    for (file, mutants) in files {
-        let text = text_of(&file);
-        let mut defects = Vec::new();
-        for (number, list, Mutant { name, original, defect, .. }) in mutants {
-            match text.context("there is no such text").and_then(|text| plant::find(text, original)) {
-                Ok(place) => defects.push(Planted { place, number, name, defect }),
-                Err(error) => misplaced.push(format!("{}/{LIST}: {name} ({file}): {error}", list.folder)),
+
+    /// The texts of the files that have mutants, with all of these in them, and what is wrong with the places of some: an
+    /// original is in its file exactly once, and no two cross. Files are named by their paths from the root.
+    pub(super) fn plant<'a>(
+        &self,
+        text_of: impl Fn(&str) -> Option<&'a str>,
+    ) -> (BTreeMap<String, String>, Vec<String>) {
+        let mut files: BTreeMap<String, Vec<(u32, &Mutant)>> = BTreeMap::new();
+        for (at, mutant) in self.mutants.iter().enumerate() {
+            files.entry(mutant.path(self)).or_default().push((plant::number(at), mutant));
+        }
+        let (mut planted, mut misplaced) = (BTreeMap::new(), Vec::new());
+        for (file, mutants) in files {
+            let text = text_of(&file);
+            let mut defects = Vec::new();
+            for (number, Mutant { name, original, defect, .. }) in mutants {
+                match text.context("there is no such text").and_then(|text| plant::find(text, original)) {
+                    Ok(place) => defects.push(Planted { place, number, name, defect }),
+                    Err(error) => misplaced.push(format!("{}/{LIST}: {name} ({file}): {error}", self.folder)),
+                }
+            }
+            match plant::plant(text.unwrap_or_default(), defects) {
+                Ok(text) => drop(planted.insert(file, text)),
+                Err(error) => misplaced.push(format!("{file}: {error}")),
             }
         }
-        match plant::plant(text.unwrap_or_default(), defects) {
-            Ok(text) => drop(planted.insert(file, text)),
-            Err(error) => misplaced.push(format!("{file}: {error}")),
-        }
+        (planted, misplaced)
     }
-    (planted, misplaced)
 }
 
 impl Mutant {

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,16 +24,20 @@ pub(super) const SOUND_MAX: Duration = Duration::from_secs(300);
 
 /// How long a suite may take with a mutant, if it takes `sound` without: several run at a time, and a failure is made
 /// smaller before it is shown.
-pub(super) fn limit(sound: Duration) -> Duration {
+fn limit(sound: Duration) -> Duration {
     sound * 5 + Duration::from_secs(20)
 }
 
 /// A built test binary and how to run it.
 #[derive(Debug)]
 pub(super) struct Suite {
+    /// Its own name and that of its crate.
+    name: String,
     binary: PathBuf,
     runs: Vec<Vec<String>>,
     folder: PathBuf,
+    /// How long it takes without a mutant, once that was tried.
+    sound: Mutex<Option<Duration>>,
 }
 
 /// What became of a run.
@@ -42,6 +47,8 @@ pub(super) enum SuiteResult {
     Passed(Duration),
     /// The first test that failed, or what else ended the run.
     Caught { by: String, time: Duration },
+    /// There was no time left to tell.
+    Unfinished,
 }
 
 impl fmt::Display for SuiteResult {
@@ -49,26 +56,29 @@ impl fmt::Display for SuiteResult {
         match self {
             Self::Passed(_) => f.write_str("passed"),
             Self::Caught { by, .. } => f.write_str(by),
+            Self::Unfinished => f.write_str("not done in time"),
         }
     }
 }
 
-/// Builds the suites of all lists, each under the folder of its crate and its name.
-pub(super) fn build(copy: &Copy, lists: &[List]) -> Result<BTreeMap<(String, String), Suite>> {
+/// Builds the suites of a list, by their names; `None` if that is not done by `end`.
+pub(super) fn build(
+    copy: &Copy,
+    list: &List,
+    end: Option<Instant>,
+) -> Result<Option<BTreeMap<String, Suite>>> {
+    let package = copy.packages.first().context("a copy has a crate")?;
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--no-default-features", "--no-run", "--message-format", "json-render-diagnostics"]);
-    for (package, opt_level) in &copy.packages {
-        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level={opt_level}"));
+    for package in &copy.packages {
+        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level={}", list.opt_level));
     }
-    for (list, package) in lists.iter().zip(&copy.tested) {
-        cargo.args(["-p", package]);
-        for feature in &list.features {
-            cargo.args(["--features", &format!("{package}/{feature}")]);
-        }
+    cargo.args(["-p", package]);
+    for feature in &list.features {
+        cargo.args(["--features", &format!("{package}/{feature}")]);
     }
     // Several suites may be parts of one binary.
-    let suites = lists.iter().flat_map(|list| list.suites.values());
-    let targets: BTreeSet<&str> = suites.map(|tests| tests.target.as_str()).collect();
+    let targets: BTreeSet<&str> = list.suites.values().map(|tests| tests.target.as_str()).collect();
     for target in targets {
         match target {
             "lib" => cargo.arg("--lib"),
@@ -76,16 +86,15 @@ pub(super) fn build(copy: &Copy, lists: &[List]) -> Result<BTreeMap<(String, Str
         };
     }
     cargo.env("CARGO_TARGET_DIR", &copy.target).current_dir(&copy.root);
-    let output = cargo.output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!(
-            "the copy with the mutants does not build, in {}:\n{}",
-            copy.root.display(),
-            String::from_utf8_lossy(&output.stderr)
-        );
+    let log = copy.root.join("build.log");
+    cargo.stderr(File::create(&log).with_context(|| format!("cannot create {}", log.display()))?);
+    let Some((status, stdout)) = finish(&mut cargo, end)? else { return Ok(None) };
+    if !status.success() {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        bail!("the copy with the mutants does not build, in {}:\n{said}", copy.root.display());
     }
     let mut binaries = BTreeMap::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
+    for line in String::from_utf8_lossy(&stdout).lines() {
         let message: Value = serde_json::from_str(line).context("cargo does not speak JSON")?;
         if let (Some(binary), Some(manifest)) =
             (message["executable"].as_str(), message["manifest_path"].as_str())
@@ -95,27 +104,101 @@ pub(super) fn build(copy: &Copy, lists: &[List]) -> Result<BTreeMap<(String, Str
             binaries.insert((PathBuf::from(manifest), name.to_owned()), PathBuf::from(binary));
         }
     }
+    let folder = copy.folder(&list.folder);
     let mut suites = BTreeMap::new();
-    for list in lists {
-        let folder = copy.folder(&list.folder);
-        for (name, tests) in &list.suites {
-            let binary = binaries.get(&(folder.join("Cargo.toml"), tests.target.clone()));
-            let binary =
-                binary.with_context(|| format!("cargo built no {} of {}", tests.target, list.folder))?;
-            let suite = Suite { binary: binary.clone(), runs: tests.runs.clone(), folder: folder.clone() };
-            suites.insert((list.folder.clone(), name.clone()), suite);
-        }
+    for (name, tests) in &list.suites {
+        let binary = binaries.get(&(folder.join("Cargo.toml"), tests.target.clone()));
+        let binary = binary.with_context(|| format!("cargo built no {} of {}", tests.target, list.folder))?;
+        let suite = Suite {
+            name: format!("{name} of {}", list.folder),
+            binary: binary.clone(),
+            runs: tests.runs.clone(),
+            folder: folder.clone(),
+            sound: Mutex::new(None),
+        };
+        suites.insert(name.clone(), suite);
     }
-    Ok(suites)
+    Ok(Some(suites))
+}
+
+/// Runs a command to its end and returns what it wrote to its standard output. At `end` it is killed, with all that it
+/// started, and there is `None`.
+fn finish(command: &mut Command, end: Option<Instant>) -> Result<Option<(ExitStatus, Vec<u8>)>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    let mut group = ProcessTree(child);
+    let mut stdout = group.0.stdout.take().context("a command has no output")?;
+    let (written, read) = mpsc::sync_channel(1);
+    // It ends with the process, which ends with this function.
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        // A reader that nobody waits for any more has nobody to tell.
+        let _ = written.send(stdout.read_to_end(&mut text).map(|_| text));
+    });
+    let text = match end {
+        None => read.recv().context("a reader ended without a word")?,
+        Some(end) => match read.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(text) => text,
+            Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
+            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("a reader ended without a word"),
+        },
+    };
+    let status = group.0.wait().context("a command cannot be awaited")?;
+    Ok(Some((status, text.context("the output of a command cannot be read")?)))
 }
 
 impl Suite {
-    /// Runs the tests until the first that fails, for at most `limit`.
-    pub(super) fn run(&self, mutant: Option<u32>, limit: Duration) -> Result<SuiteResult> {
+    /// Runs the tests with a mutant until the first that fails, or until `end`. The first run of all is one without a
+    /// mutant; it is an error if that one fails.
+    pub(super) fn run(
+        &self,
+        mutant: u32,
+        end: Option<Instant>,
+        say: &(impl Fn(&str) + Sync),
+    ) -> Result<SuiteResult> {
+        match self.sound(end, say)? {
+            Some(sound) => self.run_all(Some(mutant), limit(sound), end),
+            None => Ok(SuiteResult::Unfinished),
+        }
+    }
+
+    /// How long the tests take without a mutant; `None` if that is not known by `end`.
+    fn sound(&self, end: Option<Instant>, say: &(impl Fn(&str) + Sync)) -> Result<Option<Duration>> {
+        // Whoever else wants to know waits here.
+        let mut sound = self.sound.lock().expect("nothing panics while it has the lock");
+        if sound.is_none() {
+            match self.run_all(None, SOUND_MAX, end)? {
+                SuiteResult::Passed(time) => {
+                    say(&format!(
+                        "suite {} passes in {:.1} s without a mutant",
+                        self.name,
+                        time.as_secs_f64()
+                    ));
+                    *sound = Some(time);
+                }
+                SuiteResult::Unfinished => {}
+                SuiteResult::Caught { by, .. } => {
+                    bail!("the suite {} fails without a mutant: {by}", self.name)
+                }
+            }
+        }
+        Ok(*sound)
+    }
+
+    fn run_all(&self, mutant: Option<u32>, limit: Duration, end: Option<Instant>) -> Result<SuiteResult> {
         let began = Instant::now();
+        let is_over = || end.is_some_and(|end| Instant::now() >= end);
+        let limit = began + limit;
+        let deadline = end.map_or(limit, |end| end.min(limit));
         for arguments in &self.runs {
-            if let Some(by) = self.run_once(arguments, mutant, began + limit)? {
-                return Ok(SuiteResult::Caught { by, time: began.elapsed() });
+            if is_over() {
+                return Ok(SuiteResult::Unfinished);
+            }
+            match self.run_once(arguments, mutant, deadline)? {
+                // A run that was cut short caught nothing.
+                Some(_) if is_over() => return Ok(SuiteResult::Unfinished),
+                Some(by) => return Ok(SuiteResult::Caught { by, time: began.elapsed() }),
+                None => {}
             }
         }
         Ok(SuiteResult::Passed(began.elapsed()))
@@ -206,6 +289,64 @@ fn test_of(line: &[u8]) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_command_that_is_not_done_by_the_end_is_killed_with_all_that_it_started() {
+        // The pipe stays open until the last one that can write to it is gone.
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut command = shell("sleep 1000 & sleep 1000");
+        command.stderr(writer);
+        assert!(finish(&mut command, Some(Instant::now())).unwrap().is_none());
+        drop(command);
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).unwrap();
+        let (status, said) = finish(&mut shell("echo built; exit 3"), None).unwrap().unwrap();
+        assert_eq!((status.code(), said.as_slice()), (Some(3), &b"built\n"[..]));
+    }
+
+    /// A suite whose tests are a script; it is given the mutant in the environment.
+    fn scripted(script: &str) -> (tempfile::TempDir, Suite) {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("tests");
+        fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        let suite = Suite {
+            name: "unit of a".to_owned(),
+            binary,
+            runs: vec![Vec::new()],
+            folder: folder.path().to_path_buf(),
+            sound: Mutex::new(None),
+        };
+        (folder, suite)
+    }
+
+    #[test]
+    fn a_suite_runs_once_without_a_mutant_and_what_there_is_no_time_for_is_not_caught() {
+        let say = |_: &str| ();
+        let fails = "printf 'test a ... '; if [ -n \"$ANTDT_PLANTED\" ]; then echo FAILED; exit 1; fi; echo ok; echo ran >> log";
+        let (folder, suite) = scripted(fails);
+        assert!(matches!(suite.run(1, Some(Instant::now()), &say).unwrap(), SuiteResult::Unfinished));
+        for _ in 0..2 {
+            match suite.run(1, None, &say).unwrap() {
+                SuiteResult::Caught { by, .. } => assert_eq!(by, "a"),
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("log")).unwrap(), "ran\n");
+        assert!(matches!(suite.run(1, Some(Instant::now()), &say).unwrap(), SuiteResult::Unfinished));
+        let (_folder, passes) = scripted("echo 'test a ... ok'");
+        assert!(matches!(passes.run(1, None, &say).unwrap(), SuiteResult::Passed(_)));
+        let (_folder, unsound) = scripted("echo 'test a ... FAILED'");
+        let error = unsound.run(1, None, &say).unwrap_err().to_string();
+        assert_eq!(error, "the suite unit of a fails without a mutant: a");
+    }
 
     #[test]
     fn the_test_that_begins_and_the_test_that_fails_are_heard_of() {

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::copy;
-use super::list::{List, crates, plant_all};
+use super::list::List;
 use super::plant::{Planted, find, plant};
 
 fn planted<'a>(text: &str, number: u32, original: &'a str, defect: &'a str) -> Planted<'a> {
@@ -87,9 +87,8 @@ fn a_mutant_of_another_crate_is_planted_there_and_only_there() {
         "b/src/lib.rs" => Some("g(1)"),
         _ => None,
     };
-    let lists = [list];
-    assert_eq!(crates(&lists).into_iter().collect::<Vec<_>>(), ["a", "b"]);
-    let (planted, misplaced) = plant_all(&lists, text_of);
+    assert_eq!(list.crates().into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    let (planted, misplaced) = list.plant(text_of);
     assert!(misplaced.is_empty(), "{misplaced:?}");
     let choice = |number: u32| format!("(if crate::planted::is({number}) {{ 2 }} else {{ 1 }})");
     assert_eq!(planted["a/src/lib.rs"], format!("f({})", choice(1)));
@@ -97,29 +96,8 @@ fn a_mutant_of_another_crate_is_planted_there_and_only_there() {
 }
 
 #[test]
-fn mutants_of_several_lists_in_one_file_have_numbers_of_their_own_and_may_not_cross() {
-    let of_b = LIST.replace("name =", "crate = \"a\"\nname =");
-    let lists = |original: &str, other: &str| {
-        let quoted = |list: &str, original: &str| {
-            list.replace("original = \"1\"", &format!("original = \"{original}\""))
-        };
-        let (of_a, of_b) = (quoted(LIST, original), quoted(&of_b, other));
-        [List::parse("a", &of_a).unwrap(), List::parse("b", &of_b).unwrap()]
-    };
-    let text_of = |_: &str| Some("1 + 2 + 3");
-    let (planted, misplaced) = plant_all(&lists("1", "3"), text_of);
-    assert!(misplaced.is_empty(), "{misplaced:?}");
-    let choice = |number: u32, original: u32| {
-        format!("(if crate::planted::is({number}) {{ 2 }} else {{ {original} }})")
-    };
-    assert_eq!(planted["a/src/lib.rs"], format!("{} + 2 + {}", choice(1, 1), choice(2, 3)));
-    let (_, misplaced) = plant_all(&lists("1 + 2", "2 + 3"), text_of);
-    assert_eq!(misplaced, ["a/src/lib.rs: the originals of m and m cross each other"]);
-}
-
-#[test]
 fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
-    let lists = [List::parse("a", LIST).unwrap()];
+    let list = List::parse("a", LIST).unwrap();
     let constant = "pub const fn two() -> u32 { 2 }\npub const TWO: u32 = two();";
     let mut files: BTreeMap<PathBuf, Vec<u8>> = [
         ("a/src/lib.rs", "pub const fn one() -> u32 { { two(); } 1 }"),
@@ -131,7 +109,7 @@ fn what_calls_a_function_with_a_mutant_is_not_constant_in_any_crate() {
     .map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec()))
     .into();
     let folders = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
-    copy::plant_all(&folders, &lists, &mut files).unwrap();
+    copy::plant_all(&folders, &list, &mut files).unwrap();
     let text = |path: &str| String::from_utf8(files[&PathBuf::from(path)].clone()).unwrap();
     let choice = "(if crate::planted::is(1) { 2 } else { 1 })";
     assert!(text("a/src/lib.rs").contains(&format!("pub fn one() -> u32 {{ {{ two(); }} {choice} }}")));
