@@ -3,6 +3,9 @@
 
 mod read;
 
+#[cfg(test)]
+mod source;
+
 pub mod setup;
 
 pub mod model;
