@@ -12,17 +12,17 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// The thread begins some work, or got on with it.
+    /// Notes that at `now` the thread began `work`, or got on with it.
     pub const fn works(&mut self, now: JobTime, work: Work) {
         self.at_work = Some((work, now));
     }
 
-    /// The thread waits for others, or is done.
+    /// Notes that the thread waits for a peer, a server or the master, or is done.
     pub const fn waits(&mut self) {
         self.at_work = None;
     }
 
-    /// How long it has not got on, if it is at work and that is worth a word.
+    /// Returns for how long the thread has not got on with its work; `None` while it waits, and below [`Stall::LEAST`].
     pub fn stall(&self, now: JobTime) -> Option<Stall> {
         let (work, since) = self.at_work?;
         let lasts = now.since(since);

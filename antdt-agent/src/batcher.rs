@@ -7,10 +7,10 @@
 use antdt_core::{Ack, Acks, Fragment, Grant, Held, LeaseId, NearQueue};
 use smallvec::SmallVec;
 
-/// Samples to compute together, and where they came from.
+/// Samples that a worker computes together, and the leases that they were taken from.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Pieces of leases, in the order of the samples; none is empty. Mostly there are one or two.
+    /// Pieces of leases, in the order of the samples; none is empty. Most batches have one or two.
     pub fragments: SmallVec<[Fragment; 2]>,
 }
 
@@ -27,17 +27,17 @@ impl Batch {
         self.fragments.iter().map(Fragment::len).sum()
     }
 
-    /// Whether there is nothing to compute.
+    /// Whether the batch has no samples.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
 
-    /// Numbers of the samples in the data set, computed as they are asked for.
+    /// Returns the numbers of the samples in the data set, computed as the caller asks for them.
     pub fn samples(&self) -> impl Iterator<Item = u64> {
         self.fragments.iter().flat_map(Fragment::samples)
     }
 
-    /// The samples of one of its micro-batches.
+    /// Returns the part of this batch that is the micro-batch `micro`.
     #[must_use]
     pub fn piece(&self, micro: MicroBatch) -> Self {
         let (index, count, len) = (u64::from(micro.index), u64::from(micro.count.max(1)), self.len());
@@ -58,37 +58,38 @@ impl Batch {
         piece
     }
 
-    /// The acks that are due once the batch is committed: one for each lease it takes from.
+    /// Returns the acknowledgements that are due once the batch is committed: one for each lease that it takes samples
+    /// from.
     pub fn acks(&self) -> Acks {
         self.fragments.iter().map(Fragment::ack).collect()
     }
 }
 
-/// Which of the micro-batches of a batch: they cover the batch in order, their sizes differ by at most one sample, and their
-/// gradients add up to that of the batch.
+/// Names one of the micro-batches that a batch is computed in. They cover the batch in order, their sizes differ by at
+/// most one sample, and their gradients add up to that of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// Its number, from 0.
+    /// Number of the micro-batch in its batch, from 0.
     pub index: u32,
     /// Number of micro-batches in the batch, at least 1.
     pub count: u32,
 }
 
 impl MicroBatch {
-    /// The only one: the batch itself.
+    /// The only micro-batch of a batch that is computed as a whole.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Whether its gradient begins the sum.
+    /// Whether this is the first micro-batch, whose gradient begins the sum.
     pub const fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether its gradient completes the sum.
+    /// Whether this is the last micro-batch, whose gradient completes the sum.
     pub const fn is_last(self) -> bool {
         self.index + 1 >= self.count
     }
 
-    /// The one after it; `None` after the last.
+    /// Returns the next micro-batch of the same batch; `None` after the last.
     pub const fn next(self) -> Option<Self> {
         if self.is_last() { None } else { Some(Self { index: self.index + 1, ..self }) }
     }
@@ -109,7 +110,7 @@ impl Reading {
     }
 }
 
-/// Holds leases and cuts batches from them.
+/// Holds the leases of one worker and cuts batches from them.
 ///
 /// Take a batch, then [`commit`](Self::commit) or [`abort`](Self::abort) it. Several may be out at a time: the last one taken is
 /// aborted first, the others are committed together.
@@ -124,27 +125,27 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// A batcher without leases.
+    /// Returns a batcher without leases.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Samples that are leased and in no batch.
+    /// Returns the number of samples that are leased and in no batch yet.
     pub const fn unread(&self) -> u64 {
         self.unread
     }
 
-    /// Leases held.
+    /// Returns the number of leases held.
     pub fn leases(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether it holds this lease.
+    /// Whether this lease is held.
     pub fn holds(&self, lease: LeaseId) -> bool {
         self.held.iter().any(|held| held.grant.lease == lease)
     }
 
-    /// Takes a lease in. A lease that is held already changes nothing: the grant was repeated.
+    /// Adds a granted lease. A grant of a lease that is held already is a repetition and changes nothing.
     pub fn granted(&mut self, grant: Grant) {
         if self.held.iter().all(|held| held.grant.lease != grant.lease) {
             let at = grant.resume_at.min(grant.len);
@@ -153,7 +154,7 @@ impl Batcher {
         }
     }
 
-    /// Cuts the next batch of `want` samples; shorter if fewer are leased.
+    /// Cuts the next batch of `want` samples. The batch is shorter if fewer are leased.
     pub fn take(&mut self, want: u64) -> Batch {
         let mut batch = Batch::default();
         let mut missing = want;
@@ -173,8 +174,8 @@ impl Batcher {
         batch
     }
 
-    /// The batch is part of the model. Leases that are done with it are dropped, and returned: they still have to be
-    /// presented if the service was restarted before it heard of it.
+    /// Records that the batch is part of the model. Returns the leases that this completes, which are no longer held:
+    /// the caller presents them again if the shard service restarts before it has received their acknowledgements.
     pub fn commit(&mut self, batch: &Batch) -> SmallVec<[Held; 1]> {
         let mut done = SmallVec::new();
         for fragment in &batch.fragments {
@@ -194,7 +195,7 @@ impl Batcher {
         done
     }
 
-    /// The batch is not part of the model: its samples are read again, in the same order.
+    /// Records that the batch is not part of the model: its samples are read again, in the same order.
     pub fn abort(&mut self, batch: &Batch) {
         for fragment in batch.fragments.iter().rev() {
             let lease = self.name_of(fragment.grant.lease);
@@ -212,7 +213,7 @@ impl Batcher {
         self.renamed.retain(|(_, new)| held.iter().any(|held| held.grant.lease == *new));
     }
 
-    /// The lease ended without us: drop it, and do not count its samples.
+    /// Drops a lease that the shard service has ended. Its samples no longer count.
     pub fn revoke(&mut self, lease: LeaseId) {
         self.held.retain_mut(|held| held.grant.lease != lease);
         self.count();
@@ -223,8 +224,8 @@ impl Batcher {
         self.unread = self.held.iter().map(|held| held.grant.len - held.read).sum();
     }
 
-    /// Others could begin these leases at once: gives up those of which no sample was handed out. Returns them as they
-    /// are to be released.
+    /// Gives up those of `leases` of which no sample was handed out, so that other workers can begin them at once.
+    /// Returns the released leases.
     pub fn recall(&mut self, leases: &[LeaseId]) -> Vec<Ack> {
         if leases.is_empty() {
             return Vec::new();
@@ -241,13 +242,15 @@ impl Batcher {
         given_up
     }
 
-    /// What to present when the service was restarted: every lease, with what is committed of it.
+    /// Returns every lease with what is committed of it: what the worker presents to a shard service that was
+    /// restarted.
     pub fn held(&self) -> Vec<Held> {
         self.held.iter().map(Reading::as_held).collect()
     }
 
-    /// The answer to what was [presented](Self::held), in the same order: an adopted lease goes on under its new name,
-    /// also in the batch that is out; one that was not is dropped.
+    /// Takes the restarted service's answers to the leases that were [presented](Self::held), in the same order. An
+    /// adopted lease goes on under its new id, also in batches that are not committed yet; a lease that was not adopted
+    /// is dropped.
     pub fn adopted(&mut self, answers: &[Option<Grant>]) {
         let mut answers = answers.iter();
         let renamed = &mut self.renamed;
@@ -263,12 +266,12 @@ impl Batcher {
         self.count();
     }
 
-    /// What a lease is called now; a batch that is out may know it by an older name.
+    /// Returns the present id of a lease. A batch that is not committed yet may know the lease by an older id.
     pub fn name_of(&self, lease: LeaseId) -> LeaseId {
         self.renamed.iter().find(|(old, _)| *old == lease).map_or(lease, |(_, new)| *new)
     }
 
-    /// Gives every lease up. Returns them with what is committed of each.
+    /// Gives up every lease. Returns them with what is committed of each.
     pub fn release(&mut self) -> Vec<Ack> {
         self.unread = 0;
         std::mem::take(&mut self.held)

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use antdt_core::{BatchReport, Holder, Iteration, JobTime, Phase, PlanVersion};
 
-/// What a training loop does with its time.
+/// An activity of a training loop; each moment of a batch belongs to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Waiting for shards, reading rows.
+    /// Waiting for shards, or reading rows.
     DataWait,
     /// Computing the gradient.
     Compute,
     /// Sending and receiving parameters and gradients.
     Communicate,
-    /// Waiting for peers.
+    /// Waiting for the other workers at a barrier.
     BarrierWait,
 }
 
@@ -30,19 +30,19 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter for one life of a node; the first batch starts at `now`, waiting for data.
+    /// Returns a meter for one life of a node. Its first batch starts at `now`, waiting for data.
     pub const fn new(holder: Holder, now: JobTime) -> Self {
         Self { holder, sequence: 0, since: now, part: Part::DataWait, spent: [0; 4] }
     }
 
-    /// From `now` on, time belongs to `part`.
+    /// Assigns the time from `now` on to `part`.
     pub fn enter(&mut self, now: JobTime, part: Part) {
         let spent = &mut self.spent[self.part as usize];
         *spent = spent.saturating_add(now.0.saturating_sub(self.since.0));
         (self.since, self.part) = (now, part);
     }
 
-    /// Counts `time`, measured elsewhere, as `to` instead of as the part that is running.
+    /// Counts `time`, which the caller measured, as `to` instead of as the part that is running.
     pub fn reassign(&mut self, time: Duration, to: Part) {
         // Taken out of the running part when it is closed: move the start forward.
         self.since = self.since + time;
@@ -78,7 +78,7 @@ impl Meter {
         }
     }
 
-    /// Forgets the batch that is running: it was aborted.
+    /// Discards the batch that is running, because it was aborted, and starts another at `now`.
     pub fn restart(&mut self, now: JobTime) {
         (self.since, self.part, self.spent) = (now, Part::DataWait, [0; 4]);
     }

@@ -4,10 +4,12 @@ use antdt_core::{Metrics, ParamLayout, SampleRange, Seed};
 
 use crate::trainer::{GradientSink, Params, StepStats, TrainError, Trainer};
 
-/// Loss of the sample of this number under these parameters; adds its gradient to the last argument.
+/// Function that returns the loss of one sample. Arguments: the sample's number, the parameters, and a vector to which
+/// the function adds the sample's gradient.
 pub type SampleLoss = fn(u64, &[f32], &mut [f32]) -> f32;
 
-/// Trains a dense model that starts at 0, by a function of the sample's number. Nothing is held out.
+/// A [`Trainer`] of a dense model whose loss is a function of the sample's number. All parameters start
+/// at 0; no samples are held out for evaluation.
 #[derive(Debug)]
 pub struct PerSample {
     layout: ParamLayout,
@@ -18,7 +20,7 @@ pub struct PerSample {
 }
 
 impl PerSample {
-    /// A model of so many parameters on so many samples.
+    /// Returns the trainer of a model with this many parameters, on this many samples.
     pub fn new(samples: u64, parameters: usize, loss: SampleLoss) -> Self {
         let layout = ParamLayout::dense(parameters);
         Self { layout, samples, loss, batch: Vec::new(), sums: vec![0.0; parameters] }

@@ -16,76 +16,76 @@ const REPORTS_MAX: usize = 4096;
 /// State of the session of one incarnation with the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
-    /// Working.
+    /// The node works.
     Running,
-    /// Ordered to finish its batch and leave.
+    /// The master has ordered the node to finish its batch and leave.
     Draining,
-    /// All workers are done (servers exit on it).
+    /// All workers are done; parameter servers exit in this state.
     Finished,
-    /// The incarnation was declared dead: it must exit without any further effect.
+    /// The master has declared the incarnation dead: it must exit without any further effect.
     Fenced,
-    /// The master could not be reached for too long.
+    /// The master did not answer for longer than the timeout.
     MasterLost,
 }
 
 /// A batch's report with the sum of its samples' losses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reported {
-    /// Times and sizes.
+    /// Times and sizes of the batch.
     pub report: BatchReport,
-    /// Sum of the samples' losses.
+    /// Sum of the losses of the batch's samples.
     pub loss_sum: f64,
 }
 
-/// Message of a node at a heartbeat.
+/// What a node tells the master in one heartbeat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beat {
-    /// Reports since the last one.
+    /// Reports of the batches since the last heartbeat.
     pub reports: Vec<Reported>,
-    /// Newest plan the node holds.
+    /// Newest plan that the node holds.
     pub plan_ready: PlanVersion,
-    /// Plan in force on the node, and since which of its steps.
+    /// Plan in force on the node, and the node's step since which it is.
     pub plan_applied: (PlanVersion, u64),
-    /// The newest that was measured since the last one.
+    /// Newest distance between the worker's model and the mean that was measured since the last heartbeat.
     pub model_distance: Option<ModelDistance>,
 }
 
-/// Reply of the master to a heartbeat.
+/// Answer of the master to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BeatReply {
-    /// A plan newer than what the node said it holds.
+    /// A plan that is newer than the one that the node holds.
     pub plan: Option<Plan>,
-    /// Finish the batch and leave.
+    /// Whether the node must finish its batch and leave.
     pub drain: bool,
-    /// Meet the others after the next step.
+    /// Whether the worker must join a new group after its next step.
     pub reform: bool,
-    /// The node must exit at once.
+    /// Whether the node was declared dead and must exit at once.
     pub fenced: bool,
-    /// Incarnations whose pushes a server must refuse.
+    /// Incarnations that were declared dead: a server must refuse what they push.
     pub lost: Vec<Holder>,
-    /// All workers are done.
+    /// Whether all workers are done.
     pub finished: bool,
-    /// The group in force, if a member of it died.
+    /// The group in force, if one of its members died.
     pub broken_group: Option<MembershipVersion>,
-    /// Stand still after the step, for this checkpoint.
+    /// Checkpoint for which the worker must stand still after its step.
     #[cfg_attr(feature = "serde", serde(default))]
     pub checkpoint: Option<CheckpointId>,
-    /// The newest rollback of the job: a worker that has not joined since must join again.
+    /// Newest rollback of the job: a worker that has not joined a group since must join again.
     #[cfg_attr(feature = "serde", serde(default))]
     pub rollback: RollbackId,
 }
 
-/// What the training thread must know even while it is blocked.
+/// A message that must reach the training thread even while it is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// The session ended without the training thread's doing: fenced, or master lost.
+    /// The session ended, though the training thread did not end it: the node was fenced, or the master was lost.
     Stopped(SessionState),
-    /// A member of this group died: do not wait for it.
+    /// A member of this group died: the training thread must not wait for it.
     GroupBroken(MembershipVersion),
 }
 
-/// The agent's side of the session. Pure: the driver sends the beats and brings the replies.
+/// The agent's side of a session with the master. It is pure: a driver sends its heartbeats and passes on the answers.
 #[derive(Debug, Clone)]
 pub struct AgentSession {
     state: SessionState,
@@ -100,16 +100,16 @@ pub struct AgentSession {
     checkpoint: Option<CheckpointId>,
     rested: CheckpointId,
     rollback: RollbackId,
-    /// What the training thread is at.
+    /// What the training thread does, as the thread itself says.
     pub activity: Activity,
-    /// The platform told the process to leave.
+    /// Whether the platform has told the process to leave.
     pub preempted: bool,
     answered: JobTime,
     master_timeout: Duration,
 }
 
 impl AgentSession {
-    /// A session that was registered at `now`. It gives the master up after `master_timeout` without an answer.
+    /// Returns a session that was registered at `now`. It gives the master up after `master_timeout` without an answer.
     pub fn new(now: JobTime, master_timeout: Duration) -> Self {
         Self {
             state: SessionState::Running,
@@ -140,34 +140,35 @@ impl AgentSession {
         self.reform
     }
 
-    /// The newest rollback of the job that the master told of.
+    /// Returns the newest rollback of the job that the master has told.
     pub const fn rollback(&self) -> RollbackId {
         self.rollback
     }
 
-    /// Takes the newly fenced incarnations, whose pushes must be refused.
+    /// Takes the incarnations that were declared dead since the last call: a server must refuse what they push.
     pub fn take_lost(&mut self) -> Vec<Holder> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Takes the newest plan that arrived.
+    /// Takes the newest plan that has arrived since the last call.
     pub fn take_plan(&mut self) -> Option<Plan> {
         self.plan.take()
     }
 
-    /// Whether the worker is to stand still for a checkpoint that it has not [taken](Self::take_checkpoint).
+    /// Whether the worker must stand still for a checkpoint that it has not [taken](Self::take_checkpoint) yet.
     pub const fn is_checkpoint_due(&self) -> bool {
         self.checkpoint.is_some()
     }
 
-    /// Takes the checkpoint for which the worker is to stand still. Each is taken once, however often it was ordered.
+    /// Takes the checkpoint for which the worker must stand still. Each is returned once, however often the master
+    /// orders it.
     pub fn take_checkpoint(&mut self) -> Option<CheckpointId> {
         let checkpoint = self.checkpoint.take()?;
         self.rested = checkpoint;
         Some(checkpoint)
     }
 
-    /// Queues a report for the next beat.
+    /// Queues a report for the next heartbeat.
     pub fn report(&mut self, report: Reported) {
         if self.reports.len() == REPORTS_MAX {
             self.reports.pop_front();
@@ -175,12 +176,14 @@ impl AgentSession {
         self.reports.push_back(report);
     }
 
-    /// All models were averaged, and this is how far the worker's own was from the mean. The next beat has the newest.
+    /// Notes how far the worker's model was from the mean when all models were averaged. The next heartbeat carries the
+    /// newest distance.
     pub const fn averaged(&mut self, distance: ModelDistance) {
         self.model_distance = Some(distance);
     }
 
-    /// What the node holds, and what is in force on it in its step `at`: if that is new, since then.
+    /// Notes the plan that the node holds and the one in force in its step `at`. If the latter is new, it is in force
+    /// since that step.
     pub fn plans(&mut self, ready: PlanVersion, applied: PlanVersion, at: u64) {
         self.plan_ready = ready;
         if applied != self.plan_applied.0 {
@@ -188,19 +191,20 @@ impl AgentSession {
         }
     }
 
-    /// The group was formed anew: the order to meet was followed.
+    /// Notes that the worker has joined the new group that the master asked for.
     pub const fn regrouped(&mut self) {
         self.reform = false;
     }
 
-    /// What to say now. The reports leave the session; [`beat_failed`](Self::beat_failed) brings them back.
+    /// Returns what to send in a heartbeat now. The reports leave the session; [`beat_failed`](Self::beat_failed)
+    /// brings them back.
     pub fn beat(&mut self) -> Beat {
         // As many are likely to follow.
         self.beat_with(Vec::with_capacity(self.reports.len()))
     }
 
-    /// [`beat`](Self::beat) for a driver of thousands of sessions: the memory of the reports goes along, as always, and that of
-    /// `spare` is used for those that follow.
+    /// Does the same as [`beat`](Self::beat), and keeps the reports that follow in the memory of `spare`: for a driver
+    /// of thousands of sessions.
     pub fn beat_with(&mut self, mut spare: Vec<Reported>) -> Beat {
         spare.clear();
         Beat {
@@ -211,7 +215,7 @@ impl AgentSession {
         }
     }
 
-    /// The master answered.
+    /// Takes the master's answer to a heartbeat.
     pub fn beat_answered(&mut self, now: JobTime, reply: BeatReply) {
         self.answered = now;
         if let Some(plan) = reply.plan {
@@ -238,7 +242,7 @@ impl AgentSession {
         };
     }
 
-    /// The master did not answer `beat`.
+    /// Takes back a heartbeat that the master did not answer.
     pub fn beat_failed(&mut self, now: JobTime, beat: Beat) {
         self.model_distance = self.model_distance.or(beat.model_distance);
         for report in beat.reports.into_iter().rev().take(REPORTS_MAX - self.reports.len()) {

@@ -6,7 +6,7 @@
 
 use antdt_core::{MembershipVersion, NodeId, Plan, PlanVersion};
 
-/// Holds the newest plan until all workers have it.
+/// Holds the newest plan of a worker until all workers have it.
 #[derive(Debug, Clone)]
 pub struct PlanSwitch {
     node: NodeId,
@@ -19,7 +19,7 @@ pub struct PlanSwitch {
 }
 
 impl PlanSwitch {
-    /// A switch on which no plan was applied yet; the batch size is 0 until one is.
+    /// Returns a switch on which no plan was applied yet. Its batch size is 0 until one is.
     pub const fn new(node: NodeId) -> Self {
         let applied = PlanVersion(0);
         Self {
@@ -33,27 +33,28 @@ impl PlanSwitch {
         }
     }
 
-    /// Samples per batch in the plan in force.
+    /// Returns the number of samples per batch in the plan in force.
     pub const fn batch_size(&self) -> u32 {
         self.batch_size
     }
 
-    /// Micro-batches in which a batch is computed in the plan in force, at least 1.
+    /// Returns the number of micro-batches per batch in the plan in force, at least 1.
     pub const fn micro_batches(&self) -> u32 {
         self.micro_batches
     }
 
-    /// Steps between two averages in the plan in force; `None` leaves it to the sync mode.
+    /// Returns the number of steps between two averages in the plan in force; `None` leaves it to the sync mode.
     pub const fn local_steps(&self) -> Option<u32> {
         self.local_steps
     }
 
-    /// The plan in force.
+    /// Returns the version of the plan in force.
     pub const fn applied(&self) -> PlanVersion {
         self.applied
     }
 
-    /// A plan arrived. Older ones than those seen are ignored, and so are plans that do not name this node.
+    /// Takes a plan that arrived. The switch ignores plans older than those it has seen, and plans that do not name its
+    /// node.
     pub fn offer(&mut self, plan: Plan) {
         let newest = self.held.as_ref().map_or(self.applied, |held| held.version.max(self.applied));
         if plan.version > newest && plan.batch_sizes.contains_key(&self.node) {
@@ -61,7 +62,8 @@ impl PlanSwitch {
         }
     }
 
-    /// Newest version this node holds and can apply; what it says to its peers with each step.
+    /// Returns the newest version that this node holds and can apply. The worker tells it to the other workers in each
+    /// step.
     pub fn ready(&self) -> PlanVersion {
         match &self.held {
             Some(plan) if self.membership.is_none_or(|membership| plan.membership == membership) => {
@@ -83,12 +85,14 @@ impl PlanSwitch {
         }
     }
 
-    /// Applies the held plan at once, without the agreement of other workers (ASP).
+    /// Applies the plan held at once, without the agreement of the other workers: for modes in which each worker has
+    /// its own pace.
     pub fn apply_now(&mut self) -> bool {
         self.agreed(self.ready())
     }
 
-    /// A new group: plans of another membership are void from now on, and `plan` is in force for all.
+    /// Begins a new group: plans of another membership are void from now on, and `plan` is in force for all of its
+    /// members.
     pub fn regroup(&mut self, membership: MembershipVersion, plan: &Plan) {
         self.membership = Some(membership);
         self.held = None;

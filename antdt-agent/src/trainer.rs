@@ -4,38 +4,38 @@ use std::ops::Range;
 
 use antdt_core::{MetricError, Metrics, ParamLayout, SampleRange, Seed};
 
-/// Why a batch could not be computed.
+/// Reason why a batch could not be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// Samples cannot be read. The shard's fault, not the node's: it counts towards quarantine.
+    /// Samples cannot be read. This counts against the shard and towards its quarantine, not against the node.
     #[error("sample {sample}: {why}")]
     Data {
         /// Number of the first sample that could not be read.
         sample: u64,
-        /// What is wrong with it.
+        /// What is wrong with the sample.
         why: String,
     },
-    /// The loss or a gradient is not a number; the learning rate is the first suspect.
+    /// The loss or a gradient is not a number. A learning rate that is too high is the likeliest reason.
     #[error("the loss became {loss} on a batch of {samples}; lower --learning-rate")]
     Diverged {
-        /// The loss.
+        /// Sum of the losses of the batch.
         loss: f64,
-        /// Samples in the batch.
+        /// Number of samples in the batch.
         samples: usize,
     },
-    /// The framework failed.
+    /// The framework that computes the model failed, with this message.
     #[error("the model failed: {0}")]
     Model(String),
-    /// The trainer did not hand over the gradient of the layout.
+    /// The trainer handed over a gradient that does not fit the layout.
     #[error(transparent)]
     Gradient(#[from] GradientError),
-    /// The trainer recorded a metric that cannot be recorded.
+    /// The trainer recorded a metric with an invalid name or value.
     #[error(transparent)]
     Metric(#[from] MetricError),
 }
 
-/// Values in the memory of the device that computes.
+/// Values in the memory of the device that computes them.
 ///
 /// Host memory is the only place there is today. Memory of a device becomes another variant, in the same trait and the
 /// same calls: a trainer that computes there hands its device buffer over as it is, and the sink either reduces it where it
@@ -44,12 +44,12 @@ pub enum TrainError {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Buffer<'a> {
-    /// In this process's memory.
+    /// The values lie in this process's memory.
     Host(&'a [f32]),
 }
 
 impl<'a> Buffer<'a> {
-    /// The values, if they lie in this process's memory.
+    /// Returns the values, if they lie in this process's memory.
     ///
     /// # Errors
     /// If they lie elsewhere.
@@ -85,51 +85,51 @@ impl<'a> From<&'a Vec<f32>> for Buffer<'a> {
     }
 }
 
-/// The parameters that a batch is computed with.
+/// Parameters that a batch is computed with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params<'a> {
-    /// All groups of the layout, one after another.
+    /// Dense parameters: all groups of the layout, one after another.
     pub dense: Buffer<'a>,
     /// Values of the rows that the batch touches, in the order in which [`Trainer::load`] gave the rows.
     pub rows: Buffer<'a>,
 }
 
 impl<'a> Params<'a> {
-    /// Parameters in this process's memory.
+    /// Returns parameters that lie in this process's memory.
     pub const fn host(dense: &'a [f32], rows: &'a [f32]) -> Self {
         Self { dense: Buffer::Host(dense), rows: Buffer::Host(rows) }
     }
 }
 
-/// A gradient that does not fit the layout. Says what the trainer must hand over.
+/// A gradient that does not fit the layout of the model. The message says what the trainer must hand over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradientError {
-    /// No such group.
+    /// The layout has no such group.
     #[error("the trainer handed over group {group}, the layout has {groups}")]
     Unknown {
-        /// Number of the group.
+        /// Number of the group that the trainer named.
         group: usize,
-        /// Groups of the layout.
+        /// Number of groups in the layout.
         groups: usize,
     },
-    /// A group or the rows came twice.
+    /// The trainer handed over a group, or the rows, twice.
     #[error("the trainer handed over {what} twice in one batch")]
     Twice {
         /// The group's name, or `rows`.
         what: String,
     },
-    /// Another length than the layout says.
+    /// A group, or the rows, has another length than the layout says.
     #[error("the trainer handed over {got} values of {what}, which has {expected}")]
     Length {
         /// The group's name, or `rows`.
         what: String,
-        /// Values handed over.
+        /// Number of values that the trainer handed over.
         got: usize,
-        /// Values due.
+        /// Number of values that the layout asks for.
         expected: usize,
     },
-    /// Groups or rows never came.
+    /// The trainer did not hand over some groups, or the rows.
     #[error("the trainer never handed over {what}; hand over zeros where the loss does not depend on it")]
     Missing {
         /// Names of the groups, or `rows`.
@@ -137,7 +137,7 @@ pub enum GradientError {
     },
 }
 
-/// Takes the gradient of a batch, piece by piece: sums over samples, not means.
+/// Takes the gradient of a batch from a trainer, piece by piece: sums over samples, not means.
 ///
 /// Every group of the layout and the touched rows are handed over once, in any order, each as soon as it is final. What is
 /// handed over early may travel to the other workers while the rest of the backward pass still runs. The sink is done with
@@ -156,8 +156,9 @@ pub trait GradientSink {
     /// If it does not fit the rows, or came before.
     fn rows(&mut self, sums: Buffer<'_>) -> Result<(), TrainError>;
 
-    /// The computation gets on, though no piece is final yet. A worker that says nothing for many of its steps counts as
-    /// hung and is started again; a trainer whose steps differ that much in length calls this now and then.
+    /// Says that the computation goes on, though no piece is final yet. The master takes a worker that says nothing for
+    /// many of its usual steps for hung and restarts it; a trainer whose steps differ that much in length calls this
+    /// now and then.
     fn progress(&mut self) {}
 
     /// Everything at once: all groups of `layout` one after another, and the rows. For a trainer that has its gradient when
@@ -178,12 +179,12 @@ pub trait GradientSink {
     }
 }
 
-/// The gradient of a batch in this process's memory: the plainest [`GradientSink`].
+/// The gradient of a batch in this process's memory: the simplest [`GradientSink`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradient {
     /// Sum over the batch, all groups one after another; empty before the first batch.
     pub dense: Vec<f32>,
-    /// Sum over the batch for each touched row, in the order that [`Trainer::load`] gave the rows.
+    /// Sum over the batch for each touched row, in the order in which [`Trainer::load`] gave the rows.
     pub rows: Vec<f32>,
     /// Name and place of each group.
     places: Vec<(String, Range<usize>)>,
@@ -194,7 +195,7 @@ pub struct Gradient {
 }
 
 impl Gradient {
-    /// A gradient of a model of this shape, before the first batch.
+    /// Returns a gradient for a model of this layout, before its first batch.
     pub fn new(layout: &ParamLayout) -> Self {
         Self {
             dense: Vec::new(),
@@ -222,7 +223,7 @@ impl Gradient {
         Ok(stats)
     }
 
-    /// Makes ready for a batch whose rows have `rows_len` values in all.
+    /// Prepares for a batch whose rows have `rows_len` values in all.
     pub fn begin(&mut self, rows_len: usize) {
         self.dense.resize(self.dense_len, 0.0);
         self.rows.clear();
@@ -275,12 +276,12 @@ impl GradientSink for Gradient {
     }
 }
 
-/// What a batch's computation yields besides the gradient.
+/// What the computation of a batch yields besides the gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepStats {
-    /// Sum of the samples' losses.
+    /// Sum of the losses of the samples.
     pub loss_sum: f64,
-    /// Samples computed.
+    /// Number of samples computed.
     pub samples: u64,
 }
 
@@ -293,16 +294,18 @@ pub struct StepStats {
 /// evaluation is [`begin_evaluation`](Self::begin_evaluation), then [`load_eval`](Self::load_eval) and
 /// [`evaluate`](Self::evaluate) for each batch, then [`end_evaluation`](Self::end_evaluation).
 pub trait Trainer: Send {
-    /// Shape of the parameters. Constant.
+    /// Returns the layout of the parameters. It never changes.
     fn layout(&self) -> &ParamLayout;
 
-    /// Training samples: numbers `0..train_samples()`.
+    /// Returns the number of training samples; their numbers are `0..train_samples()`.
     fn train_samples(&self) -> u64;
 
-    /// Samples held out for evaluation, numbered from 0 in a space of their own; 0 when there are none.
+    /// Returns the number of samples held out for evaluation, numbered from 0 in a space of their own; 0 if there are
+    /// none.
     fn eval_samples(&self) -> u64;
 
-    /// Initial dense parameters, all groups of the layout one after another: a pure function of `seed`, the same on every node.
+    /// Returns the initial dense parameters, all groups of the layout one after another: a pure function of `seed`, the
+    /// same on every node.
     fn initial_dense(&self, seed: Seed) -> Vec<f32>;
 
     /// Reads the samples of the next batch. Returns the joint rows of the layout's tables that they touch, ascending, each
@@ -328,7 +331,7 @@ pub trait Trainer: Send {
         sink: &mut dyn GradientSink,
     ) -> Result<StepStats, TrainError>;
 
-    /// A new evaluation begins: drops what the trainer itself kept of an earlier one.
+    /// Begins an evaluation: drops what the trainer itself kept of an earlier one.
     fn begin_evaluation(&mut self) {}
 
     /// Evaluates the loaded batch. Values that combine by their rule go to `metrics` at once, with the batch's samples as
@@ -341,7 +344,8 @@ pub trait Trainer: Send {
     /// If the framework fails or a metric cannot be recorded.
     fn evaluate(&mut self, params: Params<'_>, metrics: &mut Metrics) -> Result<(), TrainError>;
 
-    /// All batches were evaluated: records what needs all samples, or is derived from other metrics, like a perplexity.
+    /// Ends an evaluation: records the metrics that need all samples, or are derived from other metrics, such as a
+    /// perplexity.
     ///
     /// # Errors
     /// If a metric cannot be recorded.

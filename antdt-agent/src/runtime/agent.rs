@@ -24,7 +24,7 @@ use crate::session::{AgentSession, Beat, BeatReply, Notice, SessionState};
 /// What a process ends with that SIGTERM ended: 128 and the number of the signal, as a shell reports it.
 const SIGTERM_CODE: i32 = 128 + 15;
 
-/// How an agent reaches its master, and what it says of its node.
+/// How an agent reaches its master, and what the agent tells the master about its node.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
     /// "address:port" or "name:port" of the master; an IPv6 address is in brackets.
@@ -33,51 +33,51 @@ pub struct AgentConfig {
     pub job: String,
     /// The job's secret, which every call to the master carries.
     pub token: Token,
-    /// The node.
+    /// Identity and host of the node.
     pub info: NodeInfo,
     /// Address of this node's data plane; empty if it has none.
     pub data_address: String,
-    /// Limit of one call that the master answers at once.
+    /// Deadline of a call that the master answers at once.
     pub call_timeout: Duration,
-    /// How long the master may be away before this process gives up.
+    /// Time without an answer of the master after which this process gives up.
     pub master_timeout: Duration,
 }
 
-/// Why a call to the master failed for good.
+/// Reason why a call to the master failed for good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// The master could not be reached for too long.
+    /// The master did not answer for longer than [`AgentConfig::master_timeout`].
     #[error("the master at {master} cannot be reached: {why}")]
     MasterLost {
         /// Address of the master.
         master: String,
-        /// The last failure.
+        /// The last failure, in words.
         why: String,
     },
-    /// This life was declared dead; a newer one may run already.
+    /// The master has declared this life of the node dead; a newer one may run already.
     #[error("{holder} was declared lost and must exit")]
     Fenced {
-        /// The life.
+        /// The life that was declared dead.
         holder: Holder,
     },
-    /// The process has not the token of the job.
+    /// This process does not have the token of the job.
     #[error("the master at {master} does not know this process: {why}; start it through the job's launcher")]
     Unauthorized {
-        /// The master's address.
+        /// Address of the master.
         master: String,
-        /// The master's words.
+        /// The master's explanation.
         why: String,
     },
     /// The master refused the request.
     #[error("the master refused `{call}`: {why}")]
     Refused {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
-        /// Text of the refusal.
+        /// The master's explanation.
         why: String,
     },
-    /// This process could not be set up.
+    /// The agent could not start in this process.
     #[error("the agent cannot start: {why}")]
     Start {
         /// Reason, in words.
@@ -85,27 +85,27 @@ pub enum AgentError {
     },
 }
 
-/// What a worker says of the copies of the model that it took, or that servers took for it.
+/// What a worker tells the master about the copies of the model that it took, or that servers took for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copies {
-    /// Steps of the optimizer behind them.
+    /// Number of optimizer steps that the copied model has behind it.
     pub steps: u64,
-    /// Samples behind them.
+    /// Number of samples that the copied model has behind it.
     pub samples: u64,
-    /// Shape of the model, as JSON.
+    /// Layout of the model, as JSON.
     pub layout: String,
-    /// The optimizer with its settings.
+    /// Name of the optimizer with its settings.
     pub optimizer: String,
 }
 
 /// A part of a checkpoint that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenPart {
-    /// Name of the file.
+    /// Name of the file that holds the part.
     pub name: String,
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Its checksum.
+    /// Checksum of the file.
     pub crc32c: u32,
 }
 
@@ -138,7 +138,7 @@ impl Shared {
     }
 }
 
-/// Through which the training thread says what it is at. Cheap to clone.
+/// Handle by which the training thread says what it does. Cheap to clone.
 #[derive(Clone)]
 pub struct Pulse(Arc<Shared>);
 
@@ -149,7 +149,7 @@ impl fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// The thread begins this work, and is at it until the guard is dropped.
+    /// Says that the training thread begins this work. The thread is at it until the guard is dropped.
     pub fn begin(&self, work: Work) -> AtWork<'_> {
         let at_work = AtWork { pulse: self, work };
         at_work.gets_on();
@@ -157,7 +157,7 @@ impl Pulse {
     }
 }
 
-/// The training thread is at work, and waits for nobody.
+/// Guard: while it lives, the training thread is at work and waits for no other process.
 #[derive(Debug)]
 pub struct AtWork<'a> {
     pulse: &'a Pulse,
@@ -165,7 +165,7 @@ pub struct AtWork<'a> {
 }
 
 impl AtWork<'_> {
-    /// The thread got on: it does not hang.
+    /// Says that the thread has got on with its work, so that it does not count as hung.
     pub fn gets_on(&self) {
         let shared = &self.pulse.0;
         shared.session().activity.works(shared.clock.now(), self.work);
@@ -178,7 +178,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// The agent of one life of one node.
+/// The connection of one life of a node to the master: it sends heartbeats in the background, and the node's calls.
 pub struct Agent {
     runtime: tokio::runtime::Runtime,
     shared: Arc<Shared>,
@@ -271,28 +271,30 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The life this agent speaks for.
+    /// Returns the node and the incarnation that this agent speaks for.
     pub fn holder(&self) -> Holder {
         self.shared.holder
     }
 
-    /// The agent's clock; it only measures durations.
+    /// Returns the agent's clock, which is for measuring durations only.
     pub fn clock(&self) -> JobClock {
         self.shared.clock
     }
 
-    /// The session, locked: keep it for a moment only.
+    /// Locks the session and returns it. The heartbeat waits for the same lock, so the caller keeps it for a moment
+    /// only.
     pub fn session(&self) -> MutexGuard<'_, AgentSession> {
         self.shared.session()
     }
 
-    /// Through which the training thread says what it is at.
+    /// Returns a handle by which the training thread says what it does.
     pub fn pulse(&self) -> Pulse {
         Pulse(Arc::clone(&self.shared))
     }
 
-    /// From now on SIGTERM does not end this process at once: the master is told that the platform wants it to leave, and has
-    /// it hand its work over first. The process ends on it once the job is over, and with a second one.
+    /// Makes SIGTERM a request to leave instead of the end of this process: the agent tells the master that the
+    /// platform wants the node to go, and the node hands its work over first. The process ends once the job is over, or
+    /// with a second SIGTERM.
     pub fn heed_sigterm(&self) {
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
@@ -314,7 +316,7 @@ impl Agent {
         });
     }
 
-    /// The connection to the master, for other clients of it.
+    /// Returns the connection to the master, for its other clients.
     pub fn channel(&self) -> JobChannel {
         self.channel.clone()
     }
@@ -337,8 +339,8 @@ impl Agent {
         Joined::try_from(reply).map_err(|e| AgentError::Refused { call: "join", why: e.to_string() })
     }
 
-    /// Says that the push of `step` is on all servers, and waits until the step is committed. `None` if a rollback of the job has
-    /// undone it: the worker joins again.
+    /// Tells the master that the push of `step` is on all servers, and waits until the step is committed. Returns
+    /// `None` if a rollback of the job has undone the step: the worker must join again.
     ///
     /// # Errors
     /// If the session ends first.
@@ -360,7 +362,8 @@ impl Agent {
         commit.map(Some).map_err(|e| AgentError::Refused { call: "ready", why: e.to_string() })
     }
 
-    /// Stands still for a checkpoint. Returns whether this worker takes the copies; if not, it goes on.
+    /// Stands still for a checkpoint. Returns whether this worker takes the copies of the model; if not, it goes on
+    /// training.
     ///
     /// # Errors
     /// If the session ends first.
@@ -375,7 +378,8 @@ impl Agent {
         Ok(reply.keep)
     }
 
-    /// Says that copies of the model exist, or why not; the master cuts the ledger before it answers. Returns whether it could.
+    /// Tells the master that copies of the model exist, or why they do not. The master cuts the ledger before it
+    /// answers. Returns whether it could.
     ///
     /// # Errors
     /// If the session ends first.
@@ -400,7 +404,7 @@ impl Agent {
         Ok(reply.taken)
     }
 
-    /// Writes a part of a checkpoint beside the training and tells the master what came of it.
+    /// Writes a part of a checkpoint in the background while training goes on, and tells the master the result.
     pub fn write_beside(
         &self,
         checkpoint: CheckpointId,
@@ -429,7 +433,7 @@ impl Agent {
         });
     }
 
-    /// Tells the master what came of a part of a checkpoint.
+    /// Tells the master how the writing of a part of a checkpoint ended.
     ///
     /// # Errors
     /// If the master cannot be told.
@@ -468,7 +472,7 @@ impl Agent {
         Ok((reply.evaluate, (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint))))
     }
 
-    /// Says what the evaluation found on `samples` samples.
+    /// Tells the master the metrics of an evaluation on `samples` samples.
     ///
     /// # Errors
     /// If the master cannot be told.
