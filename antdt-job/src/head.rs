@@ -390,7 +390,7 @@ pub struct Head {
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 impl Head {
-    /// The master of a job in which nothing has happened yet.
+    /// Returns the master of a job in which nothing has happened yet.
     ///
     /// # Errors
     /// If the windows and limits of the detector make no sense.

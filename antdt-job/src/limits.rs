@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use antdt_core::Holder;
 
-/// Limit of one call that the master answers at once.
+/// Deadline of a call that the master answers at once.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the master may be away before a node gives it up.
+/// Time without an answer of the master after which a node gives it up.
 pub const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a parked call is kept before the caller is told to ask again: below the idle limits of middle boxes.
+/// Time after which the master asks the caller of an open call to call again. It is shorter than the idle limits of
+/// middle boxes.
 pub const PARK_MAX: Duration = Duration::from_secs(30);
 
 /// Longest wait for a peer that becomes longer with every failure.

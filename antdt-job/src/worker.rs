@@ -26,48 +26,53 @@ use crate::mode::{SyncMode, Turn, WorkerHalf};
 pub use core::WorkerCore;
 use core::{At, Then};
 
-/// What the training loop asks its driver to do. There is one call at a time; each names the [`Reply`] that answers it.
+/// What the training loop asks its driver to do. There is one call at a time; each variant names the [`Reply`] that
+/// answers it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
-    /// Ask the master for a group of all live workers. Answered by [`Reply::Joined`].
+    /// Ask the master for a place in a group of all live workers. Answered by [`Reply::Joined`].
     Join(Standing),
-    /// Connect to the group, and take or give the model if a member lacks it. [`Reply::Entered`] or
+    /// Connect to the group, and take or give the model if a member lacks it. Answered by [`Reply::Entered`] or
     /// [`Reply::Broken`].
     Enter(Box<Joined>),
-    /// Register with the shard service, presenting leases of its earlier life. [`Reply::Registered`].
+    /// Register with the shard service, presenting the leases of the worker's earlier registration. Answered by
+    /// [`Reply::Registered`].
     Register(Vec<Held>),
-    /// Acknowledge and ask for shards. [`Reply::Exchanged`], or [`Reply::ServiceRestarted`] if it must register again.
+    /// Acknowledge samples and ask for shards. Answered by [`Reply::Exchanged`], or by [`Reply::ServiceRestarted`] if
+    /// the worker must register again.
     Exchange {
         /// Number of the request; a request is repeated with the same number until it is answered.
         request: RequestId,
-        /// Samples that are done.
+        /// Acknowledgements of the samples that are committed.
         acks: Acks,
         /// Number of shards wanted; 0 to acknowledge only.
         want: u32,
         /// How long the service may hold the request open while it has no shard to grant.
         wait: Duration,
     },
-    /// Give leases back: those that others could begin, and all before the training stops in order.
-    /// [`Reply::Released`] or [`Reply::ServiceRestarted`].
+    /// Give leases back: those that another worker could begin now, or all of them before the training stops in order.
+    /// Answered by [`Reply::Released`] or [`Reply::ServiceRestarted`].
     Release(Vec<Ack>),
-    /// A sample cannot be read. [`Reply::Released`] or [`Reply::ServiceRestarted`].
+    /// Tell the shard service that a sample cannot be read. Answered by [`Reply::Released`] or
+    /// [`Reply::ServiceRestarted`].
     Fail {
-        /// Samples of the lease that are done.
+        /// Lease of the sample, and how much of the lease is committed.
         at: Ack,
         /// What is wrong with the sample.
         why: String,
     },
-    /// Wait for so long: there is no batch size yet. Answered by [`Reply::Slept`].
+    /// Wait for this time, because the worker has no batch size yet. Answered by [`Reply::Slept`].
     Sleep(Duration),
     /// Read the samples of a batch, which may be empty. Answered by [`Reply::Loaded`], or by [`Reply::Unreadable`], after which an
     /// empty batch takes its place.
     Load(Batch),
-    /// The same for one micro-batch of a batch. The gradients of all of them are added up, from the first to the last, and are
-    /// one gradient then. Answered like [`Load`](Self::Load).
+    /// Read the samples of one micro-batch of a batch. The driver adds up the gradients of all micro-batches, from the
+    /// first to the last, into one. Answered like [`Load`](Self::Load).
     LoadPiece(Batch, MicroBatch),
-    /// Servers: get the parameters that the batch needs. [`Reply::Pulled`] or [`Reply::Broken`].
+    /// With servers: get the parameters that the batch needs. Answered by [`Reply::Pulled`] or [`Reply::Broken`].
     Pull,
-    /// Compute the gradient of the loaded batch or micro-batch, which is zero if it is empty. [`Reply::Computed`].
+    /// Compute the gradient of the loaded batch or micro-batch, which is zero if the batch is empty. Answered by
+    /// [`Reply::Computed`].
     Compute,
     /// Replicas: add up the gradients of all members. Models of their own: average them, weighted by samples among all members and
     /// uniformly where models mix. Learn which member contributed which samples. [`Reply::Combined`] or
@@ -75,61 +80,64 @@ pub enum Call {
     Combine {
         /// Number of the step.
         step: u64,
-        /// Samples in this worker's batch.
+        /// Number of samples in this worker's batch.
         samples: u64,
         /// Acknowledgements that are due when the step is committed.
         acks: Acks,
         /// Members whose models this worker averages with its own.
         peers: Peers,
     },
-    /// Add up the control values of all members. [`Reply::Agreed`] or [`Reply::Broken`].
+    /// Add up the control values of all members. Answered by [`Reply::Agreed`] or [`Reply::Broken`].
     Agree(Lanes),
     /// Apply to the model what was combined last. Answered by [`Reply::Applied`].
     Apply,
-    /// Servers: send the gradient to all of them. [`Reply::Pushed`] or [`Reply::Broken`].
+    /// With servers: send the gradient to all of them. Answered by [`Reply::Pushed`] or [`Reply::Broken`].
     Push {
         /// Step that the gradient belongs to.
         step: u64,
-        /// Samples in the batch.
+        /// Number of samples in the batch.
         samples: u64,
     },
-    /// Where the master commits: wait until it commits the step, or says with which workers to take it. [`Reply::Committed`] or
-    /// [`Reply::Broken`].
+    /// Where the master commits steps: wait until it commits this step, or says which workers take part in it. Answered
+    /// by [`Reply::Committed`] or [`Reply::Broken`].
     Ready {
         /// Number of the step.
         step: u64,
         /// Samples and acknowledgements of this worker in the step.
         readiness: Readiness,
     },
-    /// Models of their own: change this worker's model by the gradient that it computed last. [`Reply::Advanced`].
+    /// Where each worker has a model of its own: change it by the gradient that was computed last. Answered by
+    /// [`Reply::Advanced`].
     Advance,
-    /// Models of their own: go back to the model of the last average. [`Reply::Reverted`].
+    /// Where each worker has a model of its own: go back to the model of the last average. Answered by
+    /// [`Reply::Reverted`].
     Revert,
-    /// Between two steps: take this checkpoint, or wait while another worker does. [`Reply::Rested`].
+    /// Between two steps: take this checkpoint, or wait while another worker takes it. Answered by [`Reply::Rested`].
     Rest(CheckpointId),
     /// Training is over; nothing follows.
     Stop(End),
 }
 
-/// Members that a worker combines with in a step.
+/// The members that a worker combines with in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peers {
     /// All members of the group.
     All,
-    /// These, in order of rank and the worker itself among them. If one worker names another, that one names it too.
+    /// These members, in order of rank and including the worker itself. If one worker names another, the other names it
+    /// too.
     Few(Vec<Rank>),
-    /// These, in order of rank and the worker itself among them, in a group of their own: the other members of the group of all do
-    /// something else meanwhile.
+    /// These members, in order of rank and including the worker itself, in a group of their own: the other members of
+    /// the whole group do something else meanwhile.
     Apart {
-        /// Number of the group. Those that a worker is in grow.
+        /// Number of the group. A worker's groups have increasing numbers.
         group: u64,
-        /// Its members.
+        /// Ranks of its members.
         ranks: Vec<Rank>,
     },
 }
 
 impl Peers {
-    /// How many there are in a group of this size, the worker itself among them.
+    /// Returns the number of these members in a group of size `world`, including the worker itself.
     pub fn count(&self, world: u32) -> u32 {
         match self {
             Self::All => world,
@@ -137,7 +145,7 @@ impl Peers {
         }
     }
 
-    /// Whether this rank is one of them.
+    /// Whether this rank is one of these members.
     pub fn contains(&self, rank: Rank) -> bool {
         match self {
             Self::All => true,
@@ -149,19 +157,19 @@ impl Peers {
 /// The answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// The first reply of a life: there was no call before it.
+    /// The first reply of a life, which answers no call.
     Begin,
     /// See [`Call::Join`].
     Joined(Box<Joined>),
-    /// See [`Call::Enter`]. The worker has the job's model now.
+    /// Answers [`Call::Enter`]: the worker has the job's model now.
     Entered,
-    /// A member failed or was late. With servers: one of them is gone, or the step was undone by a rollback.
+    /// A member failed or was late. With servers: a server is gone, or a rollback has undone the step.
     Broken,
     /// See [`Call::Register`].
     Registered(Registered),
     /// See [`Call::Exchange`].
     Exchanged(Exchanged),
-    /// The shard service was restarted and knows no worker: this one must register again.
+    /// The shard service was restarted and knows no worker: this worker must register again.
     ServiceRestarted,
     /// See [`Call::Release`].
     Released,
@@ -169,7 +177,7 @@ pub enum Reply {
     Slept,
     /// See [`Call::Load`].
     Loaded,
-    /// This sample of the batch cannot be read.
+    /// A sample of the batch cannot be read.
     Unreadable {
         /// Number of the sample in the data set.
         sample: u64,
@@ -182,10 +190,10 @@ pub enum Reply {
     Computed {
         /// Number of samples that were loaded.
         samples: u64,
-        /// Sum of their losses.
+        /// Sum of the losses of these samples.
         loss_sum: f64,
     },
-    /// See [`Call::Combine`]. Says which member contributed which samples.
+    /// Answers [`Call::Combine`] with the samples that each member contributed.
     Combined(StepResult),
     /// See [`Call::Agree`].
     Agreed(Verdict),
@@ -206,12 +214,12 @@ pub enum Reply {
 /// How a worker's training ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// There are no samples left.
+    /// No samples are left.
     EndOfData {
-        /// Whether the worker has the job's model; false for a replacement that came when all was done.
+        /// Whether the worker has the job's model; false for a replacement that came after the last step.
         trained: bool,
     },
-    /// The worker was drained.
+    /// The master ordered the worker to leave.
     Drained,
     /// The worker cannot go on, for this reason.
     Failed(String),
@@ -231,33 +239,33 @@ pub struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    /// A life that has registered at the master. Begin it with [`Reply::Begin`].
+    /// Returns the loop of a life that has registered with the master. Its first reply is [`Reply::Begin`].
     pub fn new(holder: Holder, sync: &SyncMode, now: JobTime) -> Self {
         Self { core: WorkerCore::new(holder, now), half: sync.worker() }
     }
 
-    /// The life of the worker that this loop trains for.
+    /// Returns the life of the worker that this loop trains for.
     pub const fn holder(&self) -> Holder {
         self.core.holder()
     }
 
-    /// Steps behind the worker, which is the number of the one it takes: the job's where all workers combine together, its own
-    /// in the other modes.
+    /// Returns the number of the step that the worker takes: the job's where all workers combine together, its own in
+    /// the other modes.
     pub const fn steps(&self) -> u64 {
         self.core.steps()
     }
 
-    /// Whether every sample of the job is accounted for, as far as this worker was told.
+    /// Whether every sample of the job is accounted for, as far as the shard service has told this worker.
     pub const fn end_of_data(&self) -> bool {
         self.core.end_of_data()
     }
 
-    /// Samples per batch in the plan in force; 0 before the first.
+    /// Returns the number of samples per batch in the plan in force; 0 before the first plan.
     pub const fn batch_size(&self) -> u32 {
         self.core.batch_size()
     }
 
-    /// The leases it holds.
+    /// Returns the leases that the worker holds.
     pub const fn leases(&self) -> &Batcher {
         self.core.leases()
     }
@@ -316,7 +324,7 @@ impl WorkerLoop {
 }
 
 impl Call {
-    /// The batch that is to be read, and the micro-batch of it that is read by this call.
+    /// Returns the batch that the driver must read, and the micro-batch of it that this call reads.
     pub const fn loads(&self) -> Option<(&Batch, MicroBatch)> {
         match self {
             Self::Load(batch) => Some((batch, MicroBatch::WHOLE)),

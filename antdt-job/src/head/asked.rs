@@ -8,15 +8,15 @@ use antdt_core::{CheckpointId, JobTime};
 use super::core::Phase;
 use super::{Head, HeadAnswer};
 
-/// What became of a checkpoint that was asked for.
+/// State of a checkpoint that a user asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AskedCheckpoint {
-    /// It is being taken.
+    /// The checkpoint is being taken.
     UnderWay,
-    /// It is complete, and lies there.
+    /// The checkpoint is complete; the text is its place.
     Complete(String),
-    /// There is none; the text says why.
+    /// There is no checkpoint; the text says why.
     Failed(String),
 }
 

@@ -30,15 +30,16 @@ const WRITE_LIMIT: Duration = Duration::from_secs(1800);
 /// How long after a failed attempt the next one begins.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// What makes the next checkpoint due, besides the end of the job.
+/// What makes a checkpoint due, besides the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CheckpointEvery {
-    /// Nothing: there is one at the end.
+    /// Nothing: the only checkpoint is that at the end of the job.
     #[default]
     End,
-    /// So much time since the last one.
+    /// This much time since the last checkpoint.
     Time(Duration),
-    /// So many steps since the last one; where each works at its own pace, steps of the fastest worker.
+    /// This many steps since the last checkpoint. Where each worker has a pace of its own, steps of the fastest worker
+    /// count.
     Steps(u64),
     /// The end of an epoch.
     Epoch,
@@ -93,11 +94,11 @@ impl<'de> serde::Deserialize<'de> for CheckpointEvery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CheckpointSchedule {
-    /// What makes one due.
+    /// What makes a checkpoint due.
     pub every: CheckpointEvery,
-    /// Number of the first one.
+    /// Number of the first checkpoint.
     pub first: CheckpointId,
-    /// Passes over the data, by which the ends of epochs are found.
+    /// Number of passes over the data, from which the ends of epochs are computed.
     pub epochs: u32,
 }
 

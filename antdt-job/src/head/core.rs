@@ -166,17 +166,17 @@ impl HeadCore {
         })
     }
 
-    /// The job's sync mode.
+    /// Returns the job's sync mode.
     pub const fn sync(&self) -> &SyncMode {
         &self.config.sync
     }
 
-    /// What the job's sync mode asks of everyone.
+    /// Returns what the job's sync mode asks of all other parts.
     pub fn capabilities(&self) -> Capabilities {
         self.config.sync.capabilities()
     }
 
-    /// The set of live workers, and for modes whose model lives in the workers the group in force.
+    /// Returns the set of live workers, and where models live in the workers the group in force.
     pub const fn membership(&mut self) -> &mut Membership {
         &mut self.membership
     }
@@ -186,52 +186,52 @@ impl HeadCore {
         self.started
     }
 
-    /// Whether everything is committed.
+    /// Whether all samples are committed.
     pub const fn is_complete(&self) -> bool {
         self.completed.is_some()
     }
 
-    /// Where the peers of a registered worker reach it.
+    /// Returns the address at which its peers reach a registered worker.
     pub fn data_address(&self, holder: Holder) -> String {
         let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
         registered.map(|registered| registered.data_address.clone()).unwrap_or_default()
     }
 
-    /// The host that a registered worker said it runs on.
+    /// Returns the host that a registered worker said it runs on.
     pub fn host(&self, holder: Holder) -> &str {
         let registered = self.nodes.get(holder.node).and_then(|node| node.registered.as_ref());
         registered.map_or("", |registered| &registered.info.host)
     }
 
-    /// Training begins, or goes on with other workers: whether it had not begun before.
+    /// Begins training, or lets it go on with other workers. Returns whether it had not begun before.
     pub const fn start(&mut self) -> bool {
         !std::mem::replace(&mut self.started, true)
     }
 
-    /// The set of workers that take part changed: no policy is asked before the plan that follows is in force.
+    /// Notes that the set of workers that take part changes: the head asks no policy until the next plan is in force.
     pub const fn membership_changes(&mut self) {
         self.membership_changed = true;
     }
 
-    /// These workers and no others take part from now on.
+    /// Lets these workers and no others take part from now on.
     pub fn take_in_only(&mut self, members: &[Holder]) {
         self.joined = Participants::default();
         self.take_in(members);
     }
 
-    /// These workers take part, too.
+    /// Lets these workers take part in addition to the present ones.
     pub fn take_in(&mut self, members: &[Holder]) {
         for holder in members {
             self.joined.insert(*holder, self.nodes[holder.node].plan_applied);
         }
     }
 
-    /// Whether this worker was ordered to leave.
+    /// Whether the master has ordered this worker to leave.
     pub fn is_draining(&self, holder: Holder) -> bool {
         self.draining.contains(&holder)
     }
 
-    /// Workers that have not seen the end of the data.
+    /// Returns the number of workers that have not seen the end of the data.
     pub fn unfinished(&self) -> usize {
         self.workers - self.finished
     }
@@ -255,12 +255,12 @@ impl HeadCore {
         self.effects.push_back(HeadEffect::Undone(holder));
     }
 
-    /// These samples of a worker count as trained.
+    /// Tells the ledger to count these samples of a worker as trained.
     pub fn settle(&mut self, contribution: Contribution) {
         self.effects.push_back(HeadEffect::Settle(contribution));
     }
 
-    /// The leases of this life go back to the ledger.
+    /// Gives the leases of this life back to the ledger.
     pub fn release_leases(&mut self, holder: Holder) {
         self.effects.push_back(HeadEffect::LedgerLost(holder));
     }
@@ -275,7 +275,7 @@ impl HeadCore {
         self.note(at, Note::Action { kind, target, reason });
     }
 
-    /// Writes down that something happened, to a node or to the job.
+    /// Records for report and log that something happened to a node or to the job.
     pub fn event(&mut self, at: JobTime, node: Option<NodeId>, kind: &'static str, text: String) {
         self.note(at, Note::Event { node, kind, text });
     }
@@ -316,12 +316,12 @@ impl HeadCore {
         }
     }
 
-    /// Whether all servers are known that the job has.
+    /// Whether the head knows all servers of the job.
     pub fn knows_servers(&self) -> bool {
         self.config.servers == 0 || !self.servers.is_empty()
     }
 
-    /// The model is lost: the job goes back to its newest checkpoint, if it can, or ends.
+    /// Takes the job back to its newest checkpoint because the model is lost, or ends the job if it cannot roll back.
     pub fn roll_back(&mut self, why: String) {
         if self.config.can_roll_back {
             self.rollbacks.want(why);
@@ -330,12 +330,12 @@ impl HeadCore {
         }
     }
 
-    /// Whether the job went back to a checkpoint before, or does now.
+    /// Whether the job has been rolled back before, or is being rolled back now.
     pub fn was_rolled_back(&self) -> bool {
         self.rollbacks.newest() > RollbackId(0)
     }
 
-    /// Whether the job goes back, and nobody may be let in.
+    /// Whether a rollback is under way, during which no worker may join.
     pub const fn is_rolling_back(&self) -> bool {
         self.rollbacks.is_busy()
     }
@@ -374,8 +374,8 @@ impl HeadCore {
         next
     }
 
-    /// Workers that are asked for before training begins: those that have not finished, and after a rollback only those
-    /// that live, for the others are being started again.
+    /// Returns the workers that must join before training begins: those that have not finished, and after a rollback
+    /// only the live ones, because the others are being restarted.
     pub fn awaited_workers(&self) -> impl Iterator<Item = Holder> {
         let again = self.was_rolled_back();
         let is_awaited = move |status| match status {
@@ -433,7 +433,8 @@ impl HeadCore {
         self.let_in(holder, Box::new(Joined { finished: true, ..joined }));
     }
 
-    /// The answer to a worker that joins this membership, with the newest plan; a mode adds what it knows of the model.
+    /// Returns the answer to a worker that joins this membership, with the newest plan. A mode adds what it knows about
+    /// the model.
     pub fn joined_reply(&self, membership: MembershipVersion, members: Arc<[(Holder, String)]>) -> Joined {
         Joined {
             membership,
@@ -475,7 +476,7 @@ impl HeadCore {
         info.map_or((1, self.config.global_batch_size), |info| (info.batch_size_min, info.batch_size_max))
     }
 
-    /// Publishes a plan for the workers that take part, which are these from now on in this membership.
+    /// Publishes a plan for the members of this membership, which are the workers that take part from now on.
     pub fn replan(&mut self, now: JobTime, membership: MembershipVersion) {
         let seats: Vec<Seat> = self.joined.iter().map(|holder| self.seat_of(now, holder.node)).collect();
         if seats.is_empty() {
@@ -683,7 +684,7 @@ impl HeadCore {
         }
     }
 
-    /// Ends the job, unless it is over.
+    /// Ends the job with this reason, unless it is over.
     pub fn fail(&mut self, why: String) {
         if self.phase == Phase::Running {
             self.phase = Phase::Over;

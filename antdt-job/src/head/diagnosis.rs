@@ -20,7 +20,7 @@ const STRAGGLER_RATIO: f64 = 1.3;
 /// Actions that are kept for a diagnosis: the newest so many.
 const DONE_KEPT: usize = 32;
 
-/// Something that was decided: an action, or to do nothing.
+/// A decision of the policy or the head: an action, or that nothing is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Done {
@@ -28,9 +28,9 @@ pub struct Done {
     pub at: JobTime,
     /// `ADJUST_BS`, `KILL_RESTART`, `NONE`, ...
     pub kind: String,
-    /// A node, or `all`.
+    /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Why.
+    /// Reason of the decision.
     pub reason: String,
 }
 
@@ -54,52 +54,52 @@ impl DoneLog {
     }
 }
 
-/// What is known of the pace of one node.
+/// What the master knows about the pace of one node.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeDiagnosis {
-    /// The node, and which life of it.
+    /// The node and its present incarnation.
     pub holder: Holder,
-    /// Where it is in its life.
+    /// Stage of the node in its life.
     pub status: NodeStatus,
-    /// Its device class.
+    /// Device class of the node.
     pub device: DeviceClass,
-    /// Verdict of the monitor, which looks at whole windows.
+    /// Label that the monitor gives the node by whole windows.
     pub pace: Pace,
-    /// Whether it counts as a straggler: by the verdict, or because it takes 1.3 times as long as its peers and noise cannot
-    /// explain any of that.
+    /// Whether the node counts as a straggler: by its label, or because it takes 1.3 times as long as its peers and
+    /// noise cannot explain any of that.
     pub straggler: bool,
-    /// Time per sample over the lower median of all workers; `None` while too little is known, and of servers.
+    /// Time per sample over the lower median of all workers; `None` for a server, and while too little is known.
     pub ratio: Option<f64>,
     /// Bounds of the ratio, at the error rate of the diagnosis.
     pub bounds: Option<(f64, f64)>,
-    /// Batches that the ratio is known from: those since the node's pace changed last, at most 64.
+    /// Number of batches that the ratio is based on: those since the node's pace last changed, at most 64.
     pub batches: u32,
-    /// About when its pace changed last, or its first batch began.
+    /// Approximate time at which the pace last changed, or the node's first batch began.
     pub pace_since: Option<JobTime>,
-    /// Share of the long window in which it was slow, 0 to 1.
+    /// Share of the long window in which the node was slow, 0 to 1.
     pub slow_share: f64,
     /// Samples per batch in the plan in force; 0 for a server.
     pub batch_size: u32,
 }
 
-/// What a person wants to know of a job whose steps take long.
+/// What a person needs to know about a job whose steps take long.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Diagnosis {
     /// Name of the policy.
     pub policy: String,
-    /// Whether what it decides is only written down.
+    /// Whether the decisions of the policy are only recorded.
     pub dry_run: bool,
     /// Chance that noise alone puts a ratio outside of its bounds.
     pub error_rate: f64,
-    /// The plan in force.
+    /// Version of the plan in force.
     pub plan: PlanVersion,
     /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
     pub step: Option<StepView>,
-    /// Workers and servers, by id.
+    /// All workers and servers, ordered by id.
     pub nodes: Vec<NodeDiagnosis>,
-    /// What was decided last; `None` before the first decision.
+    /// The last decision; `None` before the first.
     pub decision: Option<Done>,
     /// The newest actions, oldest first.
     pub done: Vec<Done>,

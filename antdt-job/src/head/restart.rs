@@ -20,7 +20,7 @@ use antdt_core::{
 use super::core::{Node, Registered};
 use super::{Head, HeadConfig, HeadEffect, Registration};
 
-/// What the successor of a master must know of one node.
+/// What the successor of a master must know about one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeRecord {
@@ -28,13 +28,13 @@ pub struct NodeRecord {
     pub holder: Holder,
     /// Stage of that life.
     pub status: NodeStatus,
-    /// What that life said of itself when it registered; `None` if it has not registered.
+    /// What the node sent when that life registered; `None` if it has not registered.
     pub registration: Option<Registration>,
-    /// How often the node was started again since its last commit.
+    /// Number of restarts of the node since its last commit.
     pub restarts: u32,
     /// Whether the job goes on without the node, now or as soon as it has left.
     pub retiring: bool,
-    /// Whether the node has left for that reason.
+    /// Whether the node is gone for that reason.
     pub retired: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct NodeRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeadRecord {
-    /// All nodes that the job ever had, in the order of ids.
+    /// All nodes that the job ever had, ordered by id.
     pub nodes: Vec<NodeRecord>,
     /// Newest version of the membership.
     pub membership: MembershipVersion,
@@ -64,7 +64,7 @@ pub(super) struct Recorded {
 }
 
 impl Head {
-    /// The same head, which from now on says with each change what its successor must know.
+    /// Returns the same head, which from now on gives out a record with each change: what its successor must know.
     #[must_use]
     pub fn journaled(mut self) -> Self {
         self.recorded = Some(Recorded::default());

@@ -17,15 +17,15 @@ use antdt_core::{Counts, Holder, JobTime, RollbackId};
 /// How long it may take to find the newest checkpoint, to verify it, and to set the ledger back: as long as to write one.
 const RESTORE_LIMIT: Duration = Duration::from_secs(1800);
 
-/// Where the ledger was set back to.
+/// State of the job that the ledger was set back to.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RolledBack {
-    /// Place of the checkpoint that models start from; `None` if they start as at the job's start.
+    /// Place of the checkpoint that models start from; `None` if they start with the job's initial parameters.
     pub checkpoint: Option<Arc<str>>,
-    /// The accounts of the ledger there.
+    /// Sample counts of the ledger after the rollback.
     pub counts: Counts,
-    /// For people.
+    /// Description of the state for a person.
     pub text: String,
 }
 

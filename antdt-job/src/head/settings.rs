@@ -11,38 +11,39 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{CheckpointSchedule, HeadConfig};
 use crate::mode::SyncMode;
 
-/// A [`HeadConfig`] in writing: the policy and the pace rule by their names and settings.
+/// The settings of a [`HeadConfig`] in a form that can be stored: policy and pace rule by their names and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadSettings {
-    /// How workers combine what they compute.
+    /// Sync mode: how gradients or models of the workers are combined.
     pub sync: SyncMode,
-    /// Workers of the job.
+    /// Number of workers that the job starts with.
     pub workers: u32,
-    /// Parameter servers; 0 with all-reduce.
+    /// Number of parameter servers; 0 where the model lives in the workers.
     pub servers: u32,
     /// Samples of a synchronous step over all workers.
     pub global_batch_size: u32,
     /// Time between two heartbeats of a node.
     #[serde(with = "antdt_core::time::nanoseconds")]
     pub heartbeat: Duration,
-    /// Times that a node which died is started again.
+    /// How often in a row a node is restarted without having committed a step in between.
     pub max_restarts: u32,
-    /// The job goes on without a worker that died more often, while this many are left.
+    /// A worker that exceeds `max_restarts` is given up as long as at least this many workers remain; otherwise the job
+    /// ends.
     #[serde(default = "one")]
     pub min_workers: u32,
-    /// Whether every process must register.
+    /// Whether every process must register with the master.
     pub must_register: bool,
     /// Name of the policy.
     pub policy: String,
-    /// Settings of the policy, from which the registry makes it again.
+    /// Settings of the policy, from which the registry creates it again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policy_settings: BTreeMap<String, String>,
-    /// Whether what the policy decides is only written down.
+    /// Whether the decisions of the policy are only recorded.
     #[serde(default)]
     pub dry_run: bool,
     /// Windows and limits of the detector.
     pub monitor: MonitorConfig,
-    /// When checkpoints are taken; `None` if the job takes none.
+    /// When checkpoints are due; `None` if the job takes no checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointSchedule>,
     /// Whether a job whose model is lost goes back to its newest checkpoint.
@@ -72,7 +73,7 @@ impl From<&HeadConfig> for HeadSettings {
 }
 
 impl HeadSettings {
-    /// The settings with a policy in the state in which jobs begin.
+    /// Returns the settings as a [`HeadConfig`] with this policy, which must not have decided anything yet.
     pub fn config(&self, policy: Box<dyn Policy>) -> HeadConfig {
         HeadConfig {
             sync: self.sync.clone(),

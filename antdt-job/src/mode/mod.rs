@@ -46,44 +46,45 @@ pub const REGISTRY: &[Entry] = &[
     ripples::ENTRY,
 ];
 
-/// One line of the registry.
+/// One line of the registry of sync modes.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Name on the command line, in job files and in reports.
     pub name: &'static str,
-    /// What follows the name after `=`, for the help text; `None` for a mode without a setting.
+    /// Name of the setting that follows the mode's name after `=`, for the help text; `None` for a mode without a
+    /// setting.
     pub setting: Option<&'static str>,
     /// What the mode does, in one line.
     pub about: &'static str,
-    /// A value that works in any job, for tests and suggestions: `local-sgd=4`.
+    /// A value that works in any job, such as `local-sgd=4`, for tests and suggestions.
     pub example: &'static str,
-    /// Reads the setting.
+    /// Function that makes the mode from the text of its setting.
     pub parse: fn(Option<&str>) -> Result<SyncMode, InvalidValue>,
 }
 
 impl Entry {
-    /// As the help text shows it: `local-sgd=STEPS`.
+    /// Returns the mode as the help text shows it: `local-sgd=STEPS`.
     pub fn usage(&self) -> String {
         self.setting.map_or_else(|| self.name.to_owned(), |setting| format!("{}={setting}", self.name))
     }
 }
 
-/// Names of the modes of the registry that keep the model on servers, for error texts: `a or b`.
+/// Returns the names of the modes that keep the model on servers, for error texts: `a or b`.
 pub fn with_servers() -> String {
     let modes = SyncMode::examples().into_iter().filter(|mode| mode.capabilities().needs_servers());
     modes.map(|mode| mode.name()).collect::<Vec<_>>().join(" or ")
 }
 
-/// How a worker left in order.
+/// Reason for which a worker left the job in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// It was ordered to.
+    /// The master ordered the worker to leave.
     Drained,
     /// No samples are left.
     EndOfData,
 }
 
-/// One way of combining what workers compute.
+/// One way of combining the gradients or models of the workers.
 pub trait Mode: fmt::Debug + Send + Sync {
     /// Its name in the [`REGISTRY`].
     fn name(&self) -> &'static str;
@@ -103,7 +104,8 @@ pub trait Mode: fmt::Debug + Send + Sync {
     fn worker(&self) -> Box<dyn WorkerHalf>;
 }
 
-/// What a mode decides at the master. Called in the order of events; answers go through the [`HeadCore`].
+/// The half of a mode that runs in the master. Its methods are called in the order of events; it answers through the
+/// [`HeadCore`].
 pub trait HeadHalf: fmt::Debug + Send {
     /// A live worker asks to take part, for the first time or again. [`HeadCore::let_in`] answers it, now or later.
     fn joining(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, standing: Standing);
@@ -150,8 +152,8 @@ pub trait HeadHalf: fmt::Debug + Send {
     fn go_on(&mut self, now: JobTime, core: &mut HeadCore);
 }
 
-/// What a mode decides in a worker. Each question returns the next call: [`WorkerCore::call`] for one whose reply comes back
-/// to [`answered`](Self::answered), or one of the other methods of the core.
+/// The half of a mode that runs in a worker. Each method returns the worker's next call: [`WorkerCore::call`] for a
+/// call whose reply comes back to [`answered`](Self::answered), or one of the other methods of the core.
 pub trait WorkerHalf: fmt::Debug + Send {
     /// What the worker says of itself when it asks to take part.
     fn standing(&self) -> Standing {
@@ -195,46 +197,46 @@ impl Clone for Box<dyn WorkerHalf> {
     }
 }
 
-/// What a worker's decision is made with: the time, and the agent's side of the session with the master.
+/// What a worker's mode decides with: the time, and the agent's session with the master.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    /// When.
+    /// Time of the decision.
     pub now: JobTime,
-    /// Orders and plans are read from it, reports are left in it.
+    /// The agent's session with the master: the mode reads orders and plans from it, and leaves reports in it.
     pub session: &'a mut AgentSession,
 }
 
-/// A sync mode with its setting. Two are equal if they are written alike.
+/// A sync mode with its setting. Two modes are equal if they are written alike.
 #[derive(Clone)]
 pub struct SyncMode(Arc<dyn Mode>);
 
 impl SyncMode {
-    /// A mode of the registry or of a program's own.
+    /// Returns a mode, either of the registry or a program's own.
     pub fn new(mode: impl Mode + 'static) -> Self {
         Self(Arc::new(mode))
     }
 
-    /// Its name, without its setting.
+    /// Returns the name of the mode, without its setting.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// What it asks of everyone else.
+    /// Returns what the mode asks of all other parts of a job.
     pub fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
-    /// What it decides at the master.
+    /// Returns the half of the mode that runs in the master.
     pub fn head(&self) -> Box<dyn HeadHalf> {
         self.0.head()
     }
 
-    /// What it decides in a worker.
+    /// Returns the half of the mode that runs in a worker.
     pub fn worker(&self) -> Box<dyn WorkerHalf> {
         self.0.worker()
     }
 
-    /// Every mode of the registry once, with the setting of its example.
+    /// Returns every mode of the registry once, with the setting of its example.
     pub fn examples() -> Vec<Self> {
         REGISTRY.iter().map(|entry| entry.example.parse().expect("an example can be read")).collect()
     }

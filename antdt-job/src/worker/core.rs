@@ -87,12 +87,12 @@ impl WorkerCore {
         }
     }
 
-    /// The life whose loop it is.
+    /// Returns the life whose loop this is.
     pub const fn holder(&self) -> Holder {
         self.holder
     }
 
-    /// Number of the step that the worker takes.
+    /// Returns the number of the step that the worker takes.
     pub const fn steps(&self) -> u64 {
         self.step
     }
@@ -102,7 +102,7 @@ impl WorkerCore {
         self.step = step;
     }
 
-    /// Whether every sample of the job is accounted for, as far as this worker was told.
+    /// Whether every sample of the job is accounted for, as far as the shard service has told this worker.
     pub const fn end_of_data(&self) -> bool {
         self.feed.end_of_data()
     }
@@ -115,32 +115,33 @@ impl WorkerCore {
         self.feed.leases()
     }
 
-    /// Plans that the worker holds and applies.
+    /// Returns the switch with the plans that the worker holds and applies.
     pub const fn switch(&mut self) -> &mut PlanSwitch {
         &mut self.switch
     }
 
-    /// The batch that was loaded last.
+    /// Returns the batch that was loaded last.
     pub const fn batch(&self) -> &Batch {
         &self.batch
     }
 
-    /// Samples behind the last gradient, and the sum of their losses.
+    /// Returns the number of samples behind the last gradient, and the sum of their losses.
     pub const fn computed(&self) -> (u64, f64) {
         self.computed
     }
 
-    /// Remembers what was computed last.
+    /// Sets the number of samples behind the last gradient, and the sum of their losses.
     pub const fn set_computed(&mut self, samples: u64, loss_sum: f64) {
         self.computed = (samples, loss_sum);
     }
 
-    /// Says whether no worker had samples in the last step: then waiting for a shard costs nobody anything.
+    /// Notes whether no worker had samples in the last step: then waiting for a shard delays no other worker.
     pub const fn set_idle(&mut self, idle: bool) {
         self.idle = idle;
     }
 
-    /// How long a step in which nothing is held may wait: when no worker had samples it is only a question of patience.
+    /// Returns how long the worker may wait for a shard in a step while it holds no samples: 0, unless no worker had
+    /// samples in the last step.
     pub const fn patience(&self) -> Duration {
         if self.idle { PATIENCE } else { Duration::ZERO }
     }
@@ -156,12 +157,12 @@ impl WorkerCore {
         call
     }
 
-    /// A call whose reply the mode gets.
+    /// Makes a call whose reply the mode gets.
     pub fn call(&mut self, call: Call) -> Call {
         self.ask(At::Half, call)
     }
 
-    /// A question to the shard service; the mode hears when all of it is answered.
+    /// Makes a call to the shard service. The mode hears when the whole exchange is answered.
     pub fn feed(&mut self, call: Call) -> Call {
         self.ask(At::Feeding(Then::Half), call)
     }
@@ -171,7 +172,7 @@ impl WorkerCore {
         self.stop(End::Failed(why))
     }
 
-    /// Ends the training of this worker: the reply answers no call that was made while `asked`.
+    /// Ends the training of this worker, because the reply answers no call that it made while `asked`.
     pub fn not_an_answer(&mut self, reply: &Reply, asked: &impl std::fmt::Debug) -> Call {
         self.fail(not_an_answer(reply, asked))
     }
@@ -188,19 +189,19 @@ impl WorkerCore {
         }
     }
 
-    /// Asks the master to take part.
+    /// Asks the master for a place in the group.
     pub fn join(&mut self, standing: Standing) -> Call {
         self.ask(At::Joining, Call::Join(standing))
     }
 
     // Rollbacks.
 
-    /// The newest rollback of the job that the worker has joined after.
+    /// Returns the newest rollback of the job after which the worker has joined.
     pub const fn rollback(&self) -> RollbackId {
         self.rollback
     }
 
-    /// Whether the job went back to a checkpoint since the worker joined: what it does is undone, and it must join again.
+    /// Whether the job was rolled back since the worker joined: its work since then is undone, and it must join again.
     pub fn is_undone(&self, turn: &Turn<'_>) -> bool {
         turn.session.rollback() > self.rollback
     }
@@ -217,16 +218,16 @@ impl WorkerCore {
         Some(self.ask(At::Feeding(Then::Join(Box::new(joined.clone()))), call))
     }
 
-    /// With servers: one of them is gone, or what the worker waited for is undone. It meets the others at the master, and its
-    /// batch comes again.
+    /// With servers: joins the others again through the master, because a server is gone or the step that the worker
+    /// waited for is undone. The worker's batch is read again.
     pub fn join_again(&mut self, turn: &Turn<'_>) -> Call {
         self.abort();
         self.restart_meter(turn);
         self.join(Standing { group: self.told, ..Standing::default() })
     }
 
-    /// Gets a batch of the size in force. When nothing is held, the service may keep the question for `patience`. The mode
-    /// hears when the batch is loaded.
+    /// Gets a batch of the size in force. While the worker holds no samples, the shard service may keep the request
+    /// open for `patience`. The mode hears when the batch is loaded.
     pub fn take_batch(&mut self, patience: Duration) -> Call {
         let want = u64::from(self.switch.batch_size());
         if want == 0 {
@@ -244,18 +245,18 @@ impl WorkerCore {
         }
     }
 
-    /// Goes on with an empty batch, without a question to the shard service.
+    /// Goes on with an empty batch, without a request to the shard service.
     pub fn take_nothing(&mut self) -> Call {
         self.load(Batch::default())
     }
 
-    /// Gives all leases back, as far as they are done. [Feed](Self::feed) the call, if there is one.
+    /// Gives all leases back, with what is committed of them. [Feed](Self::feed) the call, if there is one.
     #[must_use]
     pub fn give_back(&mut self) -> Option<Call> {
         self.feed.release()
     }
 
-    /// Batches that the last shard held, rounded up.
+    /// Returns the number of batches in the last shard, rounded up.
     pub const fn batches_of_a_shard(&self) -> u64 {
         self.feed.batches_of_a_shard()
     }
@@ -307,7 +308,7 @@ impl WorkerCore {
         }
     }
 
-    /// The push of the batch to the servers.
+    /// Returns the call that pushes the gradient of the batch to the servers.
     pub fn push(&self) -> Call {
         Call::Push { step: self.step, samples: self.batch.len() }
     }
@@ -319,29 +320,31 @@ impl WorkerCore {
 
     // Samples.
 
-    /// The batch is part of the model: acknowledges it. [Feed](Self::feed) the call, if there is one.
+    /// Commits the batch, which is part of the model now, and acknowledges it. [Feed](Self::feed) the call, if there is
+    /// one.
     #[must_use]
     pub fn commit(&mut self) -> Option<Call> {
         self.feed.commit(&self.batch)
     }
 
-    /// The same for samples of several batches.
+    /// Commits the samples of several batches and acknowledges them, as [`commit`](Self::commit) does for one batch.
     #[must_use]
     pub fn commit_batch(&mut self, batch: &Batch) -> Option<Call> {
         self.feed.commit(batch)
     }
 
-    /// The batch is part of the model, and the master acknowledged it.
+    /// Notes that the batch is part of the model and that the master has acknowledged it.
     pub fn settled(&mut self) {
         self.feed.settled(&self.batch);
     }
 
-    /// The same for samples of several batches.
+    /// Notes that the samples of several batches are part of the model and that the master has acknowledged them.
     pub fn settled_batch(&mut self, batch: &Batch) {
         self.feed.settled(batch);
     }
 
-    /// The acks that are due when these samples are committed, one for each lease, under the names of the leases now.
+    /// Returns the acknowledgements that are due when these samples are committed, one for each lease, under the
+    /// present ids of the leases.
     pub fn acks_of(&self, batch: &Batch) -> Acks {
         self.feed.acks_of(batch)
     }
@@ -366,12 +369,12 @@ impl WorkerCore {
         batch.fragments.iter().all(|fragment| leases.holds(leases.name_of(fragment.grant.lease)))
     }
 
-    /// The batch is not part of the model: its samples come again.
+    /// Aborts the batch, which is not part of the model: its samples are read again.
     pub fn abort(&mut self) {
         self.feed.abort(&self.batch);
     }
 
-    /// The same for samples of several batches; the batch that was loaded last is aborted before.
+    /// Aborts the samples of several batches. The batch that was loaded last is aborted before them.
     pub fn abort_batch(&mut self, batch: &Batch) {
         self.feed.abort(batch);
     }
@@ -386,7 +389,7 @@ impl WorkerCore {
 
     // Plans and reports.
 
-    /// With servers: begins at the step and with the plan that the master named.
+    /// With servers: begins at the step and with the plan that the master has named.
     pub fn enter_with_servers(&mut self, turn: &mut Turn<'_>, joined: &Joined) {
         turn.session.regrouped();
         self.told = joined.membership;
@@ -396,36 +399,36 @@ impl WorkerCore {
         self.note_plans(turn);
     }
 
-    /// Takes the newest plan that the master has brought.
+    /// Takes the newest plan that the master has sent.
     pub fn offer_plan(&mut self, turn: &mut Turn<'_>) {
         if let Some(plan) = turn.session.take_plan() {
             self.switch.offer(plan);
         }
     }
 
-    /// Says which plans the worker holds and applies.
+    /// Tells the session which plans the worker holds and applies.
     pub fn note_plans(&self, turn: &mut Turn<'_>) {
         turn.session.plans(self.switch.ready(), self.switch.applied(), self.step);
     }
 
-    /// From now on, time counts for this part of a batch.
+    /// Counts the time from now on as this part of a batch.
     pub fn enter(&mut self, turn: &Turn<'_>, part: Part) {
         self.meter.enter(turn.now, part);
     }
 
-    /// What the worker spent since its last report is in no report.
+    /// Discards the time that the worker spent since its last report.
     pub fn restart_meter(&mut self, turn: &Turn<'_>) {
         self.meter.restart(turn.now);
     }
 
-    /// Reports what the worker spent since its last report on this many samples.
+    /// Reports the time that the worker spent since its last report, for this many samples.
     pub fn report(&mut self, turn: &mut Turn<'_>, samples: u64) {
         let (at, plan) = (Iteration(self.step), self.switch.applied());
         let report = self.meter.finish(turn.now, at, plan, samples, self.micro.count);
         turn.session.report(Reported { report, loss_sum: self.computed.1 });
     }
 
-    /// Reports what the worker spent since its last report on the samples that it computed.
+    /// Reports the time that the worker spent since its last report, for the samples that it computed.
     pub fn report_computed(&mut self, turn: &mut Turn<'_>) {
         self.report(turn, self.computed.0);
     }
