@@ -7,121 +7,123 @@ use antdt_core::InvalidValue;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Most workers of a history.
+/// Most workers in a history.
 pub const WORKERS_MAX: u8 = 4;
 
-/// Most samples of a shard.
+/// Most samples in a shard.
 pub const SHARD_MAX: u8 = 11;
 
-/// The job that a history is about.
+/// The job that a history takes place in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Workers, 1 to 4.
+    /// Number of workers, 1 to 4.
     pub workers: u8,
-    /// Samples of a step for each of them, at least 1.
+    /// Number of samples that each worker trains in a step, at least 1.
     pub samples_per_worker: u8,
-    /// Samples of each shard, 1 to 11.
+    /// Number of samples in each shard, 1 to 11.
     pub shards: Vec<u8>,
 }
 
-/// What can happen, chosen by numbers that mean something in every state. What finds nothing to happen to is skipped.
+/// One step of a history. Its numbers are taken modulo what exists at that moment, so that they mean something in every
+/// state; a step that finds nothing to act on is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
     /// A process does the next things that it can do: replies reach workers in any order.
     Run {
-        /// Which of those that live.
+        /// Index among the live processes.
         process: u8,
         /// Number of repetitions.
         times: u8,
     },
     /// Every node sends its heartbeat, and the policy is asked.
     Beat,
-    /// Time passes; deadlines of the master fire.
+    /// Time passes, and deadlines of the master expire.
     Wait {
         /// Milliseconds.
         ms: u16,
     },
-    /// A worker dies, mid-call or between two.
+    /// A worker dies, in the middle of a call or between two calls.
     Die {
-        /// Which of those that live.
+        /// Index among the live processes.
         process: u8,
-        /// Whether the master hears of it only with the next heartbeats.
+        /// Whether the master hears of the death only with the next heartbeats.
         late: bool,
-        /// Which of its peers still get the result of the operation that it died in, one bit each.
+        /// Bit mask of the peers that still get the result of the operation in which the worker died.
         luck: u8,
     },
     /// The training thread of a worker that reads or computes never gets on; its heartbeats do.
     Hang {
-        /// Which of those that live.
+        /// Index among the live processes.
         process: u8,
     },
-    /// The platform tells a node to leave, and does not end it.
+    /// The platform tells a node to leave, and does not end its process.
     Preempt {
-        /// Which of those that live, servers first.
+        /// Index among the live nodes, servers first.
         node: u8,
     },
     /// A server dies, and its part of the model with it.
     ServerDies {
-        /// Which of those that live.
+        /// Index among the live servers.
         server: u8,
-        /// Whether the master hears of it only with the next heartbeats.
+        /// Whether the master hears of the death only with the next heartbeats.
         late: bool,
         /// Whether checkpoints that were being written are complete.
         written: bool,
     },
-    /// The call of a worker's group breaks off though no member died.
+    /// An operation of a worker's group fails though no member died.
     Break {
-        /// Which of the processes that live.
+        /// Index among the live processes.
         process: u8,
     },
-    /// The policy wants other batch sizes, and another number of local steps where there are such.
+    /// The policy asks for other batch sizes, and for another number of local steps where a mode has them.
     Plan {
-        /// Samples that the first worker gives to the last.
+        /// Number of samples that move from the first worker's batch to the last worker's.
         shift: u8,
-        /// Micro-batches in which batches are computed: 0 if all are computed at once, else more in one worker than in
-        /// another.
+        /// Number of micro-batches per batch: 0 if every batch is computed at once, otherwise different for different
+        /// workers.
         #[serde(default)]
         pieces: u8,
         /// Steps between two averages.
         local_steps: u8,
     },
-    /// The policy wants a worker restarted; one that it adds is a worker that joins.
+    /// The policy asks for the restart of a worker; a worker that it adds joins the job.
     Restart {
-        /// Which of those that may be.
+        /// Index among the workers that may be restarted.
         worker: u8,
-        /// Time to finish its batch.
+        /// Time in which the worker may finish its batch, in milliseconds.
         drain_ms: u16,
     },
-    /// The user wants another number of workers.
+    /// The user asks for another number of workers.
     Scale {
-        /// How many: 0 is refused, and so are more than the samples of a global batch.
+        /// The number of workers. The master refuses 0, and more workers than the global batch has samples.
         workers: u8,
     },
-    /// The user wants a checkpoint at once.
+    /// The user asks for a checkpoint at once.
     Checkpoint,
-    /// The master dies with all that waits in it, and another one goes on from its record; so does the shard service.
+    /// The master and the shard service die, with all calls that wait in them, and successors go on from what was
+    /// recorded.
     RestartMaster {
         /// Whether checkpoints that were being written are complete.
         written: bool,
     },
-    /// A copy of an earlier question for a group arrives again.
+    /// A copy of an earlier request to join a group arrives again.
     OldJoin {
-        /// Which of the last questions.
+        /// Index among the last such requests.
         which: u8,
     },
-    /// The shard service restarts: leases get other names.
+    /// The shard service restarts, and gives leases other ids.
     RestartService,
-    /// The shard service asks a worker to give back what it has not begun.
+    /// The shard service asks a worker to give back the leases that it has not begun.
     Recall {
-        /// Which of the processes that live.
+        /// Index among the live processes.
         process: u8,
     },
     /// The next batch that a worker reads holds a sample that it cannot read.
     Unreadable {
-        /// Which of the processes that live.
+        /// Index among the live processes.
         process: u8,
     },
 }
@@ -137,7 +139,7 @@ pub struct History {
 }
 
 impl History {
-    /// A history of your own making.
+    /// Returns a history with these steps.
     ///
     /// # Errors
     /// If there is no such job.
@@ -154,7 +156,7 @@ impl History {
         Ok(Self { job, steps })
     }
 
-    /// The job.
+    /// Returns the job that the history takes place in.
     pub const fn job(&self) -> &Job {
         &self.job
     }
@@ -200,12 +202,12 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Any job of up to 4 workers and 66 samples, and up to 250 steps.
+/// Generates histories of jobs of up to 4 workers and 66 samples, with up to 250 steps.
 pub fn any() -> impl Strategy<Value = History> {
     (jobs(), prop::collection::vec(steps(), 0..=250)).prop_map(|(job, steps)| History { job, steps })
 }
 
-/// The history that was written on one line by a failure.
+/// Reads a history from the line that a failure printed.
 ///
 /// # Panics
 /// If it is none. `text.parse::<History>()` returns an error instead.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One of the promises. `Display` gives its name.
+/// A promise that every sync mode must keep. `Display` gives its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
@@ -13,15 +13,16 @@ pub enum Invariant {
     OneOperation,
     /// All workers that apply a step apply the same contributions, after the step before it.
     SameModel,
-    /// No sample is in the model twice; at a mode that acknowledges pushes, the one batch of a worker that died in between may be.
+    /// No sample is in the model twice. Exception: where a mode acknowledges pushes, the one batch of a worker that
+    /// died between push and acknowledgement.
     OnceInModel,
-    /// What is acknowledged is in the model.
+    /// Every acknowledged sample is in the model.
     AckedIsInModel,
-    /// What a dead life has contributed is settled before its leases go back.
+    /// The contribution of a dead life is settled before its leases go back to the ledger.
     SettledFirst,
-    /// Batch sizes of a plan add up to the global batch, if the capabilities say so.
+    /// The batch sizes of a plan add up to the global batch, if the mode's capabilities say so.
     GlobalBatch,
-    /// No worker stops for good because a reply confused it.
+    /// No worker ends its training because of a reply that it did not expect.
     NeverConfused,
     /// No worker says that the data has ended while samples are left.
     NoEarlyEnd,
@@ -29,22 +30,23 @@ pub enum Invariant {
     SurvivorsGoOn,
     /// At the end every sample is acknowledged, and in the model.
     NothingLost,
-    /// A checkpoint has what is acknowledged in its model, and nothing else but the push of a worker that died before it
-    /// could acknowledge it.
+    /// The model of a checkpoint holds exactly the acknowledged samples. Exception: the push of a worker that died
+    /// before it could acknowledge it.
     ExactCheckpoint,
-    /// After a rollback, model and ledger are those of the checkpoint, and what was trained under a lease of before gets into
+    /// After a rollback, model and ledger are those of the checkpoint; samples trained under an earlier lease get into
     /// neither.
     ExactRollback,
-    /// No worker gets further ahead of a slower one than the capabilities say.
+    /// No worker gets further ahead of a slower one than the mode's capabilities say.
     BoundedLead,
     /// Members that average their models leave the mean of all models as it is.
     MeanKept,
-    /// A life is launched once, and no number of a membership, plan, rollback or checkpoint goes back, also across masters.
+    /// A life is launched once, and the numbers of memberships, plans, rollbacks and checkpoints never decrease, even
+    /// across masters.
     NumbersGrow,
 }
 
 impl Invariant {
-    /// All of them.
+    /// All promises.
     pub const ALL: [Self; 16] = [
         Self::Capabilities,
         Self::OneOperation,
@@ -64,7 +66,7 @@ impl Invariant {
         Self::NumbersGrow,
     ];
 
-    /// Returns the name.
+    /// Returns the name of the promise.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Capabilities => "capabilities",
@@ -117,29 +119,29 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// The promises that a history is held to.
+/// The set of promises that a history is checked against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invariants(BTreeSet<Invariant>);
 
 impl Invariants {
-    /// All of them.
+    /// Returns the set of all promises.
     pub fn all() -> Self {
         Self(Invariant::ALL.into())
     }
 
-    /// Only these.
+    /// Returns the set of these promises.
     pub fn only(invariants: impl IntoIterator<Item = Invariant>) -> Self {
         Self(invariants.into_iter().collect())
     }
 
-    /// All but this one.
+    /// Returns the set without this promise.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {
         self.0.remove(&invariant);
         self
     }
 
-    /// Whether a history is held to it.
+    /// Whether the set contains this promise.
     pub fn holds_to(&self, invariant: Invariant) -> bool {
         self.0.contains(&invariant)
     }

@@ -43,7 +43,8 @@ const CUT_TRIES: u32 = 40;
 const MOMENT: Duration = Duration::from_millis(1);
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// A promise that was broken in a history. Its text says which, after which step, how, and the line that replays it.
+/// A promise that a history broke. The text names the promise, the step, what happened, and the line that replays the
+/// history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Broken(Box<Found>);
 
@@ -57,12 +58,13 @@ struct Found {
 }
 
 impl Broken {
-    /// The promise.
+    /// Returns the promise that was broken.
     pub fn invariant(&self) -> Invariant {
         self.0.invariant
     }
 
-    /// The step after which it was broken, from 1; one more than there are if it was broken after the last one.
+    /// Returns the number of the step after which the promise was broken, from 1; one more than the number of steps if
+    /// it was broken after the last one.
     pub fn step(&self) -> usize {
         self.0.step
     }
@@ -72,7 +74,7 @@ impl Broken {
         &self.0.what
     }
 
-    /// The history.
+    /// Returns the history that broke the promise.
     pub fn history(&self) -> &History {
         &self.0.history
     }

@@ -27,7 +27,7 @@ use antdt_groups::{Bipartite, GeneratorConfig};
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ad-psgd",
     setting: None,

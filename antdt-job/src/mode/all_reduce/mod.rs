@@ -16,7 +16,7 @@ use super::shared::group::Group;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "allreduce",
     setting: None,

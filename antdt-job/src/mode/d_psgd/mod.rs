@@ -24,7 +24,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::{Member, Partners};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "d-psgd",
     setting: Some("GRAPH"),
@@ -45,7 +45,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     Ok(SyncMode::new(DPsgd { graph }))
 }
 
-/// Which ranks are neighbours.
+/// Graph of the neighbours whose models a worker averages with its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graph {
     /// The rank before and the rank after.
@@ -80,7 +80,7 @@ impl Graph {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct DPsgd {
-    /// Which ranks are neighbours.
+    /// Graph of the neighbours whose models a worker averages with its own.
     pub graph: Graph,
 }
 

@@ -20,7 +20,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::Member;
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "local-sgd",
     setting: Some("STEPS"),
@@ -49,7 +49,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct LocalSgd {
-    /// Steps of a worker between two averages, unless a plan says otherwise; at least 1.
+    /// Number of steps that a worker takes between two averages, unless a plan says otherwise; at least 1.
     pub steps: u32,
 }
 

@@ -14,7 +14,7 @@ use antdt_core::{Capabilities, InvalidValue};
 
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-asp",
     setting: None,

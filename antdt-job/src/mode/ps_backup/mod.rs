@@ -17,7 +17,7 @@ use antdt_core::{Capabilities, InvalidValue};
 use super::shared::coordinated::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-backup",
     setting: Some("WORKERS"),
@@ -48,7 +48,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsBackup {
-    /// Workers that a step need not wait for; at least 1.
+    /// Number of workers that a step need not wait for; at least 1.
     pub backups: u32,
 }
 

@@ -12,7 +12,7 @@ use antdt_core::{Capabilities, InvalidValue};
 use super::shared::coordinated::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-bsp",
     setting: None,

@@ -19,7 +19,7 @@ use antdt_core::{Capabilities, InvalidValue};
 
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ps-ssp",
     setting: Some("STEPS"),
@@ -48,7 +48,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct PsSsp {
-    /// Steps that a worker may be ahead of the slowest one that has data.
+    /// Number of steps that a worker may be ahead of the slowest worker that still has data.
     pub steps: u32,
 }
 

@@ -22,7 +22,7 @@ use antdt_groups::{Division, GeneratorConfig, GroupPolicy, InterIntra, Random};
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ripples",
     setting: Some("POLICY"),
@@ -57,7 +57,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
     }
 }
 
-/// Which workers form a group.
+/// How the generator chooses the workers of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
     /// One worker of each host, then all of each host; or parts of those that are idle on a single host.
@@ -81,9 +81,9 @@ impl Grouping {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Ripples {
-    /// Which workers form a group.
+    /// How the generator chooses the workers of a group.
     pub grouping: Grouping,
-    /// Members of a group, where the policy does not ask for all of a host; at least 2.
+    /// Number of members of a group, where the grouping does not take all workers of a host; at least 2.
     pub size: u32,
 }
 

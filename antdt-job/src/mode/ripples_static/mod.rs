@@ -21,7 +21,7 @@ use super::shared::local_steps::LocalSteps;
 use super::shared::member::{Member, Partners};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 
-/// Its line in the registry.
+/// The line of this mode in the registry.
 pub const ENTRY: Entry = Entry {
     name: "ripples-static",
     setting: Some("WORKERS"),
@@ -50,7 +50,7 @@ fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct RipplesStatic {
-    /// Workers that count as a host; by their addresses if not given.
+    /// Number of workers that count as one host; `None` to take workers with the same address as one host.
     pub host: Option<u32>,
 }
 
