@@ -28,18 +28,18 @@ use std::time::Duration;
 
 use antdt_core::NodeId;
 
-/// One worker of the problem.
+/// A worker that takes a share of the global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// The worker; the smaller id wins ties.
     pub id: NodeId,
-    /// Time per batch whatever its size.
+    /// Time per batch that does not depend on its size.
     pub fixed: Duration,
     /// Time per sample, above zero.
     pub sample_time: Duration,
-    /// Fewest samples of a micro-batch.
+    /// Smallest micro-batch that the worker accepts, in samples.
     pub min: u32,
-    /// Most samples of a micro-batch.
+    /// Largest micro-batch that the worker accepts, in samples.
     pub max: u32,
     /// Most micro-batches of a batch, at least 1. With more than 1, twice the lower bound must be at most one above the upper
     /// one: then any number of samples within the bounds of the batch can be cut into micro-batches within theirs.
@@ -47,17 +47,17 @@ pub struct Share {
 }
 
 impl Share {
-    /// A worker without fixed costs, which computes its batch at once.
+    /// Returns a worker whose batches have no fixed time and are computed at once.
     pub const fn new(id: NodeId, sample_time: Duration, min: u32, max: u32) -> Self {
         Self { id, fixed: Duration::ZERO, sample_time, min, max, micro_batches_max: 1 }
     }
 
-    /// Time of a batch of `samples`.
+    /// Returns the time that a batch of `samples` takes.
     pub fn time(&self, samples: u32) -> Duration {
         self.fixed.saturating_mul(self.micro_batches(samples)) + self.sample_time.saturating_mul(samples)
     }
 
-    /// The fewest micro-batches that so many samples fit into.
+    /// Returns the smallest number of micro-batches that hold `samples` samples.
     pub fn micro_batches(&self, samples: u32) -> u32 {
         samples.div_ceil(self.max.max(1)).clamp(1, self.micro_batches_max.max(1))
     }
@@ -68,64 +68,65 @@ impl Share {
     }
 }
 
-/// A solution.
+/// How a global batch is shared out among workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Apportionment {
-    /// Samples of each worker.
+    /// Number of samples for each worker.
     pub batch_sizes: BTreeMap<NodeId, u32>,
-    /// Micro-batches of each worker that computes its batch in more than one.
+    /// Number of micro-batches, for each worker that computes its batch in more than one.
     pub accumulation: BTreeMap<NodeId, u32>,
-    /// When the last worker is done: the least possible.
+    /// Time until the last worker has computed its batch: the shortest possible.
     pub step_time: Duration,
 }
 
-/// Why there is no solution.
+/// Reason why a global batch cannot be shared out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApportionError {
     /// There is no worker to assign samples to.
     #[error("there is no live worker to share {total} samples")]
     NoWorkers {
-        /// Samples to share out.
+        /// Number of samples to share out.
         total: u32,
     },
     /// A worker occurs twice.
     #[error("{node} occurs twice")]
     Duplicate {
-        /// The node.
+        /// The worker that occurs twice.
         node: NodeId,
     },
-    /// Nothing to share out.
+    /// There are no samples to share out.
     #[error("the global batch size is 0; it must be at least 1")]
     NothingToShare,
-    /// A quantum of no samples.
+    /// The granularity is 0 samples.
     #[error("the granularity of batch sizes is 0; it must be at least 1")]
     ZeroGranularity,
-    /// A time per sample that nothing can be computed from.
+    /// A worker has a time per sample of 0, which allows no prediction.
     #[error("{node} is said to take no time per sample; measure it again")]
     ZeroSampleTime {
         /// The worker.
         node: NodeId,
     },
-    /// A time that no batch takes.
+    /// A worker has a time that is longer than any batch can take.
     #[error("{node} is said to take {time:?} for a sample or a batch; more than a day is not believed")]
     TimeTooLong {
         /// The worker.
         node: NodeId,
-        /// The time.
+        /// The time that is too long.
         time: Duration,
     },
-    /// Bounds the wrong way round.
+    /// A worker has a lower bound above its upper bound.
     #[error("{node} takes batches from {min} to {max} samples; the first must not be above the second")]
     BoundsCrossed {
         /// The worker.
         node: NodeId,
-        /// Fewest samples.
+        /// Lower bound of the worker, in samples.
         min: u32,
-        /// Most samples.
+        /// Upper bound of the worker, in samples.
         max: u32,
     },
-    /// Micro-batches of sizes that cannot be kept to.
+    /// A worker's bounds of a micro-batch are so close that some numbers of samples fit into no number of
+    /// micro-batches.
     #[error(
         "{node} takes micro-batches from {min} to {max} samples; for several of them the first must be at most half of one more than the second"
     )]
@@ -137,30 +138,30 @@ pub enum ApportionError {
         /// Most samples.
         max: u32,
     },
-    /// The lower bounds alone need more.
+    /// The lower bounds alone add up to more samples than there are.
     #[error("a global batch of {total} is below {least}, the sum of the workers' smallest batches; raise it")]
     TooFew {
-        /// Samples to share out.
+        /// Number of samples to share out.
         total: u32,
         /// Sum of the lower bounds.
         least: u64,
     },
-    /// The upper bounds cannot hold it.
+    /// The upper bounds add up to fewer samples than there are.
     #[error("a global batch of {total} is above {most}, the sum of the workers' largest batches; lower it")]
     TooMany {
-        /// Samples to share out.
+        /// Number of samples to share out.
         total: u32,
         /// Sum of the upper bounds, in whole quanta.
         most: u64,
     },
-    /// What exceeds the lower bounds is no whole number of quanta.
+    /// The samples beyond the lower bounds are not a whole number of quanta.
     #[error("a global batch of {total} exceeds the smallest batches by {rest}, no multiple of {granularity}")]
     NotDivisible {
-        /// Samples to share out.
+        /// Number of samples to share out.
         total: u32,
-        /// Samples above the lower bounds.
+        /// Number of samples beyond the lower bounds.
         rest: u64,
-        /// Samples in a quantum.
+        /// Number of samples in a quantum.
         granularity: u32,
     },
 }
@@ -275,7 +276,8 @@ pub fn apportion(total: u32, granularity: u32, shares: &[Share]) -> Result<Appor
     Ok(Apportionment { batch_sizes, accumulation, step_time: nanoseconds(step_time) })
 }
 
-/// Shares out evenly: what the remainder is goes to the lowest ids, what a bound forbids to the others.
+/// Shares out the samples evenly. The remainder goes to the workers with the lowest ids, and what a bound forbids goes
+/// to the other workers.
 ///
 /// # Errors
 /// As [`apportion`].

@@ -9,13 +9,15 @@ use antdt_core::{ActionId, Holder, JobTime, NodeId, Reason};
 /// [`RelaunchBudget`](crate::RelaunchBudget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetConfig {
-    /// Restarts of one node in a job. 3, as `DLRover` has it: what three tries did not cure stays.
+    /// Most restarts of one node in a job. 3, as in `DLRover`: what three restarts did not cure, a fourth will not cure
+    /// either.
     pub per_node: u32,
-    /// Restarts within an hour, in percent of the nodes; but see [`per_hour_least`](Self::per_hour_least).
+    /// Most restarts within an hour, in percent of the nodes; see also [`per_hour_least`](Self::per_hour_least).
     pub per_hour_percent: u32,
-    /// Restarts within an hour that even the smallest job has.
+    /// Number of restarts within an hour that even the smallest job may have.
     pub per_hour_least: u32,
-    /// Restarts at the same time, in percent of the workers; at least one. 5: the others must carry the load.
+    /// Most restarts in progress at a time, in percent of the workers; at least one. 5: the other workers must carry
+    /// the load.
     pub at_once_percent: u32,
     /// After a restart that took `t` the node is left alone for `cool_down_factor · t`. 10: no node spends more
     /// than a tenth of its time on restarts. Relative, so that it suits nodes that start in 1 s or in 10 min.
@@ -37,39 +39,39 @@ impl Default for BudgetConfig {
     }
 }
 
-/// Why a restart is not allowed.
+/// Reason why the budget does not allow a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BudgetRefusal {
-    /// It is being restarted.
+    /// The node is being restarted already.
     #[error("{node} is being restarted already")]
     Running {
         /// The node.
         node: NodeId,
     },
-    /// Others are being restarted.
+    /// As many other nodes as allowed are being restarted.
     #[error("{running} nodes are being restarted, at most {most} may be at once")]
     AtOnce {
-        /// Restarts in progress.
+        /// Number of restarts in progress.
         running: usize,
-        /// Restarts allowed at a time.
+        /// Most restarts in progress at a time.
         most: usize,
     },
-    /// The node's own limit.
+    /// The node has had as many restarts as one node may have.
     #[error("{node} was restarted {times} times, its limit")]
     Node {
         /// The node.
         node: NodeId,
-        /// Restarts of the node so far.
+        /// Number of restarts of the node so far.
         times: u32,
     },
-    /// The job's limit.
+    /// The job has had as many restarts within the hour as it may have.
     #[error("{times} nodes were restarted within an hour, the limit")]
     Hour {
-        /// Restarts in the last hour.
+        /// Number of restarts in the last hour.
         times: usize,
     },
-    /// It was restarted a short while ago.
+    /// The node was restarted a short while ago.
     #[error("{node} was restarted a short while ago; not again before {until}")]
     CoolDown {
         /// The node.
@@ -80,7 +82,7 @@ pub enum BudgetRefusal {
 }
 
 impl BudgetRefusal {
-    /// As a reason for not restarting `node`.
+    /// Returns the refusal as the reason for which `node` is not restarted.
     pub const fn reason(&self, node: NodeId) -> Reason {
         match self {
             Self::Running { .. } => Reason::Unsettled,
@@ -96,7 +98,8 @@ struct Spent {
     not_before: JobTime,
 }
 
-/// Counts restarts for slowness. Memory is bounded by the nodes and the limit per hour.
+/// Counts the restarts of stragglers and says whether another one is allowed. Its memory is bounded by the number of
+/// nodes and the limit per hour.
 #[derive(Debug, Clone, Default)]
 pub struct RestartBudget {
     config: BudgetConfig,
@@ -109,17 +112,17 @@ pub struct RestartBudget {
 impl RestartBudget {
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A full budget.
+    /// Returns a budget of which nothing is used.
     pub const fn new(config: BudgetConfig) -> Self {
         Self { config, nodes: BTreeMap::new(), running: BTreeMap::new(), recent: VecDeque::new() }
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub const fn config(&self) -> &BudgetConfig {
         &self.config
     }
 
-    /// How many more of `workers` workers may be taken away now, all in one decision.
+    /// Returns how many more of `workers` workers one decision may take away now.
     pub fn room(&self, now: JobTime, workers: usize) -> usize {
         let at_once = self.most_at_once(workers).saturating_sub(self.running.len());
         at_once.min(self.most_an_hour(workers).saturating_sub(self.last_hour(now)))
@@ -159,7 +162,7 @@ impl RestartBudget {
         self.recent.push_back(now);
     }
 
-    /// A restart ended, well or badly. An unknown or repeated id changes nothing.
+    /// Records that a restart ended, whether the node came back or not. An unknown or repeated id changes nothing.
     pub fn ended(&mut self, now: JobTime, id: ActionId) {
         if let Some((node, start)) = self.running.remove(&id) {
             let rest = now.since(start).saturating_mul(self.config.cool_down_factor);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Holder, Incarnation, NodeId, NodeMap};
 
-/// Why a question was refused.
+/// Reason why a worker's request to begin a step was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -23,14 +23,14 @@ pub enum AskError {
         /// The sender.
         holder: Holder,
     },
-    /// A late copy of an older question.
+    /// The request is a late copy of an older one.
     #[error("{holder} asked for step {step} after step {asked}")]
     Past {
         /// The sender.
         holder: Holder,
-        /// The step named.
+        /// Step that the request names.
         step: u64,
-        /// The newest one that it asked for.
+        /// Newest step that the sender has asked for.
         asked: u64,
     },
 }
@@ -57,7 +57,7 @@ struct Member {
     at: At,
 }
 
-/// Clocks of the workers, and which of them wait. See the [module](self).
+/// Clocks of the workers, and which workers wait. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Clocks {
     bound: u64,
@@ -71,7 +71,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Clocks without members: each worker may get `bound` steps ahead of the slowest one.
+    /// Returns clocks without members, under which each worker may get `bound` steps ahead of the slowest one.
     pub fn new(bound: u32) -> Self {
         Self {
             bound: bound.into(),
@@ -87,7 +87,7 @@ impl Clocks {
         self.asking.iter().map(|(_, node)| Holder::new(*node, self.members[*node].incarnation))
     }
 
-    /// Takes a worker in, at the smallest clock. Older lives of its node are put out.
+    /// Adds a worker, at the smallest clock. Older lives of its node are removed.
     pub fn join(&mut self, holder: Holder) {
         if self.member(holder).is_some() {
             return;
@@ -101,7 +101,8 @@ impl Clocks {
         self.count(member.clock);
     }
 
-    /// Puts a worker out: it died or left. [`allowed`](Self::allowed) says which others need not wait for it any more.
+    /// Removes a worker that died or left. [`allowed`](Self::allowed) returns the workers that need not wait for it any
+    /// more.
     pub fn remove(&mut self, holder: Holder) {
         if self.member(holder).is_none() {
             return;
@@ -154,8 +155,8 @@ impl Clocks {
         Ok((!has_data).then_some(false))
     }
 
-    /// A worker that waits is not let begin now: it has orders to look at, and will ask again. Returns the step that it asked for;
-    /// `None` if it does not wait.
+    /// Withdraws the request of a worker that waits: it has orders to look at, and will ask again. Returns the step
+    /// that it asked for; `None` if it does not wait.
     pub fn call_off(&mut self, holder: Holder) -> Option<u64> {
         let member = *self.member(holder).filter(|member| member.at == At::Asking)?;
         self.asking.remove(&(member.clock, holder.node));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use antdt_core::{Ack, Holder, Incarnation, NodeMap, PlanVersion, Readiness, StepCommit};
 
-/// Why a readiness was refused.
+/// Reason why the coordinator refused a worker's readiness for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadyError {
@@ -32,9 +32,9 @@ pub enum ReadyError {
     /// The step is neither the open one nor one that was committed.
     #[error("step {step} was named, but step {open} is open")]
     WrongStep {
-        /// The step named.
+        /// Step that the sender names.
         step: u64,
-        /// The open one.
+        /// The open step.
         open: u64,
     },
 }
@@ -54,7 +54,7 @@ struct Member {
     agreed: Option<(u64, PlanVersion)>,
 }
 
-/// Collects readiness and commits steps.
+/// Collects the workers' readiness for the open step, and commits the step.
 #[derive(Debug, Clone, Default)]
 pub struct StepCoordinator {
     /// Workers that a step need not wait for.
@@ -73,17 +73,17 @@ pub struct StepCoordinator {
 }
 
 impl StepCoordinator {
-    /// A coordinator without members, at step 0, whose steps take every member.
+    /// Returns a coordinator without members, at step 0, whose steps wait for every member.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, whose steps wait for all members but `backups` of them.
+    /// Returns a coordinator without members whose steps wait for all members but `backups` of them.
     pub fn with_backups(backups: u32) -> Self {
         Self { backups: backups as usize, ..Self::default() }
     }
 
-    /// The open step.
+    /// Returns the open step.
     pub const fn step(&self) -> u64 {
         self.step
     }
@@ -113,12 +113,13 @@ impl StepCoordinator {
         self.last_with_samples.as_ref()
     }
 
-    /// Has every step wait for all members, or no longer. Then ask [`commit`](Self::commit).
+    /// Makes every step wait for all members, or lets steps use their backups again. The caller then asks
+    /// [`commit`](Self::commit).
     pub const fn take_everyone(&mut self, everyone: bool) {
         self.everyone = everyone;
     }
 
-    /// Takes a worker in, from the open step on. Older lives of its node are put out.
+    /// Adds a worker, from the open step on. Older lives of its node are removed.
     pub fn join(&mut self, holder: Holder) {
         if self.member(holder).is_some() {
             return;
@@ -137,7 +138,7 @@ impl StepCoordinator {
         self.members.insert(holder.node, member);
     }
 
-    /// Puts a worker out: it died or left. What it had ready for the open step is not part of it.
+    /// Removes a worker that died or left. What it had ready for the open step is not part of the step.
     pub fn remove(&mut self, holder: Holder) {
         if self.member(holder).is_some()
             && let Some(member) = self.members.remove(holder.node)

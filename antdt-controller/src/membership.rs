@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Contribution, Holder, Incarnation, MembershipVersion, NodeId, NodeMap, Rank, Standing};
 
-/// A group that was formed.
+/// A group that has been formed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formation {
     /// Version of the membership.
@@ -45,7 +45,7 @@ pub struct Formation {
     pub commit: Option<u64>,
     /// Rank that has the newest model after that; `None` if no model was trained yet: all start from the seed.
     pub source: Option<Rank>,
-    /// Step that follows.
+    /// Number of the group's next step.
     pub next_step: u64,
     /// Samples of dead members that count as committed, to be settled before `released`.
     pub settled: Vec<Contribution>,
@@ -55,14 +55,15 @@ pub struct Formation {
     pub model_lost: bool,
 }
 
-/// What comes of a worker's question for a group.
+/// Answer to a worker that asks for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It waits until a group is formed.
+    /// The worker waits until a group is formed.
     Waits,
-    /// It is a member of the group in force, and speaks of an older one: it was not told, or what it said is old.
+    /// The worker is a member of the group in force but names an older one: it was not told of the new group, or its
+    /// request is old.
     Member,
-    /// It is not a live worker's newest life: it does not count.
+    /// The sender is not the newest life of a live worker; the request has no effect.
     NotLive,
 }
 
@@ -101,7 +102,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A job of these workers. The first group waits for all of them.
+    /// Returns the membership of a job of these workers. The first group waits for all of them.
     pub fn new(workers: impl IntoIterator<Item = NodeId>) -> Self {
         let nodes: NodeMap<_> =
             workers.into_iter().map(|node| (node, (Incarnation(0), State::Pending))).collect();
@@ -139,7 +140,7 @@ impl Membership {
             .map(|(node, (incarnation, _))| Holder::new(node, *incarnation))
     }
 
-    /// How many workers are live.
+    /// Returns the number of live workers.
     pub const fn live_count(&self) -> usize {
         self.live
     }
@@ -169,7 +170,7 @@ impl Membership {
         !self.group.is_empty() && self.newcomers > 0
     }
 
-    /// A life of a worker registers. Returns whether it is accepted; an older life is not.
+    /// Registers a life of a worker. Returns whether it is accepted; an older life is not.
     pub fn register(&mut self, holder: Holder) -> bool {
         let accepted = self.nodes.get(holder.node).is_some_and(|(newest, _)| holder.incarnation >= *newest);
         if accepted && !self.is_live(holder) {
@@ -179,7 +180,7 @@ impl Membership {
         accepted
     }
 
-    /// A worker asks for a group. Repeating it changes nothing.
+    /// Takes a worker's request for a group. A repetition changes nothing.
     pub fn join(&mut self, holder: Holder, standing: Standing) -> Arrival {
         if !self.is_live(holder) {
             return Arrival::NotLive;
@@ -197,7 +198,7 @@ impl Membership {
         Arrival::Waits
     }
 
-    /// A worker left in order: its leases are released, nothing of it is in flight.
+    /// Removes a worker that left in order: its leases are released, and it has nothing in flight.
     pub fn leave(&mut self, holder: Holder) {
         if self.is_live(holder) {
             self.wait_no_more(holder);
@@ -207,7 +208,7 @@ impl Membership {
         }
     }
 
-    /// A worker will not come back.
+    /// Removes a worker that will not come back.
     pub fn give_up(&mut self, node: NodeId) {
         if let Some((incarnation, _)) = self.nodes.get(node) {
             self.set(Holder::new(node, *incarnation), State::Gone);
@@ -215,7 +216,7 @@ impl Membership {
         self.version = self.version.next();
     }
 
-    /// A life of a worker was launched: a new one, or the first of a worker that the job did not have.
+    /// Notes that a life of a worker was launched: a new one, or the first of a worker that the job did not have.
     pub fn launched(&mut self, holder: Holder) {
         match self.nodes.get(holder.node) {
             Some((newest, _)) if holder.incarnation < *newest => {}

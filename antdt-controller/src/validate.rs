@@ -7,7 +7,7 @@ use antdt_core::{ClusterView, Holder, JobTime, LocalSteps, NodeId, NodeView, Rol
 use crate::budget::{BudgetRefusal, RestartBudget};
 use crate::policy::Decision;
 
-/// What is wrong with a decision.
+/// Reason why the dispatcher refuses a decision of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -17,30 +17,30 @@ pub enum Refusal {
         /// The node.
         node: NodeId,
     },
-    /// A live worker is left out.
+    /// The batch sizes leave a live worker out.
     #[error("no batch size for {node}, a live worker")]
     WorkerLeftOut {
         /// The node.
         node: NodeId,
     },
-    /// A batch size the worker does not accept.
+    /// A batch size is one that the worker does not accept.
     #[error("batch size {samples} for {node}, which takes {min} to {max}")]
     OutOfBounds {
         /// The node.
         node: NodeId,
-        /// The batch size.
+        /// Batch size in the decision.
         samples: u32,
-        /// Fewest samples it takes.
+        /// Smallest batch that the worker accepts.
         min: u32,
-        /// Most samples it takes.
+        /// Largest batch that the worker accepts.
         max: u32,
     },
-    /// In synchronous training the batch sizes must add up to the global batch.
+    /// In synchronous training, the batch sizes do not add up to the global batch.
     #[error("the batch sizes add up to {sum}, the global batch is {global}")]
     WrongSum {
-        /// What they add up to.
+        /// Sum of the batch sizes.
         sum: u64,
-        /// What they must add up to.
+        /// Samples in the global batch.
         global: u32,
     },
     /// Micro-batches where workers do not wait for each other, or without batch sizes.
@@ -50,7 +50,7 @@ pub enum Refusal {
     Accumulation {
         /// The node.
         node: NodeId,
-        /// Micro-batches asked for.
+        /// Number of micro-batches in the decision.
         count: u32,
     },
     /// Micro-batches that the worker does not accept.
@@ -58,19 +58,19 @@ pub enum Refusal {
     MicroBatches {
         /// The node.
         node: NodeId,
-        /// The batch size.
+        /// Batch size in the decision.
         samples: u32,
-        /// Micro-batches asked for.
+        /// Number of micro-batches in the decision.
         count: u32,
-        /// Fewest samples it takes.
+        /// Smallest micro-batch that the worker accepts.
         min: u32,
-        /// Most samples it takes.
+        /// Largest micro-batch that the worker accepts.
         max: u32,
     },
     /// Steps between averages that the sync mode cannot take.
     #[error("{steps} steps between averages; this sync mode takes {}", taken(*.mode))]
     LocalSteps {
-        /// The steps asked for.
+        /// Number of local steps in the decision.
         steps: u32,
         /// Steps between averages that the mode allows.
         mode: LocalSteps,
@@ -78,18 +78,18 @@ pub enum Refusal {
     /// The target of a node action is not a running node.
     #[error("{target} is not running")]
     NotRunning {
-        /// The target.
+        /// Life that the action is for.
         target: Holder,
     },
     /// The target of a node action is an earlier or later life than the one that runs.
     #[error("{target} is not the life that runs, which is {running}")]
     OtherLife {
-        /// The target.
+        /// Life that the action is for.
         target: Holder,
-        /// The life that runs.
+        /// Life of the node that runs.
         running: Holder,
     },
-    /// A server cannot be restarted.
+    /// The action is for a server, which cannot be restarted.
     #[error("{node} is a server; its partition of the parameters would be lost")]
     Server {
         /// The node.
@@ -101,13 +101,14 @@ pub enum Refusal {
         /// The node.
         node: NodeId,
     },
-    /// In all-reduce, no other worker has the model; a replacement that has reported no batch has yet to get it.
+    /// Where models live in the workers, no other worker has the model. A replacement that has reported no batch does
+    /// not have it yet.
     #[error("nobody but {node} has the model, which would be lost with it")]
     OnlyWorker {
         /// The node.
         node: NodeId,
     },
-    /// Two actions on one node.
+    /// Two actions are for the same node.
     #[error("two actions on {node}")]
     Twice {
         /// The node.
@@ -116,12 +117,12 @@ pub enum Refusal {
     /// More restarts at once than allowed.
     #[error("{asked} restarts, {free} more are allowed at once")]
     TooManyAtOnce {
-        /// Restarts asked for.
+        /// Number of restarts in the decision.
         asked: usize,
-        /// Restarts allowed.
+        /// Number of restarts that the budget allows now.
         free: usize,
     },
-    /// The budget forbids it.
+    /// The restart budget does not allow an action.
     #[error(transparent)]
     Budget(#[from] BudgetRefusal),
 }

@@ -184,10 +184,10 @@ struct Measured {
 }
 
 impl Dedicated {
-    /// Its name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &'static str = "dd";
 
-    /// With settings of the caller's own.
+    /// Returns the policy with these settings.
     pub fn new(config: DedicatedConfig) -> Self {
         Self { config, ..Self::default() }
     }

@@ -58,10 +58,10 @@ pub struct LbBsp {
 }
 
 impl LbBsp {
-    /// Its name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &'static str = "lb-bsp";
 
-    /// With settings of the caller's own.
+    /// Returns the policy with these settings.
     pub const fn new(config: LbBspConfig) -> Self {
         Self { config, predicted: BTreeMap::new() }
     }

@@ -30,10 +30,10 @@ pub use non_dedicated::{NonDedicated, NonDedicatedConfig};
 pub use none::Unmanaged;
 pub use registry::{Entry, REGISTRY};
 
-/// Something a policy wants done to one life of one node.
+/// A policy's proposal to do something to one life of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProposedAction {
-    /// Which life of which node.
+    /// Life of the node that the action is for.
     pub target: Holder,
     /// Kind of the action.
     pub kind: NodeActionKind,
@@ -41,7 +41,7 @@ pub struct ProposedAction {
     pub reason: Reason,
 }
 
-/// What a policy wants done, and why. Empty but for reasons when nothing is to be done.
+/// What a policy decides, and why. Empty except for the reasons when nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
     /// New batch sizes for all live workers.
@@ -60,12 +60,12 @@ pub struct Decision {
     pub forecast: Option<Forecast>,
     /// Node actions. They change the membership, so batch sizes decided in the same tick are dropped.
     pub node_actions: Vec<ProposedAction>,
-    /// Why the batch sizes change, or why nothing is done.
+    /// Reasons for which the batch sizes change, or nothing is done.
     pub reasons: Vec<Reason>,
 }
 
 impl Decision {
-    /// Nothing is done.
+    /// Returns the decision to do nothing, with its reason.
     #[doc(alias = "NONE")]
     pub fn nothing(reason: Reason) -> Self {
         Self { reasons: vec![reason], ..Self::default() }
@@ -75,13 +75,13 @@ impl Decision {
 /// A worker that a new plan is for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seat {
-    /// The worker.
+    /// Id of the worker.
     pub id: NodeId,
-    /// Smallest batch, or micro-batch, it accepts.
+    /// Smallest batch, or micro-batch, that the worker accepts, in samples.
     pub batch_size_min: u32,
-    /// Largest batch, or micro-batch, it accepts.
+    /// Largest batch, or micro-batch, that the worker accepts, in samples.
     pub batch_size_max: u32,
-    /// What is known of its speed.
+    /// Estimated pace of the worker; `None` if too little is known.
     pub estimate: Option<PaceEstimate>,
 }
 
@@ -99,7 +99,7 @@ impl From<&NodeView> for Seat {
 /// How the global batch is shared out among the workers of a new membership.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Split {
-    /// Samples of each worker.
+    /// Number of samples for each worker.
     pub batch_sizes: BTreeMap<NodeId, u32>,
     /// Micro-batches in which workers compute their batches; a worker that is not named computes its batch at once.
     pub accumulation: BTreeMap<NodeId, u32>,
@@ -112,7 +112,7 @@ impl From<BTreeMap<NodeId, u32>> for Split {
     }
 }
 
-/// Decides what is done about stragglers.
+/// Decides what a job does about its stragglers.
 #[doc(alias = "solution")]
 pub trait Policy: fmt::Debug + Send {
     /// Its name on the command line and in reports.

@@ -135,12 +135,12 @@ impl Default for NonDedicated {
 }
 
 impl NonDedicated {
-    /// With settings of the caller's own.
+    /// Returns the policy with these settings.
     pub const fn new(config: NonDedicatedConfig) -> Self {
         Self { config, strikes: BTreeMap::new(), trust: 1.0, tentative: false }
     }
 
-    /// Its name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &'static str = "nd";
 
     /// Reads its settings.

@@ -10,7 +10,7 @@ use crate::budget::RestartBudget;
 pub struct Unmanaged;
 
 impl Unmanaged {
-    /// Its name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &'static str = "none";
 }
 

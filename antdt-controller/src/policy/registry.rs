@@ -7,10 +7,10 @@ use antdt_core::registry::{self, Registry, Setting};
 
 use super::{Dedicated, LbBsp, NonDedicated, Policy, Unmanaged};
 
-/// A policy that is known by name, which is what [`Policy::name`] says.
+/// A policy in the registry, under the name that [`Policy::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
 
-/// Every policy that is known.
+/// All registered policies.
 ///
 /// ```
 /// use antdt_controller::policy::REGISTRY;

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// Variable with the process id of the launching process, which every child of a process launcher has.
 pub const LAUNCHER_PID: &str = "ANTDT_LAUNCHER_PID";
 
-/// How this process is bound to its launcher.
+/// How the end of the launcher's process affects a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bond {
     /// No process launcher started this process, or another process stands in between. It ends by a lost lease.
