@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One job of a calibration.
+/// One job of a calibration, as it ran for real and as it was simulated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -20,19 +20,19 @@ pub struct Row {
     pub simulated_s: f64,
     /// Whether the simulation took its figures from this very job, which is then not counted.
     pub is_probe: bool,
-    /// See [`Calibration::actions_off`].
+    /// Number of actions of a policy that came at other steps in the simulation; see [`Calibration::actions_off`].
     pub actions_off: usize,
 }
 
-/// What came of a calibration.
+/// The result of comparing simulated jobs with real ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// The commit that it was made at.
+    /// Commit at which the comparison was made.
     pub commit: String,
-    /// The source that it was made of, as [`SOURCE`](Self::SOURCE).
+    /// Hash of the source that the comparison was made with; see [`SOURCE`](Self::SOURCE).
     pub source: String,
-    /// Jobs that were run and simulated, without the probes that the simulation takes its figures from.
+    /// Number of jobs that were run and simulated, without the probes that the simulation takes its figures from.
     pub runs: usize,
     /// Median error of the completion time, percent of the real one.
     pub median_percent: f64,
@@ -55,14 +55,14 @@ pub struct NotCalibrated(pub Calibration);
 impl Calibration {
     /// A hash of the source that this simulator is built from: itself, the policies and the machines.
     pub const SOURCE: &str = env!("ANTDT_SIM_SOURCE");
-    /// What the jobs of the gate are like, and so what it says nothing beyond.
+    /// What the compared jobs are like. The calibration says nothing about other jobs.
     pub const COVERS: &str =
         "emulated compute, permanent stragglers, start-up times taken from the recording that is judged";
-    /// Jobs that the gate asks for.
+    /// Smallest number of jobs that a calibration needs.
     pub const RUNS_MIN: usize = 20;
-    /// What stands in place of [`line`](Self::line) beside figures of workers that average in groups: the gate runs none.
+    /// Text in place of [`line`](Self::line) beside figures of workers that average in groups: no such job is compared.
     pub const NONE_OF_GROUPS: &str = "not calibrated: no job that it was compared with averages in groups";
-    /// The largest median error, percent.
+    /// Largest median error that passes, in percent.
     pub const MEDIAN_MAX: f64 = 5.0;
     /// The largest error that one job in twenty may exceed, percent.
     pub const P95_MAX: f64 = 10.0;

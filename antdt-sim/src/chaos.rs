@@ -47,22 +47,22 @@ const LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Events after which a case counts as one that never ends. The longest of 100,000 had a tenth of it.
 const EVENTS_MAX: u64 = 5_000_000;
 
-/// Seeds among whose worlds every kind of fault and every ending must occur.
+/// Number of seeds from which on every kind of fault and every ending must occur at least once.
 pub const SEEDS_ENOUGH: u64 = 1000;
 
 /// Most faults of a case.
 const FAULTS_MAX: u32 = 12;
 
-/// A random world.
+/// A random case of the chaos suite: a job, its conditions, and the faults that hit it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// The job.
+    /// Settings of the job.
     pub setup: Setup,
     /// The name of the policy: one that ships, or [`Restless`].
     pub policy: &'static str,
-    /// How fast workers and messages are, and how unreliably.
+    /// Conditions of the job: how fast and how reliable workers and messages are.
     pub rough: Rough,
-    /// What goes wrong, in order of time.
+    /// Faults with their times, in order of time.
     pub faults: Vec<(JobTime, Fault)>,
 }
 
@@ -70,7 +70,7 @@ pub struct Case {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaseError {
-    /// The case is none.
+    /// The settings of the case are invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
     /// An invariant does not hold.
@@ -160,13 +160,12 @@ fn index(rng: &mut DetRng, len: usize) -> usize {
 impl Case {
     /// Runs it under all invariants.
     ///
-    /// # Errors
-    /// If one of them does not hold.
+    /// Runs the case under all invariants.
     pub fn run(&self) -> Result<SimulatedJob, CaseError> {
         Ok(self.run_watched(Blind)?.0?)
     }
 
-    /// The same, and what went wrong in it.
+    /// Runs the case under all invariants, and also returns which faults hit it and how it ended.
     ///
     /// # Errors
     /// If an invariant does not hold.
@@ -192,7 +191,7 @@ impl Case {
         self.rough.models(self.setup.workers_per_host, Box::new(Listed::new(self.faults.iter().copied())))
     }
 
-    /// Its policy, in the state in which jobs begin.
+    /// Returns the case's policy, which has decided nothing yet.
     ///
     /// # Errors
     /// If there is none of that name.

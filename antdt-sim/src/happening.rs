@@ -9,24 +9,24 @@ use antdt_shard::ledger::{Answer, Event, Record};
 
 use crate::model::Fault;
 
-/// One thing that happened.
+/// Something that happened in a simulated job, as observers see it.
 #[derive(Debug, Clone, Copy)]
 pub enum Happening<'a> {
-    /// The ledger answered.
+    /// The ledger answered an event.
     Ledger(&'a Event, &'a Answer),
     /// The ledger wrote this down before it answered.
     Record(&'a Record),
     /// The ledger wakes the workers that it told to wait, after it has answered.
     Wake,
-    /// The head answered.
+    /// The head answered an event.
     Head(&'a HeadEvent, &'a HeadAnswer),
     /// A deadline of the head passed.
     HeadDeadline,
-    /// The head wants this done.
+    /// The head asked for this effect.
     Effect(&'a HeadEffect),
     /// A life of a worker got a reply and made its next call.
     Worker(Holder, &'a Reply, &'a Call),
-    /// The generator of groups answered.
+    /// The generator of groups answered an event.
     Group(&'a GeneratorEvent, &'a Result<Taken, GeneratorError>),
     /// A deadline of the generator of groups passed.
     GroupDeadline,
@@ -44,17 +44,17 @@ pub enum Happening<'a> {
     Born(Holder),
     /// A process ended.
     Died(Holder),
-    /// Something went wrong.
+    /// A fault hit the job.
     Fault(Fault),
     /// A message between this life and another process was lost on its way.
     Lost(Holder),
-    /// From now on nothing goes wrong any more.
+    /// No fault happens from now on.
     Calm,
     /// The job ended: everything is committed, or why not.
     Ended(&'a Result<(), String>),
 }
 
-/// Something that looks on.
+/// Receives everything that happens in a simulated job, in order.
 pub trait Observer {
     /// Whether it looks at all. If not, nothing is copied for it.
     fn watches(&self) -> bool {

@@ -145,7 +145,7 @@ pub fn all_of_groups() -> Vec<Box<dyn Invariant>> {
     ]
 }
 
-/// Invariants that look on together.
+/// Several invariants that are checked together.
 #[derive(Debug)]
 pub struct Checkers {
     invariants: Vec<Box<dyn Invariant>>,
@@ -154,7 +154,7 @@ pub struct Checkers {
 }
 
 impl Checkers {
-    /// These.
+    /// Returns a checker of these invariants.
     pub const fn new(invariants: Vec<Box<dyn Invariant>>) -> Self {
         Self { invariants, now: JobTime::ZERO }
     }
@@ -182,14 +182,14 @@ impl Observer for Checkers {
     }
 }
 
-/// An invariant that does not hold.
+/// An invariant that a simulated job violated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} does not hold at {at}: {what}")]
 pub struct Violation {
-    /// Name of the invariant.
+    /// Name of the violated invariant.
     pub invariant: &'static str,
-    /// Time at which it happened.
+    /// Time of the violation.
     pub at: JobTime,
-    /// Description of the fault.
+    /// Description of the violation.
     pub what: String,
 }

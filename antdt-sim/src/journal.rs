@@ -17,87 +17,87 @@ const POINTS_MAX: usize = 400;
 /// Something that a policy did, or that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalAction {
-    /// Time at which it happened.
+    /// Time of the action.
     pub at: JobTime,
-    /// The newest step by then.
+    /// Newest step of the job at that time.
     pub step: u64,
-    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
     pub kind: &'static str,
-    /// A node, or `all`.
+    /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason, in words.
+    /// Reason of the action, in words.
     pub reason: String,
 }
 
 /// An event of a simulated job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEvent {
-    /// Time at which it happened.
+    /// Time of the event.
     pub at: JobTime,
     /// Node concerned; `None` for the whole job.
     pub node: Option<NodeId>,
-    /// In one word.
+    /// Kind of the event, in one word.
     pub kind: &'static str,
-    /// Text for people to read.
+    /// Description of the event for people.
     pub text: String,
 }
 
-/// What became of the time of one life.
+/// How one life of a node spent its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Node and incarnation.
+    /// The node and its incarnation.
     pub holder: Holder,
-    /// From its launch to its end.
+    /// Time from the launch of the process to its end.
     pub alive: Duration,
-    /// Spent on gradients.
+    /// Time spent computing gradients.
     pub busy: Duration,
 }
 
-/// Batches of one worker around one time.
+/// Batches of one worker that ended at about the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// When the last of them ended.
+    /// Time at which the last of these batches ended.
     pub at: JobTime,
     /// Number of batches.
     pub batches: u32,
-    /// Samples in all of them.
+    /// Number of samples in all of these batches.
     pub samples: u64,
-    /// Time spent on their gradients.
+    /// Time spent computing their gradients.
     pub compute: Duration,
-    /// Time of the whole batches.
+    /// Time that the whole batches took.
     pub wall: Duration,
 }
 
-/// How a simulated job ended, and what happened in it.
+/// The result of a simulated job: how it ended, and what happened in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatedJob {
-    /// Everything is committed, or why not.
+    /// `Ok` if every sample was committed; otherwise the reason for which the job ended.
     pub result: Result<(), String>,
-    /// When everything was committed: the job completion time. The end of the simulation if it never was.
+    /// Job completion time: when every sample was committed, or the end of the simulation if they never were.
     pub completed: JobTime,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u64,
-    /// What became of the samples.
+    /// Sample counts of the ledger at the end.
     pub counts: Counts,
-    /// What was done, in order.
+    /// Actions that were taken, in order.
     pub actions: Vec<JournalAction>,
-    /// What happened, in order; the first ones if there were very many.
+    /// Events, in order; only the first ones of a job with very many.
     pub events: Vec<JournalEvent>,
     /// When the master heard of the last worker that went over to each plan. The step at which all do is the plan's own,
     /// earlier by up to a heartbeat; of a plan that not all lived to see, the last one that did.
     pub switches: Vec<(JobTime, PlanVersion)>,
     /// Exits of processes, with time and incarnation.
     pub exits: Vec<(JobTime, Holder, Exit)>,
-    /// What became of the time of each life, by order of launch.
+    /// How each life of a node spent its time, in order of launch.
     pub usage: Vec<Usage>,
     /// Batches over time, by worker; neighbours are merged where there are many.
     pub series: BTreeMap<NodeId, Vec<Point>>,
-    /// Events of the virtual clock.
+    /// Number of events of the virtual clock.
     pub simulated: u64,
 }
 
 impl SimulatedJob {
-    /// Committed samples per second.
+    /// Returns the number of committed samples per second.
     pub fn goodput(&self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "a rate")]
         let acked = self.counts.acked as f64;

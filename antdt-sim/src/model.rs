@@ -15,7 +15,7 @@ pub mod scheduler;
 
 pub use host::{Host, Hosts};
 
-/// Sender or receiver of a message.
+/// Sender or receiver of a message in the simulated network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Site {
     /// The process of the master, which is alone on its host.
@@ -24,7 +24,7 @@ pub enum Site {
     Node(NodeId),
 }
 
-/// How long a gradient takes.
+/// Model of how long a gradient takes.
 pub trait Compute: Debug + Send {
     /// Time from "batch in memory" to "gradient ready" of a batch of `samples`, at least 1, that `holder` begins at `at`.
     /// Calls of one holder come in order of time; `rng` is the holder's own.
@@ -148,7 +148,7 @@ pub enum Fault {
     RestartLedger,
 }
 
-/// What goes wrong, and when.
+/// Model of which faults happen, and when.
 pub trait Faults: Debug + Send {
     /// The next fault, in order of time; `None` if there is none any more.
     fn next(&mut self, rng: &mut DetRng) -> Option<(JobTime, Fault)>;
@@ -160,16 +160,16 @@ impl<F: Faults + ?Sized> Faults for Box<F> {
     }
 }
 
-/// Everything that a simulated job meets.
+/// The models of a simulated job: of its compute, its network, its scheduler and its faults.
 #[derive(Debug)]
 pub struct Models {
-    /// Compute model.
+    /// Model of how long gradients take.
     pub compute: Box<dyn Compute>,
-    /// Network model.
+    /// Model of how long messages take.
     pub network: Box<dyn Network>,
-    /// Scheduler model.
+    /// Model of how long processes take to start.
     pub scheduler: Box<dyn Scheduler>,
-    /// Faults.
+    /// Model of the faults that happen.
     pub faults: Box<dyn Faults>,
 }
 

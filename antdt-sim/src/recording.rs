@@ -29,11 +29,11 @@ pub use facts::{ActionFact, BatchFact, EndFact, Facts, StartFact};
 pub use models::{RecordedCompute, RecordedFaults, RecordedStarts};
 pub use replay::{Parting, Replayed, ReplayedGroups};
 
-/// Why a recording cannot be used.
+/// Reason why a recording cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// The file cannot be read.
+    /// The file of the recording cannot be read.
     #[error("{}: {source}", file.display())]
     Io {
         /// The file.
@@ -153,12 +153,12 @@ impl Recording {
         Ok(Self { path, open, header })
     }
 
-    /// The file.
+    /// Returns the path of the recording's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was recorded, and from what its machines were made.
+    /// Returns the header: what was recorded, and the settings of the machines.
     pub const fn header(&self) -> &TraceHeader {
         &self.header
     }

@@ -19,7 +19,7 @@ use antdt_core::InvalidValue;
 use antdt_core::text::beginning;
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-/// Error of a file that cannot be read.
+/// Reason why a file of recorded conditions cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {

@@ -80,7 +80,7 @@ use models::{Cluster, ModelsSpec, ScenarioFile};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The scenario itself cannot be read.
+    /// The scenario file cannot be read.
     #[error("{0}; name a scenario (.toml)")]
     Unreadable(io::Error),
     /// A recording that it names cannot be read.
@@ -91,16 +91,16 @@ pub enum ScenarioError {
         /// Cause.
         error: io::Error,
     },
-    /// It is no TOML, or has a key that is not known.
+    /// The file is not TOML, or has an unknown key.
     #[error("{0}")]
     Toml(String),
-    /// A value cannot be.
+    /// A value in the file is invalid.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// There is no such policy.
+    /// The file names a policy that does not exist, or gives it an invalid setting.
     #[error("job.policy: {0}")]
     Policy(#[from] BuildError),
-    /// A recording does not read.
+    /// A file of slowdowns that the scenario names cannot be read.
     #[error("{path}: {error}")]
     Replay {
         /// Path of the file.
@@ -108,7 +108,7 @@ pub enum ScenarioError {
         /// What is wrong with it.
         error: ReplayError,
     },
-    /// A market cannot be.
+    /// The machines of a spot market come and go in an impossible order.
     #[error(transparent)]
     Market(#[from] SpotError),
 }
@@ -116,13 +116,13 @@ pub enum ScenarioError {
 /// A job with the conditions that it runs under.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// What it shows: the comment at the head of the file.
+    /// What the scenario shows: the comment at the head of the file.
     pub about: String,
-    /// The job.
+    /// Settings of the job.
     pub setup: Setup,
-    /// Name of its policy.
+    /// Name of the job's policy.
     pub policy: String,
-    /// What must come of it.
+    /// Result that the scenario expects.
     pub expect: Expectation,
     models: ModelsSpec,
 }
@@ -179,12 +179,12 @@ impl Scenario {
     }
 }
 
-/// What a scenario file is of.
+/// A scenario of either kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyScenario {
-    /// A job.
+    /// A scenario of a job with a master.
     Job(Box<Scenario>),
-    /// Workers that average in groups.
+    /// A scenario of workers that average in groups.
     Groups(Box<GroupScenario>),
 }
 

@@ -19,21 +19,21 @@ const PAIRS_MAX: u64 = 1 << 21;
 /// A job. The names and defaults are those of `antdt run`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// Sync mode.
+    /// Sync mode: how gradients or models of the workers are combined.
     pub sync: SyncMode,
     /// Whether what the policy decides is only written down.
     pub dry_run: bool,
     /// Rule that decides which workers are slow.
     pub pace_rule: Rule,
-    /// Workers.
+    /// Number of workers.
     pub workers: u32,
-    /// Parameter servers; 0 with all-reduce.
+    /// Number of parameter servers; 0 where the model lives in the workers.
     pub servers: u32,
     /// Samples of a synchronous step over all workers.
     pub global_batch_size: u32,
-    /// Samples of the data set.
+    /// Number of samples in the data set.
     pub samples: u64,
-    /// Passes over the data.
+    /// Number of passes over the data.
     pub epochs: u32,
     /// Samples per shard; `None` derives it as `antdt run` does.
     pub shard_len: Option<u64>,
@@ -45,15 +45,15 @@ pub struct Setup {
     pub gradient_bytes: u64,
     /// Times that one node is started again before the job fails.
     pub max_restarts: u32,
-    /// How often the policy is asked.
+    /// Time between two control ticks, at which the policy is asked.
     pub control_tick: Duration,
-    /// How often a node says that it is alive.
+    /// Time between two heartbeats of a node.
     pub heartbeat: Duration,
     /// Silence after which a node counts as lost.
     pub silence_limit: Duration,
     /// Longest wait for a peer within one collective operation.
     pub collective_timeout: Duration,
-    /// All randomness comes from here.
+    /// Seed of all randomness in the simulation.
     pub seed: Seed,
 }
 

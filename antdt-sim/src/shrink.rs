@@ -15,7 +15,7 @@ use crate::model::Fault;
 /// Candidates tried at most: what is found after so many is small enough to read.
 const TRIES_MAX: u32 = 400;
 
-/// A random world that can be made smaller.
+/// A random case that can be made smaller.
 pub trait Shrinks: Clone + PartialEq + 'static {
     /// Runs it under all invariants.
     ///
@@ -33,14 +33,14 @@ pub trait Shrinks: Clone + PartialEq + 'static {
     fn is_one(&self) -> bool;
 }
 
-/// A case that fails, and is small.
+/// The smallest case that was found to fail.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shrunk<C = Case> {
-    /// The case.
+    /// The case itself.
     pub case: C,
     /// Error of the smallest case.
     pub error: CaseError,
-    /// Candidates that were tried.
+    /// Number of candidates that were tried.
     pub tries: u32,
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn is_simulated(header: &TraceHeader) -> bool {
     header.recorder.starts_with(RECORDER)
 }
 
-/// An observer that writes a trace.
+/// An observer that writes everything it sees to a recording.
 pub struct Tracer<W> {
     out: W,
     line: Vec<u8>,

@@ -31,7 +31,7 @@ use crate::{Recording, Setup, Violation, World};
 #[cfg(test)]
 mod tests;
 
-/// Why a question cannot be answered.
+/// Reason why a what-if question cannot be answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhatIfError {
@@ -43,7 +43,7 @@ pub enum WhatIfError {
         /// Cause.
         source: std::io::Error,
     },
-    /// There is nothing in it.
+    /// The file holds nothing to simulate.
     #[error("{}: nothing is in it: {what}", path.display())]
     Empty {
         /// Path of the file.
@@ -51,7 +51,7 @@ pub enum WhatIfError {
         /// What is missing, and what to do.
         what: &'static str,
     },
-    /// The CSV does not read.
+    /// The CSV file of slowdowns cannot be read.
     #[error("{}: {source}", path.display())]
     Slowdowns {
         /// Path of the file.
@@ -59,7 +59,7 @@ pub enum WhatIfError {
         /// Place and cause.
         source: ReplayError,
     },
-    /// The scenario does not read.
+    /// The scenario cannot be read.
     #[error("{}: {source}", path.display())]
     Scenario {
         /// Path of the file.
@@ -67,7 +67,7 @@ pub enum WhatIfError {
         /// Place and cause.
         source: ScenarioError,
     },
-    /// The recording does not read.
+    /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The job of the recording had more or fewer workers after a while.
@@ -79,10 +79,10 @@ pub enum WhatIfError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A setting cannot be.
+    /// A setting is invalid.
     #[error(transparent)]
     Value(#[from] InvalidValue),
-    /// Something happened that must not.
+    /// The simulation violated an invariant.
     #[error(transparent)]
     Violated(#[from] Violation),
 }
@@ -225,7 +225,8 @@ impl WhatIf {
         }
     }
 
-    /// What happened in the recorded job, or in the simulated one whose trace was read, if the world is one.
+    /// Returns what happened in the job whose recording or trace was read; `None` if the conditions come from another
+    /// file.
     pub fn recorded(&self) -> Option<Run> {
         match &self.trace {
             Trace::Recording(facts) => Some(Run::recorded(facts)),
@@ -248,7 +249,7 @@ impl WhatIf {
         })
     }
 
-    /// What would have happened under this policy.
+    /// Returns what would happen under this policy.
     ///
     /// # Errors
     /// If the job cannot be.
@@ -433,15 +434,15 @@ fn setup_for(slowdowns: &Slowdowns) -> Setup {
 /// Something that a policy did, or that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Action {
-    /// Time at which it happened.
+    /// Time of the action.
     pub at: JobTime,
     /// The newest step by then; of a recorded action it is not known.
     pub step: Option<u64>,
-    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
     pub kind: String,
-    /// A node, or `all`.
+    /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason, in words.
+    /// Reason of the action, in words.
     pub reason: String,
 }
 
@@ -459,12 +460,12 @@ pub enum Provenance {
     Recording,
     /// The trace of a job that was simulated before.
     Trace,
-    /// This simulation.
+    /// The run was simulated now.
     Simulation,
 }
 
 impl Provenance {
-    /// `recording`, `trace` or `simulation`.
+    /// Returns its name: `recording`, `trace` or `simulation`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Recording => "recording",
@@ -479,28 +480,28 @@ impl Provenance {
     }
 }
 
-/// How the job went once: under one policy, or really.
+/// The course of one job: simulated under a policy, or read from a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Name of the policy.
     pub policy: String,
-    /// What it was read from, if it was not simulated now.
+    /// Where the figures come from.
     pub source: Provenance,
-    /// Everything is committed, or why not.
+    /// `Ok` if every sample was committed; otherwise the reason for which the job ended.
     pub result: Result<(), String>,
-    /// What it was read from ends before the job: how it went on is not known.
+    /// Whether the recording ends before the job does, so that the rest is unknown.
     pub cut_off: bool,
     /// The job completion time; if it was not completed, when it ended.
     pub completed: JobTime,
-    /// Samples committed.
+    /// Number of committed samples.
     pub samples: u64,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u64,
     /// Share of the workers' time in which they did not compute, 0 to 1.
     pub idle_share: f64,
-    /// What was done, in order.
+    /// Actions that were taken, in order.
     pub actions: Vec<Action>,
-    /// Batches over time, by worker.
+    /// Batches of each worker over time.
     pub series: BTreeMap<NodeId, Vec<Point>>,
 }
 
@@ -557,7 +558,7 @@ impl Run {
         }
     }
 
-    /// Committed samples per second.
+    /// Returns the number of committed samples per second.
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     pub fn goodput(&self) -> f64 {
         self.samples as f64 / self.completed.as_secs_f64().max(f64::MIN_POSITIVE)

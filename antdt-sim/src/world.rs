@@ -132,7 +132,7 @@ enum Lost {
     Ledger(LedgerEvent, Duration),
 }
 
-/// An observer that does not look.
+/// An observer that ignores everything.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Blind;
 
@@ -145,7 +145,7 @@ impl Observer for Blind {
     }
 }
 
-/// A job on a virtual clock.
+/// A simulated job on a virtual clock, with an observer of everything that happens.
 #[derive(Debug)]
 pub struct World<O = Blind> {
     setup: Setup,

@@ -19,11 +19,11 @@ use crate::{Tracer, Violation};
 /// A random world of workers that average in groups.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartialCase {
-    /// The workers.
+    /// Settings of the workers.
     pub setup: GroupSetup,
-    /// How fast workers and messages are, and how unreliably.
+    /// Conditions: how fast and how reliable workers and messages are.
     pub rough: Rough,
-    /// What goes wrong, in order of time.
+    /// Faults with their times, in order of time.
     pub faults: Vec<(JobTime, Fault)>,
 }
 
@@ -78,7 +78,7 @@ impl PartialCase {
         Ok(self.run_watched(Blind)?.0?)
     }
 
-    /// The same, and what went wrong in it.
+    /// Runs the case under all invariants, and also returns which faults hit it and how it ended.
     ///
     /// # Errors
     /// If an invariant does not hold.

@@ -13,10 +13,10 @@ use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView,
 pub struct Restless(DetRng);
 
 impl Restless {
-    /// Name in the registry.
+    /// Name of the policy in the registry.
     pub const NAME: &str = "restless";
 
-    /// One whose whims are a function of the seed.
+    /// Returns the policy whose random decisions are a function of the seed.
     pub fn new(seed: Seed) -> Self {
         Self(seed.derive("restless").rng())
     }

@@ -15,21 +15,21 @@ use crate::{Models, Setup};
 /// Workers of different and changing speed, a network that delays, reorders and loses, and starts that take their time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rough {
-    /// Time of a gradient for each sample.
+    /// Time that a gradient takes for each sample.
     pub sample_time: Duration,
-    /// How many times longer it takes, by worker.
+    /// Slowness of each worker: how many times longer its gradients take.
     pub slow: Vec<u32>,
     /// Standard deviation of that from gradient to gradient, as a share of it.
     pub variation: f64,
-    /// The shortest way of a message.
+    /// Shortest time that a message takes.
     pub latency: Duration,
     /// A message takes so much longer on average, so one may overtake another.
     pub jitter: Duration,
     /// Share of the messages that are lost before it is calm.
     pub loss: f64,
-    /// The longest start of a process.
+    /// Longest time that a process takes to start.
     pub start: Duration,
-    /// From now on no message is lost.
+    /// Time from which on no message is lost.
     pub calm_from: JobTime,
 }
 

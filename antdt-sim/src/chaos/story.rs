@@ -16,7 +16,7 @@ use crate::happening::{Happening, Observer};
 /// Lines shown at most: the last ones say most.
 const LINES_MAX: usize = 60;
 
-/// What happened to the nodes, leases and shards that a failure names.
+/// What happened to the nodes, leases and shards that the failure of a case names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Story {
     lines: Vec<(JobTime, String)>,
@@ -48,7 +48,7 @@ impl Story {
         Self { left_out: all - lines.len(), lines, error }
     }
 
-    /// Why the case failed; `None` if it did not.
+    /// Returns the reason for which the case failed; `None` if it passed.
     pub const fn error(&self) -> Option<&CaseError> {
         self.error.as_ref()
     }

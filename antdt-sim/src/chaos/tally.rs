@@ -10,7 +10,7 @@ use crate::happening::{Happening, Observer};
 use crate::invariant::epoch_ends::JobEnding;
 use crate::model::Fault;
 
-/// A kind of fault.
+/// Kind of a fault that the chaos suite injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// See [`Fault::Crash`].
@@ -30,7 +30,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] =
         [Self::Crash, Self::Exit, Self::Pause, Self::PauseMaster, Self::Cut, Self::RestartLedger, Self::Lost];
 
@@ -79,7 +79,7 @@ impl Tally {
         }
     }
 
-    /// Adds other worlds.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.worlds += other.worlds;
         for (kind, count) in &other.faults {
@@ -90,12 +90,12 @@ impl Tally {
         }
     }
 
-    /// Worlds with such a fault.
+    /// Returns the number of cases in which a fault of this kind hit something.
     pub fn with(&self, kind: FaultKind) -> u64 {
         self.faults.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Worlds that ended so.
+    /// Returns the number of cases that ended in this way.
     pub fn ended(&self, ending: JobEnding) -> u64 {
         self.endings.get(&ending).copied().unwrap_or_default()
     }

@@ -37,7 +37,7 @@ struct Step {
     short: bool,
 }
 
-/// See the [module](self).
+/// Checks that the batches of a synchronous step add up to the global batch; see the [module](self).
 #[derive(Debug)]
 pub struct BatchSizeConserved {
     mode: Capabilities,

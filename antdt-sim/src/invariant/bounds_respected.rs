@@ -10,7 +10,7 @@ use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
 use super::Invariant;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that no worker gets or takes a batch outside of its bounds; see the [module](self).
 #[derive(Debug, Default)]
 pub struct BoundsRespected {
     bounds: BTreeMap<NodeId, (u32, u32)>,

@@ -41,7 +41,7 @@ struct InModel {
     again: bool,
 }
 
-/// See the [module](self).
+/// Checks that the model contains exactly the acknowledged samples; see the [module](self).
 #[derive(Debug)]
 pub struct CommittedOnce {
     mode: Capabilities,
@@ -72,7 +72,7 @@ pub struct CommittedOnce {
 }
 
 impl CommittedOnce {
-    /// Of this job, with a ledger of this data set.
+    /// Returns the invariant for this job, with a ledger of this data set.
     pub fn new(setup: &Setup, spec: &DatasetSpec) -> Self {
         Self {
             mode: setup.sync.capabilities(),

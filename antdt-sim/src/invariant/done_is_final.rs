@@ -10,7 +10,7 @@ use super::Invariant;
 use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that what is acknowledged stays acknowledged; see the [module](self).
 #[derive(Debug)]
 pub struct DoneIsFinal {
     leases: Leases,
@@ -18,7 +18,7 @@ pub struct DoneIsFinal {
 }
 
 impl DoneIsFinal {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
         Self { leases: Leases::default(), progress: Progress::new(spec) }
     }

@@ -24,7 +24,7 @@ use crate::setup::Setup;
 /// is room for several, and for a batch.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// How a job can end.
+/// How a simulated job can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobEnding {
     /// Everything is committed.
@@ -40,11 +40,11 @@ pub enum JobEnding {
 }
 
 impl JobEnding {
-    /// All of them.
+    /// All endings.
     pub const ALL: [Self; 5] =
         [Self::Completed, Self::ServerLost, Self::ModelLost, Self::Unretryable, Self::RestartsExhausted];
 
-    /// Which one a result tells of; `None` if of none that a job may have.
+    /// Returns the ending that a result describes; `None` if it describes none that a job may have.
     pub fn of(result: &Result<(), String>) -> Option<Self> {
         let Err(why) = result else { return Some(Self::Completed) };
         let all = [
@@ -86,7 +86,7 @@ struct Harm {
     done: bool,
 }
 
-/// See the [module](self).
+/// Checks that jobs end, and only for a reason; see the [module](self).
 #[derive(Debug)]
 pub struct EpochEnds {
     limit: Duration,
@@ -129,7 +129,7 @@ impl EpochEnds {
         }
     }
 
-    /// With another bound on the time in which nothing gets on after the last fault.
+    /// Returns the invariant with another bound on the time without progress after the last fault.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }

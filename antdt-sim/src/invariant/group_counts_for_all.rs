@@ -20,7 +20,7 @@ struct SeenGroup {
     decision: Option<GroupDecision>,
 }
 
-/// See the [module](self).
+/// Checks that all members of a group take its average over, or none; see the [module](self).
 #[derive(Debug, Default)]
 pub struct GroupCountsForAll {
     groups: BTreeMap<GroupKey, SeenGroup>,

@@ -15,7 +15,7 @@ use antdt_groups::{GeneratorEvent, GroupGenerator, GroupKey};
 use super::Invariant;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that groups with common workers run in one order at all of them; see the [module](self).
 #[derive(Debug, Default)]
 pub struct GroupOrderTotal {
     nodes: BTreeSet<NodeId>,

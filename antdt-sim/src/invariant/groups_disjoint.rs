@@ -11,7 +11,7 @@ use antdt_groups::{GeneratorEffect, GeneratorEvent, GroupGenerator, GroupKey};
 use super::Invariant;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that groups that average at the same time have no worker in common; see the [module](self).
 #[derive(Debug, Default)]
 pub struct GroupsDisjoint {
     /// Members of each group that runs.

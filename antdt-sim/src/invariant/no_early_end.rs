@@ -12,7 +12,7 @@ use super::Invariant;
 use super::leases::Progress;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that the end of the data is not announced while a sample waits or is leased; see the [module](self).
 #[derive(Debug)]
 pub struct NoEarlyEnd {
     progress: Progress,
@@ -21,7 +21,7 @@ pub struct NoEarlyEnd {
 }
 
 impl NoEarlyEnd {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
         Self { progress: Progress::new(spec), said: None }
     }

@@ -12,7 +12,7 @@ use antdt_job::{HeadEffect, Note};
 use super::Invariant;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that a node is not restarted again soon after a restart for slowness; see the [module](self).
 #[derive(Debug, Default)]
 pub struct NoFlapping {
     begun: BTreeMap<NodeId, JobTime>,

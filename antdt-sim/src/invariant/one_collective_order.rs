@@ -30,7 +30,7 @@ struct SeenGroup {
     begin: u64,
 }
 
-/// See the [module](self).
+/// Checks that all members of a group make the same collective calls in the same order; see the [module](self).
 #[derive(Debug, Default)]
 pub struct OneCollectiveOrder {
     groups: BTreeMap<MembershipVersion, SeenGroup>,

@@ -18,7 +18,7 @@ use crate::setup::Setup;
 /// Steps of which the plan is remembered: reports come late, with a heartbeat.
 const STEPS_MAX: usize = 4096;
 
-/// See the [module](self).
+/// Checks that all workers switch to a plan at the same step, or none does; see the [module](self).
 #[derive(Debug)]
 pub struct PlanAppliesAtOneIteration {
     mode: Capabilities,

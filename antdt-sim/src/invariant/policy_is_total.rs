@@ -9,7 +9,7 @@ use antdt_job::{HeadAnswer, HeadEffect, HeadEvent, Note};
 use super::Invariant;
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that every control tick gets a decision with a reason; see the [module](self).
 #[derive(Debug, Default)]
 pub struct PolicyIsTotal;
 

@@ -16,7 +16,7 @@ use crate::happening::Happening;
 /// Records after which the accounts are compared at the next opportunity: a comparison copies what is waiting.
 const COMPARED_AFTER: u32 = 64;
 
-/// See the [module](self).
+/// Checks that the ledger's records give its state again; see the [module](self).
 #[derive(Debug)]
 pub struct ReplayEqualsLive {
     fold: Recovery,
@@ -28,7 +28,7 @@ pub struct ReplayEqualsLive {
 }
 
 impl ReplayEqualsLive {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     ///
     /// # Errors
     /// If no ledger can be made of it.

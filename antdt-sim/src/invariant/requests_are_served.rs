@@ -32,7 +32,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// See the [module](self).
+/// Checks that every call that waits for the master is answered; see the [module](self).
 #[derive(Debug, Default)]
 pub struct RequestsAreServed {
     /// Waiting calls with the time at which they began. An old copy of a call is a separate entry, answered beside the newer one.

@@ -16,7 +16,7 @@ use crate::setup::Setup;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// See the [module](self).
+/// Checks that no more restarts happen than the budgets allow; see the [module](self).
 #[derive(Debug)]
 pub struct RestartBudgetHeld {
     workers: usize,

@@ -28,7 +28,7 @@ struct Life {
     ended: bool,
 }
 
-/// See the [module](self).
+/// Checks that a kill order hits only the incarnation that it was issued for; see the [module](self).
 #[derive(Debug)]
 pub struct RestartNeverHitsTheReplacement {
     silence: Duration,

@@ -12,7 +12,7 @@ use super::Invariant;
 use super::leases::{Leases, Progress};
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that every sample is in exactly one place; see the [module](self).
 #[derive(Debug)]
 pub struct SamplesAccounted {
     leases: Leases,
@@ -22,7 +22,7 @@ pub struct SamplesAccounted {
 }
 
 impl SamplesAccounted {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
         Self { leases: Leases::default(), progress: Progress::new(spec), told: Counts::default() }
     }

@@ -13,7 +13,7 @@ use super::Invariant;
 use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that every sample of every epoch is acknowledged once; see the [module](self).
 #[derive(Debug)]
 pub struct SamplesCovered {
     leases: Leases,
@@ -21,7 +21,7 @@ pub struct SamplesCovered {
 }
 
 impl SamplesCovered {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
         Self { leases: Leases::default(), progress: Progress::new(spec) }
     }

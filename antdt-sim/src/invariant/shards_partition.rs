@@ -12,7 +12,7 @@ use super::Invariant;
 use super::leases::{Leases, Move, Progress, shard};
 use crate::happening::Happening;
 
-/// See the [module](self).
+/// Checks that every shard is in exactly one state; see the [module](self).
 #[derive(Debug)]
 pub struct ShardsPartition {
     spec: DatasetSpec,
@@ -23,7 +23,7 @@ pub struct ShardsPartition {
 }
 
 impl ShardsPartition {
-    /// Of a ledger of this data set.
+    /// Returns the invariant for a ledger of this data set.
     pub fn new(spec: &DatasetSpec) -> Self {
         Self {
             spec: spec.clone(),

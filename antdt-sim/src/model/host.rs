@@ -4,7 +4,7 @@ use antdt_core::{InvalidValue, Role};
 
 use super::Site;
 
-/// A machine.
+/// A machine of the simulated cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
     /// The master's.
@@ -15,14 +15,15 @@ pub enum Host {
     Workers(u32),
 }
 
-/// Where the processes of a job run: the master and each server alone, workers side by side in order of their indexes.
+/// Which host each process of a job runs on: the master and each server have hosts of their own, workers share hosts in
+/// order of their indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hosts {
     workers_per_host: u32,
 }
 
 impl Hosts {
-    /// So many workers on each host; the last one may have fewer.
+    /// Returns hosts with this many workers each; the last one may have fewer.
     ///
     /// # Errors
     /// If there would be none.
@@ -37,7 +38,7 @@ impl Hosts {
         Ok(Self { workers_per_host })
     }
 
-    /// Workers on each host.
+    /// Returns the number of workers on each host.
     pub const fn workers_per_host(self) -> u32 {
         self.workers_per_host
     }

@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::setup::NODES_MAX;
 
-/// How groups are formed, by the names of [`GroupPolicy`].
+/// How groups are formed: the names of the built-in [`GroupPolicy`] types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupFormation {
-    /// [`Random`].
+    /// Groups of random workers: [`Random`].
     Random,
-    /// [`Random::buffered`].
+    /// Groups of random workers, formed only for requests of workers that are in no group: [`Random::buffered`].
     Buffer,
-    /// [`Bipartite`].
+    /// Pairs of an active and a passive worker: [`Bipartite`].
     Bipartite,
-    /// [`Division`].
+    /// Groups that divide the idle workers: [`Division`].
     Division,
-    /// [`InterIntra`].
+    /// Groups between hosts, then within hosts: [`InterIntra`].
     InterIntra,
 }
 
 impl GroupFormation {
-    /// All of them.
+    /// All ways to form groups.
     pub const ALL: [Self; 5] =
         [Self::Random, Self::Buffer, Self::Bipartite, Self::Division, Self::InterIntra];
 
-    /// As scenarios and commands write it.
+    /// Returns the name by which scenarios and commands know it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -72,14 +72,14 @@ impl GroupFormation {
     }
 }
 
-/// What a generator of groups is made from.
+/// Settings from which a generator of groups is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratorSettings {
     /// Policy that forms groups.
     pub policy: GroupFormation,
     /// Members of a group, as the policy aims at.
     pub group_size: u32,
-    /// All other settings.
+    /// All other settings of the generator.
     pub config: GeneratorConfig,
 }
 
@@ -93,10 +93,10 @@ impl GeneratorSettings {
     }
 }
 
-/// Workers that average with each other.
+/// Settings of a simulation of workers that average in groups.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupSetup {
-    /// Workers.
+    /// Number of workers.
     pub workers: u32,
     /// Workers that share a host, by their index: `index / workers_per_host`.
     pub workers_per_host: u32,
@@ -110,13 +110,13 @@ pub struct GroupSetup {
     pub bridges: bool,
     /// Steps of each worker, and as many averages.
     pub steps: u32,
-    /// Samples of a step.
+    /// Number of samples in a step.
     pub batch_size: u64,
-    /// Bytes of the model.
+    /// Size of the model, in bytes.
     pub model_bytes: u64,
-    /// What an average costs among workers of one host.
+    /// Cost of an average among workers of one host.
     pub inside: CostModel,
-    /// What it costs between hosts; members of one host share it.
+    /// Cost of an average between hosts. Members on one host share it.
     pub between: CostModel,
     /// Algorithm of the averages.
     pub algorithm: Choice,
@@ -126,15 +126,15 @@ pub struct GroupSetup {
     pub collective_timeout: Duration,
     /// Longest run of a group.
     pub group_limit: Duration,
-    /// How often a group may run.
+    /// Most runs of one group: how often it is tried again after a failure.
     pub attempts_max: u32,
     /// Silence after which a worker is given up.
     pub silence_limit: Duration,
-    /// Times that one node is started again.
+    /// Most restarts of one node.
     pub max_restarts: u32,
     /// Share of the messages that arrive twice.
     pub repeats: f64,
-    /// All randomness comes from here.
+    /// Seed of all randomness in the simulation.
     pub seed: Seed,
 }
 
@@ -201,7 +201,7 @@ impl GroupSetup {
         made.map(drop).map_err(|error| InvalidValue { field: error.field.replace('_', "-"), ..error })
     }
 
-    /// What its generator is made from.
+    /// Returns the settings of the simulation's generator.
     ///
     /// # Errors
     /// If the progress filter cannot be.

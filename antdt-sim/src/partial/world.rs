@@ -103,13 +103,13 @@ pub struct SimulatedAveraging {
     pub result: Result<(), String>,
     /// Time at which the last worker ended.
     pub completed: JobTime,
-    /// Steps made, over all workers.
+    /// Number of steps taken, over all workers.
     pub steps: u64,
     /// Averages taken over, counted once for each member.
     pub averages: u64,
     /// Share of the time of all lives that they trained in; the rest is start, waiting and averaging.
     pub busy: f64,
-    /// Entries of the clock.
+    /// Number of events of the virtual clock.
     pub simulated: u64,
 }
 

@@ -15,23 +15,23 @@ const CONTEXT: usize = 3;
 /// Characters of a line that are shown.
 const SHOWN: usize = 160;
 
-/// Differences of two traces.
+/// The differences of two recordings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// Differences of the headers: recorder, settings, inputs of the machines.
     pub header: Vec<Field>,
-    /// Where their entries part; `None` if they are the same.
+    /// First entry in which the recordings differ; `None` if all entries are the same.
     pub parting: Option<Parting>,
 }
 
 /// Something that two headers say differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, from the outside in: `settings.seed`.
+    /// Name of the field, from the outermost table to the innermost: `settings.seed`.
     pub name: String,
-    /// What the first one says, as JSON; `None` if nothing.
+    /// Value in the first recording, as JSON; `None` if it has no such field.
     pub left: Option<String>,
-    /// What the second one says.
+    /// Value in the second recording, as JSON; `None` if it has no such field.
     pub right: Option<String>,
 }
 
@@ -50,13 +50,13 @@ pub struct Parting {
     pub right: Vec<String>,
 }
 
-/// Which of two traces cannot be read, and why.
+/// One of the two recordings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
-    /// The first one.
+    /// The first recording cannot be read.
     #[error("the first trace: {0}")]
     Left(io::Error),
-    /// The second one.
+    /// The second recording cannot be read.
     #[error("the second trace: {0}")]
     Right(io::Error),
 }

@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 use super::{Recording, RecordingError};
 use crate::tracer::is_simulated;
 
-/// What is known of a recorded job. About 100 MB at most for the batches of all workers; everything else is small.
+/// Facts about a recorded job. The batches of all workers take about 100 MB at most; everything else is small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// Whether the job was a simulated one, whose trace this is: then it is no more real than its models.
@@ -27,7 +27,7 @@ pub struct Facts {
     /// Batches of training by worker, in order of their ends, of all its lives. Beyond a million of all workers together,
     /// neighbours stand as one: what is known of a long job takes no more memory than that.
     pub batches: BTreeMap<NodeId, Vec<BatchFact>>,
-    /// What each node said of its hardware when it registered, in its last life.
+    /// Device class of each node, as it registered in its last life.
     pub devices: BTreeMap<NodeId, DeviceClass>,
     /// Largest batch, or micro-batch, that each node said fits it, in its last life.
     pub batch_sizes_max: BTreeMap<NodeId, u32>,
@@ -38,19 +38,19 @@ pub struct Facts {
     pub formed: Option<Duration>,
     /// Ends of processes before the job was over, in order of time.
     pub ends: Vec<EndFact>,
-    /// What the policy and the relaunch of dead nodes did, or refused to.
+    /// Actions of the policy and restarts of dead nodes, taken or refused.
     pub actions: Vec<ActionFact>,
     /// Steps of which a batch was reported: common steps, or under `ps-asp` the steps of each worker.
     pub steps: u64,
     /// The accounts of the ledger at the last tick.
     pub counts: Counts,
-    /// When everything was known to be committed: the job completion time.
+    /// Job completion time: when the master knew that every sample was committed; `None` if it never did.
     pub completed: Option<JobTime>,
-    /// How the job ended; `None` if the recording ends before.
+    /// How the job ended; `None` if the recording ends before the job does.
     pub outcome: Option<Result<(), String>>,
     /// Time of the last entry.
     pub last: JobTime,
-    /// What the last entry says; `None` if the recording was cut off.
+    /// Content of the recording's last entry; `None` if the recording was cut off.
     pub end: Option<TraceEnd>,
     /// Bytes of a last line that was only begun.
     pub torn: Option<u64>,
@@ -59,26 +59,27 @@ pub struct Facts {
 /// A batch as its worker reported it, or the sum of several that followed each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchFact {
-    /// When it ended, on the master's clock: counted back from the arrival of the report. Of several, the last one.
+    /// Time at which the batch ended, on the master's clock: computed back from the arrival of its report. For several
+    /// batches, the end of the last.
     pub end: JobTime,
     /// Number of batches that the point stands for.
     pub batches: u32,
-    /// Which life of the worker: its number of restarts.
+    /// Life of the worker, as its number of restarts.
     pub life: u32,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Waiting for data.
+    /// Time spent waiting for data.
     pub data_wait: Duration,
-    /// The gradient.
+    /// Time spent computing the gradient.
     pub compute: Duration,
-    /// Sending and receiving.
+    /// Time spent sending and receiving.
     pub communicate: Duration,
-    /// Waiting for peers.
+    /// Time spent waiting for other workers.
     pub barrier_wait: Duration,
 }
 
 impl BatchFact {
-    /// From its begin to its end.
+    /// Returns the time from the beginning of the batch to its end.
     pub fn wall(&self) -> Duration {
         self.data_wait + self.compute + self.communicate + self.barrier_wait
     }
@@ -107,7 +108,7 @@ impl BatchFact {
 /// An order to start a process, and what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartFact {
-    /// Which life of which node.
+    /// The node and its incarnation.
     pub life: Holder,
     /// Time of the order.
     pub at: JobTime,
@@ -121,9 +122,9 @@ pub struct StartFact {
 /// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndFact {
-    /// Which life of which node.
+    /// The node and its incarnation.
     pub life: Holder,
-    /// When the master learnt of it.
+    /// Time at which the master learnt of the end.
     pub at: JobTime,
     /// Exit of the process.
     pub exit: Exit,
@@ -134,13 +135,13 @@ pub struct EndFact {
 /// Something that was done about a node, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionFact {
-    /// Time at which it happened.
+    /// Time of the action.
     pub at: JobTime,
-    /// `ADJUST_BS`, `KILL_RESTART`, ...
+    /// Kind of the action: `ADJUST_BS`, `KILL_RESTART`, ...
     pub kind: String,
-    /// A node, or `all`.
+    /// Node that the action concerns, or `all`.
     pub target: String,
-    /// Reason, in words.
+    /// Reason of the action, in words.
     pub reason: String,
 }
 

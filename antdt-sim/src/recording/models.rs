@@ -33,7 +33,7 @@ struct Series {
 }
 
 impl RecordedCompute {
-    /// `None` if no batch was recorded.
+    /// Returns the compute model of a recorded job; `None` if no batch was recorded.
     pub fn new(facts: &Facts) -> Option<Self> {
         let mut workers = BTreeMap::new();
         for (node, batches) in &facts.batches {
@@ -124,7 +124,7 @@ impl ByHolder {
 }
 
 impl RecordedStarts {
-    /// `None` if no process registered.
+    /// Returns the scheduler of a recorded job; `None` if no process registered.
     pub fn new(facts: &Facts) -> Option<Self> {
         let start = facts.starts.iter().filter_map(|start| Some((start.life, start.took?)));
         let ready = facts.starts.iter().filter_map(|start| Some((start.life, start.ready?)));
@@ -156,7 +156,7 @@ impl PartialEq for RecordedFaults {
 }
 
 impl RecordedFaults {
-    /// None if nothing went wrong.
+    /// Returns the faults of a recorded job; an empty model if none happened.
     pub fn new(facts: &Facts) -> Self {
         let surprising = facts.ends.iter().filter(|end| !end.expected && end.life.node.role == Role::Worker);
         let fault = |end: &super::EndFact| {

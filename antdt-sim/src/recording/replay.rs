@@ -41,22 +41,22 @@ pub struct ReplayedGroups {
     pub events: u64,
     /// Answers and effects that were compared, byte for byte.
     pub compared: u64,
-    /// The recording was cut off.
+    /// Whether the recording was cut off.
     pub cut_off: bool,
 }
 
-/// Where a machine did something else than the recorded one.
+/// The place at which a machine differs from the recorded one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parting {
     /// Number of the entry, from 1; the header is not counted.
     pub entry: u64,
-    /// Time at which it happened.
+    /// Time of the entry.
     pub at: JobTime,
     /// Name of the state machine.
     pub machine: String,
-    /// What is recorded; `None` if nothing is, where the machine does something.
+    /// Entry of the recording; `None` if it has none where the machine does something.
     pub recorded: Option<String>,
-    /// What the machine does; `None` if nothing.
+    /// What the machine does; `None` if it does nothing where the recording has an entry.
     pub replayed: Option<String>,
 }
 

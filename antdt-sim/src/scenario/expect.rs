@@ -13,25 +13,25 @@ use crate::SimulatedJob;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Everything is committed.
+    /// The job commits every sample.
     Completes,
-    /// It gives up.
+    /// The job ends with an error.
     Fails,
 }
 
-/// What must come of a scenario. What is left out may be anything.
+/// The result that a scenario expects. A field that is left out allows any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Expectation {
     /// Expected end of the job.
     pub outcome: Option<Ending>,
-    /// Least time until it ends.
+    /// Shortest time until the job ends.
     pub shortest: Option<Span>,
-    /// Most time until it ends.
+    /// Longest time until the job ends.
     pub longest: Option<Span>,
     /// Actions that must be taken, as the report writes them: `KILL_RESTART`, or `KILL_RESTART worker-1`.
     pub must: Actions,
-    /// Actions that must not be taken.
+    /// Kinds of actions that must not be taken.
     pub must_not: Actions,
 }
 
@@ -60,7 +60,7 @@ impl Expectation {
         Ok(())
     }
 
-    /// What is not as expected, one line each.
+    /// Returns the differences from the expected result, one line each.
     pub fn check(&self, outcome: &SimulatedJob) -> Vec<String> {
         let took = outcome.completed.since_start();
         let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);

@@ -86,15 +86,15 @@ impl GroupsFile {
     }
 }
 
-/// What must come of workers that average in groups. What is left out may be anything.
+/// The result that a scenario of workers that average in groups expects. A field that is left out allows any value.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct GroupExpectation {
-    /// Whether all make their steps.
+    /// Whether all workers take all of their steps.
     pub outcome: Option<Ending>,
-    /// Least time until they have.
+    /// Shortest time until all workers have taken their steps.
     pub shortest: Option<Span>,
-    /// Most time until they have.
+    /// Longest time until all workers have taken their steps.
     pub longest: Option<Span>,
     /// Least share of their time that workers train in.
     pub busy_min: Option<f64>,
@@ -112,7 +112,7 @@ impl GroupExpectation {
         Ok(())
     }
 
-    /// What is not as expected, one line each.
+    /// Returns the differences from the expected result, one line each.
     pub fn check(&self, outcome: &SimulatedAveraging) -> Vec<String> {
         let took = outcome.completed.since_start();
         let mut wrong = ends(self.outcome, self.shortest, self.longest, &outcome.result, took);
@@ -129,11 +129,11 @@ impl GroupExpectation {
 /// Workers that average in groups, and what they meet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupScenario {
-    /// What it shows: the comment at the head of the file.
+    /// What the scenario shows: the comment at the head of the file.
     pub about: String,
-    /// The workers, and how groups are formed.
+    /// Settings of the workers, and of how groups are formed.
     pub setup: GroupSetup,
-    /// What must come of it.
+    /// Result that the scenario expects.
     pub expect: GroupExpectation,
     models: ModelsSpec,
 }

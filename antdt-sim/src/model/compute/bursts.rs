@@ -6,7 +6,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Nod
 
 use crate::model::{Compute, at_least, scaled};
 
-/// What another model says, and longer in slow phases that come and go by chance, on each node for itself.
+/// Multiplies the times of another model in slow phases that come and go by chance, on each node independently.
 ///
 /// How long a node stays normal, and how long slow, is exponentially distributed; so is what a lodger on its host does.
 /// A batch takes the time of the phase in which it begins.

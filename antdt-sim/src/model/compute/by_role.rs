@@ -6,10 +6,10 @@ use antdt_core::{DetRng, DeviceClass, Holder, JobTime, NodeId, Role};
 
 use crate::model::Compute;
 
-/// How long workers take, and how long servers are busy with one request.
+/// Compute model with one model for workers' gradients and one for the time that servers take for a request.
 #[derive(Debug, Clone)]
 pub struct ByRole<W, S> {
-    /// A worker's gradient.
+    /// Model of the workers' gradients.
     pub workers: W,
     /// A server's request: a push of a gradient, or a pull of parameters.
     pub servers: S,

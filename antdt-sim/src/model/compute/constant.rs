@@ -9,7 +9,7 @@ use crate::model::{Compute, at_least, seconds};
 /// A part that every batch takes, and a part for each sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Constant {
-    /// Of a batch, whatever its size.
+    /// Time of a batch that does not depend on its size.
     pub fixed: Duration,
     /// Time that each sample takes.
     pub per_sample: Duration,

@@ -7,7 +7,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Rol
 
 use crate::model::{Compute, seconds};
 
-/// How long a batch takes on each kind of device.
+/// Measured times of a batch on each kind of device.
 ///
 /// Between two measured sizes the time of a batch lies on the line between theirs. Below the smallest it lies on the line
 /// through the two smallest, but a sample is never cheaper than in the smallest measured batch and a batch never dearer.
@@ -47,7 +47,7 @@ impl DeviceTimes {
         Ok(Self { devices: devices.collect() })
     }
 
-    /// The devices known, in order of their names.
+    /// Returns the names of all devices, in order.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
         self.devices.keys().map(String::as_str)
     }

@@ -6,7 +6,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, at_least, scaled};
 
-/// What another model says, times a factor from a log-normal distribution of mean 1.
+/// Multiplies the times of another model by a factor from a log-normal distribution with mean 1.
 #[derive(Debug, Clone)]
 pub struct LogNormal<C> {
     mean: C,

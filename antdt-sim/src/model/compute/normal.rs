@@ -6,7 +6,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId};
 
 use crate::model::{Compute, scaled};
 
-/// What another model says, times a factor from a normal distribution around 1.
+/// Multiplies the times of another model by a factor from a normal distribution with mean 1.
 ///
 /// The distribution is cut at 0 and, so that the mean stays what it is, at 2.
 #[derive(Debug, Clone)]

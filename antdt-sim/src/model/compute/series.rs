@@ -6,7 +6,7 @@ use antdt_core::{DetRng, DeviceClass, Holder, InvalidValue, JobTime, NodeId, Rol
 
 use crate::model::{Compute, scaled};
 
-/// How slow each worker was over time: a factor that holds from its moment until the next one.
+/// Slowness of each worker over time: each factor holds from its moment until the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slowdowns {
     // By worker, in order of time; neither list is empty.
@@ -46,12 +46,12 @@ impl Slowdowns {
         Ok(Self { workers, period })
     }
 
-    /// Workers recorded.
+    /// Returns the number of recorded workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// After how long it begins anew.
+    /// Returns the time after which the recording starts again from its beginning.
     pub const fn period(&self) -> Duration {
         self.period
     }
@@ -70,7 +70,7 @@ impl Slowdowns {
         entries[after.saturating_sub(1)].1
     }
 
-    /// The same with time running `speedup` times faster.
+    /// Returns the same slowdowns with time running `speedup` times faster.
     ///
     /// # Errors
     /// If `speedup` is not between 0.001 and 1,000,000, or moments would meet.
@@ -86,7 +86,7 @@ impl Slowdowns {
     }
 }
 
-/// What another model says, times how slow the worker was at that moment of a recording. Servers are not slowed.
+/// Multiplies the times of another model by the recorded slowness of the worker at that moment. Servers are not slowed.
 #[derive(Debug, Clone)]
 pub struct Series<C> {
     normally: C,
@@ -94,7 +94,7 @@ pub struct Series<C> {
 }
 
 impl<C: Compute> Series<C> {
-    /// `normally`, slowed as recorded.
+    /// Returns `normally`, slowed as recorded.
     pub const fn new(normally: C, slowdowns: Slowdowns) -> Self {
         Self { normally, slowdowns }
     }

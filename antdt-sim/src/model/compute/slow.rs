@@ -21,7 +21,7 @@ pub enum Who {
 pub struct Straggler {
     /// Nodes that are slow.
     pub who: Who,
-    /// How many times longer everything takes.
+    /// Factor by which everything takes longer.
     pub slow: f64,
     /// Time at which the slowdown begins.
     pub from: JobTime,
@@ -31,7 +31,7 @@ pub struct Straggler {
     pub cured_by_restart: bool,
 }
 
-/// What another model says, and longer for stragglers. Several entries for one node multiply.
+/// Multiplies the times of another model for some nodes. Several entries for one node multiply.
 #[derive(Debug, Clone)]
 pub struct Slow<C> {
     normally: C,

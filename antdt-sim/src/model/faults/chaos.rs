@@ -7,16 +7,16 @@ use antdt_core::{DetRng, InvalidValue, JobTime, NodeId};
 use super::Listed;
 use crate::model::{Fault, scaled};
 
-/// What random faults may do.
+/// Random faults of every kind, within limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chaos {
     /// Nodes that faults hit; a node named twice is hit twice as often.
     pub nodes: Vec<NodeId>,
     /// Exit codes of processes that end by themselves.
     pub codes: Vec<i32>,
-    /// At most so many faults.
+    /// Most faults that happen.
     pub faults_max: u32,
-    /// Calm from here on.
+    /// Time from which on no fault happens.
     pub until: JobTime,
     /// Longest time that something stands still or is cut off; the shortest is a thousandth of it, and each order of
     /// magnitude between is as likely. Longer than the silence limit makes zombies.

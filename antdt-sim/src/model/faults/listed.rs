@@ -6,7 +6,7 @@ use antdt_core::{DetRng, JobTime};
 
 use crate::model::{Fault, Faults};
 
-/// These faults, and no others. The default is that nothing goes wrong.
+/// The faults of a list, and no others. The default list is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listed {
     left: VecDeque<(JobTime, Fault)>,
@@ -20,7 +20,7 @@ impl Listed {
         Self { left: faults.into() }
     }
 
-    /// Those that are still to come, in order of time.
+    /// Returns the faults that have not happened yet, in order of time.
     pub fn left(&self) -> impl Iterator<Item = &(JobTime, Fault)> {
         self.left.iter()
     }

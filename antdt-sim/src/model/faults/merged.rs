@@ -18,7 +18,7 @@ struct Source {
 }
 
 impl Merged {
-    /// The faults of all of these.
+    /// Returns a model with the faults of all of these models.
     pub fn new(models: impl IntoIterator<Item = Box<dyn Faults>>) -> Self {
         Self { sources: models.into_iter().map(|faults| Source { faults, next: None }).collect() }
     }

@@ -6,7 +6,7 @@ use antdt_core::{DetRng, InvalidValue, JobTime};
 
 use crate::model::{Fault, Faults, exponential, scaled};
 
-/// How often one kind of fault happens.
+/// Rate at which one kind of fault happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rate {
     /// The possible faults, each with equal probability. A fault of the master names no node.
@@ -28,7 +28,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// These kinds of faults from the start until `until`.
+    /// Returns a model in which these kinds of faults happen from the start until `until`.
     ///
     /// # Errors
     /// If a kind has no time between its faults, or names no fault.

@@ -22,10 +22,10 @@ pub struct Jitter<N> {
 /// Whether messages may overtake each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Those from one process to another arrive in the order sent, as on one connection.
+    /// Messages from one process to another arrive in the order in which they were sent, as on one connection.
     #[default]
     Kept,
-    /// Each arrives when it does.
+    /// Each message arrives after its own delay, so that messages overtake each other.
     Lost,
 }
 

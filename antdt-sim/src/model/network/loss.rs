@@ -29,7 +29,7 @@ impl<N: Network> Loss<N> {
         Ok(Self { network, share, until: JobTime::NEVER })
     }
 
-    /// The same, but nothing that is sent from then on is lost.
+    /// Returns the same model, except that no message that is sent from `until` on is lost.
     #[must_use]
     pub fn until(self, until: JobTime) -> Self {
         Self { until, ..self }

@@ -27,7 +27,7 @@ struct Card {
 }
 
 impl SharedNic {
-    /// `network`, whose hosts have one card each.
+    /// Returns `network` with one network card for each of its hosts.
     pub fn new(network: AlphaBeta) -> Self {
         Self { network, cards: PerHost::default() }
     }

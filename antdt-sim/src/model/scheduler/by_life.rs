@@ -9,7 +9,7 @@ use crate::model::Scheduler;
 /// A job that was placed as a whole, and nodes that are asked for one by one later.
 #[derive(Debug, Clone)]
 pub struct ByLife<F, R> {
-    /// For the first life of each node.
+    /// Scheduler of the first incarnation of each node.
     pub first: F,
     /// Scheduler of all later incarnations.
     pub restarts: R,

@@ -75,7 +75,7 @@ impl Quantiles {
         short + scaled(long - short, within)
     }
 
-    /// The mean time, without the boot.
+    /// Returns the mean start-up time, without the boot.
     pub fn mean(&self) -> Duration {
         let parts = self.points.windows(2);
         parts.map(|pair| scaled((pair[0].1 + pair[1].1) / 2, pair[1].0 - pair[0].0)).sum()

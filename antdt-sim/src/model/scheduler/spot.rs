@@ -7,30 +7,30 @@ use antdt_core::{DetRng, Holder, JobTime, NodeId, Role};
 
 use crate::model::{Fault, Scheduler};
 
-/// One change of a market.
+/// A change of a spot market: a machine comes or goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarketEvent {
-    /// A machine can be used from now on.
+    /// The machine of this name can be used from now on.
     Added(String),
-    /// A machine is taken away.
+    /// The machine of this name is taken away.
     Removed(String),
 }
 
-/// A list of changes that cannot be.
+/// Reason why a list of changes of a spot market is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpotError {
-    /// It is there already.
+    /// A machine is added that is there already.
     #[error("machine {machine} is added at {at} but is there since {since}: remove it in between")]
     AddedTwice {
         /// Name of the machine.
         machine: String,
         /// Time at which the machine is added.
         at: JobTime,
-        /// When it was added before.
+        /// Time at which the machine was added before.
         since: JobTime,
     },
-    /// It is not there.
+    /// A machine is removed that is not there.
     #[error("machine {machine} is removed at {at} but is not there: add it before")]
     NotThere {
         /// Name of the machine.
