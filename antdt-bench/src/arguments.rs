@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
 
-/// A benchmark. A new one is added here, and where the crate says what runs it.
+/// Name of a benchmark. A new one is added here, and in the crate's table of the functions that run them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Name {
     /// whole jobs of four workers, with and without a straggler, against their oracles
@@ -40,7 +40,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A system to measure beside ours.
+/// Another system that is measured beside ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Peer {
     /// gloo, which PyTorch uses on CPUs.
@@ -108,7 +108,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What these words, of which the first is the program, ask for.
+    /// Parses a command line, whose first word is the program, and checks that its flags belong to the benchmark.
     ///
     /// # Errors
     /// If there is no such benchmark or flag, or the flag is not for that benchmark.
@@ -136,7 +136,7 @@ impl Arguments {
     }
 }
 
-/// All benchmarks, a line each.
+/// Returns the list of all benchmarks, one line each.
 pub fn list() -> String {
     Name::value_variants().iter().filter_map(ValueEnum::to_possible_value).fold(
         String::new(),

@@ -4,27 +4,27 @@ use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// A measured value beside what it should be.
+/// A row of a benchmark's table: a measured value beside its target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Name of the measurement.
     pub name: String,
     /// The value; `None` where nothing could be measured.
     pub value: Option<f64>,
-    /// Its unit: `s`, `x`, `%`, `samples`.
+    /// Unit of the value: `s`, `x`, `%`, `samples`.
     pub unit: String,
     /// 95 % interval of the value, for rows that are judged by it.
     pub interval: Option<[f64; 2]>,
     /// What the value must be, in words; `None` for a value that is only shown.
     pub target: Option<String>,
-    /// What became of the row.
+    /// Result of the comparison of value and target.
     pub state: State,
     /// What the value is compared with: the oracle, a baseline or another system, with its number. Without a value, why
     /// there is none.
     pub peer: Option<String>,
 }
 
-/// What became of a row.
+/// Result of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -38,12 +38,12 @@ pub enum State {
     NotMeasured,
     /// The other system stalled or died; it was ended.
     Stalled,
-    /// The other system is not there.
+    /// The other system is not installed.
     NotCompared,
 }
 
 impl State {
-    /// Whether the benchmark could not say what it is for, without a target being missed.
+    /// Whether the row shows no result although no target is missed.
     pub const fn is_incomplete(self) -> bool {
         matches!(self, Self::NotMeasured | Self::Stalled | Self::NotCompared)
     }
@@ -63,12 +63,12 @@ impl fmt::Display for State {
 }
 
 impl Entry {
-    /// A value that is only shown.
+    /// Returns a row without a target.
     pub fn shown(name: impl Into<String>, value: f64, unit: &str) -> Self {
         Self { value: Some(value), unit: unit.to_owned(), ..Self::without(name, State::Ok, "") }
     }
 
-    /// A row that has no value, and why.
+    /// Returns a row without a value, and the reason for that.
     pub fn without(name: impl Into<String>, state: State, why: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -81,27 +81,27 @@ impl Entry {
         }
     }
 
-    /// The value must be at least `least`.
+    /// Sets the target: the value must be at least `least`.
     #[must_use]
     pub fn at_least(self, least: f64) -> Self {
         self.judged(|value| value >= least, format!(">= {}", number(least)))
     }
 
-    /// The value must be at most `most`.
+    /// Sets the target: the value must be at most `most`.
     #[must_use]
     pub fn at_most(self, most: f64) -> Self {
         self.judged(|value| value <= most, format!("<= {}", number(most)))
     }
 
-    /// The value must be within `percent` of `exact`.
+    /// Sets the target: the value must be within `percent` of `exact`.
     #[must_use]
     pub fn within(self, percent: f64, exact: f64) -> Self {
         let near = |value: f64| (value - exact).abs() <= exact.abs() * percent / 100.0;
         self.judged(near, format!("{} +- {percent} %", number(exact)))
     }
 
-    /// The value must be at most `most`, and is known to lie in `interval`: the row fails only if the whole interval lies
-    /// above `most`, and is unresolved if the interval reaches above it.
+    /// Sets the target: the value, which is known to lie in `interval`, must be at most `most`. The row fails only if
+    /// the whole interval lies above `most`, and is unresolved if the interval reaches above it.
     #[must_use]
     pub fn interval_at_most(self, [low, high]: [f64; 2], most: f64) -> Self {
         let state = match () {
@@ -113,8 +113,8 @@ impl Entry {
         Self { interval: Some([low, high]), state, target: Some(format!("<= {}", number(most))), ..self }
     }
 
-    /// The value must be at least `least`, and is known to lie in `interval`: the row fails only if the whole interval lies
-    /// below `least`, and is unresolved if the interval reaches below it.
+    /// Sets the target: the value, which is known to lie in `interval`, must be at least `least`. The row fails only if
+    /// the whole interval lies below `least`, and is unresolved if the interval reaches below it.
     #[must_use]
     pub fn interval_at_least(self, [low, high]: [f64; 2], least: f64) -> Self {
         let state = match () {
@@ -136,7 +136,7 @@ impl Entry {
         Self { state, target: Some(target), ..self }
     }
 
-    /// A missed target says nothing if other work took a larger share of the cores meanwhile than `most`.
+    /// Marks a missed target as not measured if other processes took a larger share of the cores meanwhile than `most`.
     #[must_use]
     pub fn unless_overloaded(self, others: Option<f64>, most: f64) -> Self {
         match (self.state, others) {
@@ -149,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Says what it is compared with.
+    /// Sets the text about what the value is compared with.
     #[must_use]
     pub fn beside(mut self, peer: impl Into<String>) -> Self {
         self.peer = Some(peer.into());
@@ -166,7 +166,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The table as text, ends with a newline.
+/// Formats the rows as a table, which ends with a newline.
 pub fn table(entries: &[Entry]) -> String {
     let mut rows = vec![["name", "value", "unit", "target", "state", "peer"].map(str::to_owned)];
     for entry in entries {

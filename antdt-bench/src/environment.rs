@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::Serialize;
 
-/// Program, machine and kernel.
+/// Program, machine and kernel that a benchmark ran on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Environment {
     /// Name of the benchmark.
@@ -27,7 +27,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Of this process.
+    /// Returns the environment of this process.
     pub fn here(benchmark: &str, quick: bool) -> Self {
         let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processor

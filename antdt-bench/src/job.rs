@@ -224,7 +224,8 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// Modes whose completion time is known in advance: those in which a worker waits for all others or for none.
+/// Returns the modes whose completion time is known in advance: those in which a worker waits for all others or for
+/// none.
 pub(crate) fn modes_with_an_oracle() -> Vec<SyncMode> {
     let has_one = |sync: &SyncMode| match sync.capabilities().barrier {
         Barrier::All | Barrier::Nobody => true,

@@ -29,30 +29,31 @@ pub use entry::Entry;
 pub use environment::Environment;
 pub use rows::Rows;
 
-/// How a benchmark is to be run.
+/// Settings of a run of a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The `antdt` program under test.
     pub antdt: PathBuf,
     /// The program `antdt-bench`, whose processes are the ranks of `collective`.
     pub antdt_bench: PathBuf,
-    /// What `collective` is measured beside.
+    /// Other systems that `collective` measures beside ours.
     pub peers: Vec<Peer>,
-    /// What an order may take a peer, before it is ended.
+    /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,
-    /// Measures only what has one of these texts in its name, if any is given; `collective` knows this, and `shard` knows `recording`.
+    /// Texts of which a row's name must have one to be measured; empty to measure all rows. For `collective`, and
+    /// `recording` for `shard`.
     pub only: Vec<String>,
-    /// Whether to be done within three minutes.
+    /// Whether the run must end within three minutes.
     pub quick: bool,
-    /// Whether to measure the whole matrix; `baselines` knows this.
+    /// Whether to measure the whole matrix. For `baselines`.
     pub full: bool,
-    /// Whether to keep what an earlier run of the whole matrix has measured.
+    /// Whether to keep the cells that an earlier run of the whole matrix has measured.
     pub go_on: bool,
-    /// Where runs leave their reports and logs.
+    /// Folder for reports and logs.
     pub report_dir: PathBuf,
 }
 
-/// How a benchmark is run.
+/// Function that runs a benchmark.
 pub type Bench = fn(&Settings, &mut Rows) -> anyhow::Result<()>;
 
 impl Name {

@@ -3,14 +3,14 @@
 //! Source: `(s(n-1)+1)/n` and the makespan bound are our design's formulas for one straggler among equals; the integer
 //! optimum is found by trying, not by the solver under test.
 
-/// The cluster of a run: `workers` that compute `speed` samples per second, the first of them `slow` times slower.
+/// A cluster of `workers` workers that compute `speed` samples per second, one of which is `slow` times slower.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cluster {
     /// Number of workers.
     pub workers: u32,
-    /// Samples per second of a normal one.
+    /// Samples per second of a worker that is not slow.
     pub speed: f64,
-    /// How many times slower the straggler is; 1 without one.
+    /// Factor by which the straggler is slower; 1 if there is none.
     pub slow: f64,
 }
 
@@ -21,22 +21,22 @@ impl Cluster {
         (0..workers).map(move |i| if i == 0 { speed / slow } else { speed })
     }
 
-    /// Samples per second of all together.
+    /// Returns the samples per second of all workers together.
     pub fn total_speed(&self) -> f64 {
         self.speeds().sum()
     }
 
-    /// Samples per second of the slowest.
+    /// Returns the samples per second of the slowest worker.
     pub fn slowest_speed(&self) -> f64 {
         self.speed / self.slow
     }
 
-    /// A synchronous step with equal batches, in seconds: the slowest decides.
+    /// Returns the time of a synchronous step with equal batches, in seconds: that of the slowest worker.
     pub fn uniform_step_s(&self, global_batch_size: u32) -> f64 {
         f64::from(global_batch_size) / f64::from(self.workers) / self.slowest_speed()
     }
 
-    /// The shortest synchronous step that whole batch sizes allow, in seconds.
+    /// Returns the time of the shortest synchronous step that whole batch sizes allow, in seconds.
     ///
     /// Samples are handed out one by one, each to the worker that is done first with it: optimal, because a batch's time
     /// only grows with its size.
@@ -59,7 +59,8 @@ impl Cluster {
         (self.slow * (n - 1.0) + 1.0) / n
     }
 
-    /// A synchronous job of `steps` steps, in seconds, whose batch sizes are evened out after `reaction` steps.
+    /// Returns the time of a synchronous job of `steps` steps whose batch sizes are evened out after `reaction` steps,
+    /// in seconds.
     pub fn adapted_job_s(&self, global_batch_size: u32, steps: u32, reaction: u32) -> f64 {
         let before = f64::from(reaction.min(steps));
         before * self.uniform_step_s(global_batch_size)
@@ -72,7 +73,7 @@ impl Cluster {
         samples / self.total_speed() + shard_len / self.slowest_speed()
     }
 
-    /// An asynchronous job of `samples` in equal shares, in seconds: the slowest decides.
+    /// Returns the time of an asynchronous job of `samples` in equal shares, in seconds: that of the slowest worker.
     pub fn static_makespan_s(&self, samples: f64) -> f64 {
         samples / f64::from(self.workers) / self.slowest_speed()
     }

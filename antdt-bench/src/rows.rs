@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::Entry;
 
-/// The rows so far. Each is a line of a file before the next one is measured, so that what was measured survives whatever
-/// ends the benchmark.
+/// The rows that a benchmark has measured so far. Each is stored as a line of a file before the next one is measured,
+/// so that it survives whatever ends the benchmark.
 #[derive(Debug)]
 pub struct Rows {
     entries: Vec<Entry>,
@@ -20,7 +20,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows that go to a new file, after a first line that says what they were measured on.
+    /// Creates the file of the rows. Its first line says what they were measured on.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -47,12 +47,12 @@ impl Rows {
         self.file.write_all(&line)
     }
 
-    /// The rows so far.
+    /// Returns the rows so far.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// All rows.
+    /// Returns all rows.
     ///
     /// # Errors
     /// If one of them could not be stored.

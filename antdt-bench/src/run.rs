@@ -87,7 +87,7 @@ pub(crate) fn last_lines(log: &Path) -> String {
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-/// Median wall time of a batch from `from_s` on, in seconds, over all workers; `None` if there is none.
+/// Returns the median wall time of a batch from `from_s` on, in seconds, over all workers; `None` if there is none.
 ///
 /// The median, because what else runs on the machine makes some batches late but none early.
 pub fn batch_time_s(workers: &[WorkerEntry], from_s: f64) -> Option<f64> {
@@ -108,7 +108,7 @@ pub fn batch_time_s(workers: &[WorkerEntry], from_s: f64) -> Option<f64> {
         .map(|(time, _)| *time)
 }
 
-/// Batches of a worker until its batch size was another than that of its first one; all of them if it never was.
+/// Returns the number of batches that a worker computed before its batch size changed; all of them if it never did.
 ///
 /// Exact while the series is: as long as its job has no more batches than a series has points.
 pub fn steps_until_adjusted(series: &BatchSeries) -> u64 {

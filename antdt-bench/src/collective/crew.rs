@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(60);
 /// What may pass until processes without orders have ended by themselves.
 const END: Duration = Duration::from_secs(5);
 
-/// A system's processes.
+/// The processes of a system that is measured: one for each rank.
 #[derive(Debug)]
 pub struct Crew {
     name: String,
@@ -58,7 +58,7 @@ impl Control {
 }
 
 impl Crew {
-    /// Ranks of ours: `program` is `antdt-bench`, a process each.
+    /// Starts ranks of ours: each is a process of `program`, which is `antdt-bench`.
     ///
     /// # Errors
     /// If one doesn't start or they don't find each other.
@@ -147,17 +147,17 @@ impl Crew {
         Ok(())
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn world(&self) -> usize {
         self.ranks.len()
     }
 
-    /// The processes of the ranks.
+    /// Returns the process ids of the ranks.
     pub fn pids(&self) -> Vec<i32> {
         self.ranks.iter().map(|rank| rank.hello.pid).collect()
     }
 
-    /// Tells every rank and waits for all their answers, in order of rank.
+    /// Sends an order to every rank and waits for all answers. Returns them in order of rank.
     ///
     /// # Errors
     /// If a rank is gone, fails, or does not answer in time; names it.
@@ -171,7 +171,7 @@ impl Crew {
             .collect()
     }
 
-    /// The next answer of one rank.
+    /// Waits for the next answer of one rank.
     ///
     /// # Errors
     /// See [`order`](Self::order).
@@ -187,7 +187,7 @@ impl Crew {
         }
     }
 
-    /// Kills one rank as the system would, without a word to anybody.
+    /// Kills one rank with SIGKILL, without a word to the others.
     ///
     /// # Errors
     /// If it is no process of ours.

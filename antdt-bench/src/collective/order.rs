@@ -46,36 +46,36 @@ impl fmt::Display for Buffer {
     }
 }
 
-/// The first line of a rank.
+/// The first line that a rank sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Rank of the process.
     pub rank: u32,
     /// Process id.
     pub pid: i32,
-    /// Where its peers reach it; ours only.
+    /// Address at which its peers reach it; only for ranks of ours.
     pub address: Option<String>,
 }
 
-/// The answer to an order that asks nothing.
+/// Answer to an order that asks for no values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
 /// Memory around the first reduction of a buffer, in bytes. The buffer itself is in all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// Resident before.
+    /// Resident bytes before the reduction.
     pub before: u64,
-    /// Resident at the peak.
+    /// Resident bytes at the peak.
     pub peak: u64,
-    /// How many pages of shared memory became visible to this process meanwhile, its own and others'.
+    /// Number of pages of shared memory that became visible to this process meanwhile, its own and other processes'.
     pub shared: i64,
 }
 
-/// The times of one rank.
+/// The times that one rank measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Of one call, for every repetition.
+    /// Seconds of one call, for every repetition.
     pub seconds: Vec<f64>,
     /// Time on the cores for one call, all threads together.
     pub cpu_s: f64,
@@ -83,12 +83,12 @@ pub struct Times {
     pub idle_cpu_s: f64,
 }
 
-/// How a rank of ours saw a group end.
+/// How a rank of ours saw its group end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     /// When the call returned, on the clock that all processes of a host share.
     pub at_ns: u64,
-    /// The rank that it blames.
+    /// Rank that the error blames.
     pub culprit: Option<u32>,
     /// Text that the process printed.
     pub text: String,
@@ -111,7 +111,7 @@ pub fn parse<T: DeserializeOwned>(line: &str) -> Result<T> {
     serde_json::from_str(line).with_context(|| format!("`{}` is not an answer", line.trim_end()))
 }
 
-/// The time of each repetition: that of its slowest rank.
+/// Returns the time of each repetition: that of its slowest rank.
 pub fn slowest(ranks: &[Times]) -> Vec<f64> {
     let repetitions = ranks.iter().map(|times| times.seconds.len()).min().unwrap_or(0);
     (0..repetitions).map(|i| ranks.iter().map(|times| times.seconds[i]).fold(0.0, f64::max)).collect()

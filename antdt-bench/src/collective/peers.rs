@@ -29,29 +29,29 @@ const fn openmpi_btl(medium: Medium) -> &'static [&'static str] {
     }
 }
 
-/// A peer that is there.
+/// Another system that is installed here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Installed {
     /// A Python that has PyTorch, and the script of a rank.
     Gloo {
-        /// The interpreter.
+        /// Path of the Python interpreter.
         python: PathBuf,
-        /// The script.
+        /// Path of the script that a rank runs.
         script: PathBuf,
-        /// Of PyTorch and Python.
+        /// Versions of PyTorch and Python.
         version: String,
     },
-    /// The program of a rank.
+    /// Open MPI.
     Openmpi {
-        /// Built by `mpicc`.
+        /// Path of the program that a rank runs, built by `mpicc`.
         program: PathBuf,
-        /// As `mpirun` says it.
+        /// Version, as `mpirun` prints it.
         version: String,
     },
 }
 
 impl Installed {
-    /// Looks for a peer and builds what its ranks run, in `folder`.
+    /// Looks for a peer, and builds in `folder` what its ranks run.
     ///
     /// # Errors
     /// If it is not there; says what is missing.
@@ -88,7 +88,7 @@ impl Installed {
         }
     }
 
-    /// Its version, and how it is run over a medium.
+    /// Returns the version of the peer, and how it is run over a medium.
     pub fn about(&self, medium: Medium) -> String {
         match self {
             Self::Gloo { version, .. } => format!("{version}, one thread a rank, GLOO_SOCKET_IFNAME=lo"),
@@ -98,7 +98,7 @@ impl Installed {
         }
     }
 
-    /// Starts its ranks, which may take `limit` for an order. `medium` is for those that can choose.
+    /// Starts the ranks of the peer, which may take `limit` for an order. `medium` is for peers that can choose.
     ///
     /// # Errors
     /// If they don't start.
