@@ -38,7 +38,7 @@ pub struct JobBuilder {
 }
 
 impl JobBuilder {
-    /// The parts that ship.
+    /// Returns a builder with the built-in parts only.
     pub fn new() -> Self {
         Self::default()
     }

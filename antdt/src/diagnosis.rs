@@ -87,7 +87,7 @@ fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
     }
 }
 
-/// The diagnosis as JSON.
+/// Returns the diagnosis as JSON.
 pub fn to_json(reply: &DiagnoseReply) -> Json {
     let node = |node: &NodeDiagnosis| {
         json!({

@@ -28,19 +28,19 @@ pub struct NodeEnv {
     pub master: String,
     /// Name of the job.
     pub job: String,
-    /// The job's secret.
+    /// Secret of the job, which every call carries.
     pub token: Token,
     /// Address or name that the node's data plane listens on.
     pub bind: String,
     /// Address or name that others are told; `None` follows from `bind`.
     pub advertise: Option<String>,
-    /// Which life of which node this process is.
+    /// The node that this process is, and its incarnation.
     pub holder: Holder,
-    /// When the job began: time since the Unix epoch.
+    /// Start of the job, as the time since the Unix epoch.
     pub job_start: Duration,
     /// Path to the lines of the emulated network, if the job has one.
     pub network: Option<PathBuf>,
-    /// The job's settings.
+    /// Settings of the job.
     pub spec: JobSpec,
 }
 

@@ -25,7 +25,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks at a job that should end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why a job could not be asked.
+/// Reason why a request to a running job failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -41,29 +41,29 @@ pub enum RemoteError {
     /// The master does not answer.
     #[error("job `{job}`: its master at {address} does not answer ({why}); it may have been killed")]
     Unreachable {
-        /// The job.
+        /// Name of the job.
         job: String,
         /// The address of its master.
         address: String,
-        /// The last failure.
+        /// The last failure, in words.
         why: String,
     },
-    /// The master refuses the token.
+    /// The master refuses the token of this process.
     #[error("job `{job}`: its master at {address} refuses the token ({why}); the directory is another job's")]
     Refused {
-        /// The job.
+        /// Name of the job.
         job: String,
         /// The address of its master.
         address: String,
-        /// The master's words.
+        /// The master's explanation.
         why: String,
     },
     /// The job cannot have that many workers.
     #[error("job `{job}` does not change to {workers} workers: {why}")]
     NotScaled {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The number that was asked for.
+        /// Number of workers that was asked for.
         workers: u32,
         /// The master's reason.
         why: String,
@@ -71,7 +71,7 @@ pub enum RemoteError {
     /// The job takes no checkpoint now, or did not finish the one that was asked for.
     #[error("job `{job}` takes no checkpoint: {why}")]
     NotKept {
-        /// The job.
+        /// Name of the job.
         job: String,
         /// The master's reason.
         why: String,
@@ -81,15 +81,15 @@ pub enum RemoteError {
         "job `{job}` has ended before it could say what became of the checkpoint; its report and `antdt model list` say what it kept"
     )]
     Ended {
-        /// The job.
+        /// Name of the job.
         job: String,
     },
-    /// The job did not end in time.
+    /// The job did not end within the deadline.
     #[error("job `{job}` was asked to stop and still runs after {after:?}; end its nodes, or wait")]
     StillRunning {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// How long it was waited for.
+        /// Time that this process waited for the end.
         after: Duration,
     },
 }
@@ -99,7 +99,7 @@ fn list(paths: &[PathBuf]) -> String {
     texts.join(", ")
 }
 
-/// A job that may run in another process.
+/// A client of a job that may run in another process.
 #[derive(Debug)]
 pub struct RemoteJob {
     dir: PathBuf,
@@ -233,7 +233,7 @@ impl RemoteJob {
         }
     }
 
-    /// Name of the job.
+    /// Returns the name of the job.
     pub fn job(&self) -> &str {
         &self.master.job
     }

@@ -18,25 +18,25 @@ pub const CHECKPOINTS: &str = "checkpoints";
 /// Key of the data set's settings in a manifest.
 pub(crate) const DATASET: &str = "dataset";
 
-/// Why a job cannot go on from a checkpoint.
+/// Reason why a job cannot continue from a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
     /// The folder or a file of the checkpoint cannot be read.
     #[error("--resume: {0}")]
     Read(#[from] CheckpointReadError),
-    /// The folder has none.
+    /// The folder holds no checkpoint.
     #[error("--resume = {}: there is no whole checkpoint{passed_over}; name another folder, or leave --resume out", path.display())]
     None {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// Those that were looked at, and why they are none.
         passed_over: String,
     },
-    /// It is of another job.
+    /// The checkpoint is of a job with other settings.
     #[error("--resume = {}: {source}", path.display())]
     Mismatch {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
         /// Name of the field that differs.
         source: Mismatch,
@@ -44,25 +44,25 @@ pub enum ResumeError {
     /// Its data would be handed out in another way.
     #[error("--resume = {}: {source}", path.display())]
     Data {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
         /// Name of the field that differs.
         source: InvalidValue,
     },
-    /// All samples are trained.
+    /// All samples of the job are trained already.
     #[error("--resume = {}: nothing is left to train: {samples} samples of {epochs} epochs are done; raise --epochs", path.display())]
     Done {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
-        /// Samples that are done.
+        /// Number of samples that are trained.
         samples: u64,
-        /// Epochs of the job.
+        /// Number of epochs of the job.
         epochs: u32,
     },
     /// Its numbers do not make up this model.
     #[error("--resume = {}: {why}; name a checkpoint of this model", path.display())]
     Model {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
         /// Description of the fault.
         why: String,

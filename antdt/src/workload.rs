@@ -11,10 +11,10 @@ use antdt_core::registry::{self, BuildError, Registry};
 
 use crate::job::JobSpec;
 
-/// What is told of work that takes its time before the job begins, such as a file that is copied.
+/// Callback that is told of work before the job begins that takes a while, such as copying a file.
 pub type Announce<'a> = &'a mut dyn FnMut(&dyn Display);
 
-/// A trainer, or why it cannot be had.
+/// A trainer, or the reason why there is none.
 pub type Opened = Result<Box<dyn Trainer>, Box<dyn Error + Send + Sync>>;
 
 /// Opens a trainer: the same in every process of a job.
@@ -65,7 +65,7 @@ impl fmt::Debug for Workload {
 /// A trainer in the registry. Its settings are the table `[workload.NAME]` of a job file.
 pub type Entry = registry::Entry<Workload>;
 
-/// Every trainer that is known.
+/// All registered workloads.
 pub static REGISTRY: Registry<Entry> = Registry::new("workload", shipped::ALL);
 
 /// Returns the name of the first one, which is the default; empty if none is known.

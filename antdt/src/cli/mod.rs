@@ -56,7 +56,7 @@ pub enum Command {
     Status(Status),
     /// `antdt scale`: change the number of workers of a running job.
     Scale {
-        /// Workers that it is to have.
+        /// Number of workers that the job is to have.
         workers: u32,
         /// Its run directory, if one is named.
         dir: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub enum Command {
     Print(String),
 }
 
-/// `antdt status`.
+/// Arguments of `antdt status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The run directory of the job, if one is named.
@@ -95,7 +95,7 @@ pub enum Show {
     DiagnosisJson,
 }
 
-/// `antdt data synth`.
+/// Arguments of `antdt data synth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataSynth {
     /// Number of rows to write.
@@ -106,7 +106,7 @@ pub struct DataSynth {
     pub out: PathBuf,
 }
 
-/// Why a command line is refused: one line that names the flag and the remedy, after "error: ".
+/// Reason why a command line is refused: one line that names the flag and the remedy, after "error: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CliError {

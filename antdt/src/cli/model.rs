@@ -7,14 +7,14 @@ use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use super::{CliError, simulate};
 
-/// `antdt model export`.
+/// Arguments of `antdt model export`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelExport {
     /// A folder of checkpoints, or a run directory that has one.
     pub dir: PathBuf,
     /// The checkpoint, if it is not to be the newest that can be used.
     pub checkpoint: Option<CheckpointId>,
-    /// The file.
+    /// Path of the file to write.
     pub out: PathBuf,
     /// Whether a file that exists is replaced.
     pub force: bool,

@@ -17,7 +17,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use super::{CliError, flags};
 use crate::job::{JobSetting, JobSpec, Sharding};
 
-/// `antdt whatif`.
+/// Arguments of `antdt whatif`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WhatIfCommand {
     /// A recording, a CSV of slowdowns or a scenario.
@@ -40,7 +40,7 @@ pub struct WhatIfCommand {
     pub html: Option<PathBuf>,
 }
 
-/// `antdt sim`.
+/// Arguments of `antdt sim`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sim {
     /// Scenario file.
@@ -57,7 +57,7 @@ pub struct Sim {
     pub json: bool,
 }
 
-/// `antdt sim diff`.
+/// Arguments of `antdt sim diff`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diff {
     /// First trace.

@@ -12,7 +12,7 @@ use antdt_core::text::{format_duration, named_duration, nearest};
 /// are required.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSpec {
-    /// Its class, such as `v100`: nodes are compared with their own class only.
+    /// Class of the device, such as `v100`: a node is compared only with nodes of its own class.
     pub class: String,
     /// Indices of the first and the last worker that have it.
     pub workers: (u32, u32),
@@ -25,7 +25,7 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Indices of the workers that have it.
+    /// Returns the indices of the workers that have this device.
     pub const fn workers(&self) -> RangeInclusive<u32> {
         self.workers.0..=self.workers.1
     }

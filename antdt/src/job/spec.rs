@@ -476,7 +476,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// When a node that is not heard of counts as lost.
+    /// Returns when a node from which no heartbeat comes counts as lost.
     pub fn liveness(&self) -> LivenessConfig {
         let beats = |count| self.heartbeat.saturating_mul(count);
         let (least, most) = (SILENCE_LEAST.max(beats(2)), SILENCE_MOST.max(beats(3)));
@@ -585,7 +585,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// What the job says of a worker's device.
+    /// Returns the device that the settings give to a worker; `None` if they name none.
     pub fn device(&self, worker: u32) -> Option<&DeviceSpec> {
         self.devices.iter().find(|device| device.workers().contains(&worker))
     }

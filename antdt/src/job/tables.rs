@@ -25,7 +25,7 @@ pub struct PartKind {
 }
 
 impl PartKind {
-    /// All kinds.
+    /// All kinds of tables.
     pub const ALL: [Self; 4] = [
         Self { name: "policy", check: |name, texts| policy::REGISTRY.build(name, texts).map(drop) },
         Self { name: "pace-rule", check: |name, texts| rule::REGISTRY.build(name, texts).map(drop) },

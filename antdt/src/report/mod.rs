@@ -56,12 +56,12 @@ pub struct Report {
     pub actions: Vec<ActionEntry>,
     /// Other events, in order of time.
     pub events: Vec<EventEntry>,
-    /// The workers, by index.
+    /// The workers, ordered by index.
     pub workers: Vec<WorkerEntry>,
     /// Quality of the model at the end.
     #[serde(rename = "final")]
     pub final_quality: FinalQuality,
-    /// Mean training loss over time.
+    /// Mean training loss over the course of the job.
     pub loss_curve: LossSeries,
     /// Spans of time in which a worker held a shard, in order of `from_s`.
     pub shards: Vec<ShardSpan>,
@@ -234,7 +234,7 @@ pub struct ActionEntry {
     pub time_s: f64,
     /// Kind of action: `ADJUST_BS`, `KILL_RESTART`, or `RESTART` (of a node that ended by itself).
     pub kind: String,
-    /// Name of the node, or `all` for a plan.
+    /// Name of the node that the action concerns, or `all` for a plan.
     pub target: String,
     /// Reason, in words.
     pub reason: String,
@@ -259,13 +259,13 @@ pub struct EventEntry {
 pub struct WorkerEntry {
     /// Name of the worker, such as `worker-1`.
     pub id: String,
-    /// Samples that it committed.
+    /// Number of samples that the worker committed.
     pub samples: u64,
-    /// Its batch sizes, in order; each differs from the one before.
+    /// Batch sizes of the worker, in order; each differs from the one before.
     pub batch_sizes: Vec<u32>,
     /// Number of its incarnations after the first.
     pub restarts: u32,
-    /// Its batches over time.
+    /// Batches of the worker over time.
     pub series: BatchSeries,
 }
 

@@ -15,10 +15,10 @@ pub mod whatif;
 #[cfg(test)]
 mod tests;
 
-/// What a command came to.
+/// The output of a simulation command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
-    /// For standard output; ends with a newline.
+    /// Text for standard output; ends with a newline.
     pub text: String,
     /// Whether it is what one hopes for; else the exit code is 1.
     pub good: bool,
