@@ -37,7 +37,7 @@ pub use fixed::{FixedRecords, RecordShape};
 pub use layout::{DatasetLayout, FileRows};
 pub use reader::Reader;
 pub use rows::{ByteRows, Rows};
-pub use source::{Container, Source};
+pub use source::{Container, Source, fingerprint};
 pub use splitter::Splitter;
 pub use unpack::UnpackNotice;
 

@@ -15,7 +15,7 @@ use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, Show, Status};
 use crate::job::{JobSpec, LogFormat};
-use crate::master::{self, Fleet, Orphaned, Programs, RecorderFactory, Seams, StoreFactory};
+use crate::master::{self, Fleet, Orphaned, Programs, RecorderFactory, Seams, StoreFactory, TrainingData};
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
@@ -196,7 +196,6 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Asks a running job where it stands, or to end, and says what came of it.
 /// Asks a running job, and prints what it says.
 fn remote(
     dir: Option<&Path>,
@@ -410,9 +409,16 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         None => Programs { worker: own("worker"), server: own("server"), env, foreign: false },
     };
     let Host { runtime, fleet, parts, stop } = host;
+    let data = match samples {
+        Some(samples) => Some(TrainingData {
+            samples,
+            fingerprint: workload::fingerprint(spec).map_err(anyhow::Error::from_boxed)?,
+        }),
+        None => None,
+    };
     let report = runtime.block_on(async {
         let signals = tokio::spawn(stop_on_signal(stop.clone()));
-        let report = master::run_or_take_over(spec, samples, &programs, parts, fleet, stop, orphaned).await;
+        let report = master::run_or_take_over(spec, data, &programs, parts, fleet, stop, orphaned).await;
         signals.abort();
         report
     })?;

@@ -11,6 +11,7 @@ use antdt_model::{Portion, Trained};
 use antdt_shard::{DatasetSpec, Epochs, LedgerSnapshot};
 
 use crate::job::JobSpec;
+use crate::master::TrainingData;
 
 /// Name of the folder of checkpoints in a run directory.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -85,12 +86,17 @@ pub(crate) struct Resumed {
     pub(crate) text: String,
 }
 
-/// Finds the newest checkpoint of `dir` and checks that the job can go on from it. `dataset` is what the job would hand out;
-/// its shards become those of the checkpoint.
+/// Finds the newest checkpoint of `dir` and checks that the job can go on from it. `data` is what the job trains on, `dataset` what
+/// it would hand out of it; the shards become those of the checkpoint.
 ///
 /// # Errors
 /// If there is none, or the job cannot.
-pub(crate) fn prepare(spec: &JobSpec, dir: &Path, dataset: &DatasetSpec) -> Result<Resumed, ResumeError> {
+pub(crate) fn prepare(
+    spec: &JobSpec,
+    dir: &Path,
+    data: &TrainingData,
+    dataset: &DatasetSpec,
+) -> Result<Resumed, ResumeError> {
     let folder = Folder::open(place(dir))?;
     let newest = folder.newest()?;
     let passed_over: Vec<String> =
@@ -102,12 +108,12 @@ pub(crate) fn prepare(spec: &JobSpec, dir: &Path, dataset: &DatasetSpec) -> Resu
     };
     let path = checkpoint.path().to_owned();
     let manifest = checkpoint.manifest();
-    let ours = identity(spec, manifest.job.layout.clone(), dataset.num_samples);
+    let ours = identity(spec, manifest.job.layout.clone(), data.samples, data.fingerprint.clone());
     manifest.job.check(&ours).map_err(|source| ResumeError::Mismatch { path: path.clone(), source })?;
-    let data = |source| ResumeError::Data { path: path.clone(), source };
+    let unfit = |source| ResumeError::Data { path: path.clone(), source };
     let text = manifest.extra.get(DATASET).map(String::as_str).unwrap_or_default();
     let before: DatasetSpec = serde_json::from_str(text).map_err(|error| {
-        data(InvalidValue::new(
+        unfit(InvalidValue::new(
             DATASET,
             "unreadable",
             format!("settings of a data set in the manifest ({error})"),
@@ -122,7 +128,7 @@ pub(crate) fn prepare(spec: &JobSpec, dir: &Path, dataset: &DatasetSpec) -> Resu
                 "assignment of shards" => "--sharding, --nproc-per-node".to_owned(),
                 _ => error.field.clone(),
             };
-            data(InvalidValue { field, ..error })
+            unfit(InvalidValue { field, ..error })
         })?;
     let counts = snapshot.counts();
     if counts.todo == 0 {
@@ -146,7 +152,12 @@ pub(crate) fn prepare(spec: &JobSpec, dir: &Path, dataset: &DatasetSpec) -> Resu
 }
 
 /// What a job must have in common with another one to go on from its checkpoints.
-pub(crate) fn identity(spec: &JobSpec, layout: ParamLayout, rows: u64) -> JobIdentity {
+pub(crate) fn identity(
+    spec: &JobSpec,
+    layout: ParamLayout,
+    rows: u64,
+    fingerprint: Option<String>,
+) -> JobIdentity {
     JobIdentity {
         workload: spec.workload.clone(),
         layout,
@@ -156,7 +167,7 @@ pub(crate) fn identity(spec: &JobSpec, layout: ParamLayout, rows: u64) -> JobIde
             name: spec.data.as_ref().map(ToString::to_string).unwrap_or_default(),
             rows,
             evaluation: spec.eval_fraction.to_string(),
-            fingerprint: None,
+            fingerprint,
         },
     }
 }

@@ -94,9 +94,23 @@ pub fn formats() -> Vec<&'static str> {
     shipped::formats()
 }
 
+/// Returns a digest of the files that `--data` names; `None` for rows that are generated, which the setting describes.
+///
+/// # Errors
+/// If a file cannot be read.
+pub(crate) fn fingerprint(spec: &JobSpec) -> Result<Option<String>, Box<dyn Error + Send + Sync>> {
+    shipped::fingerprint(spec)
+}
+
 #[cfg(not(feature = "cli"))]
 mod shipped {
+    use crate::job::JobSpec;
+
     pub(super) const ALL: &[super::Entry] = &[];
+
+    pub(super) fn fingerprint(_: &JobSpec) -> Result<Option<String>, Box<dyn super::Error + Send + Sync>> {
+        Ok(None)
+    }
 
     pub(super) const fn formats() -> Vec<&'static str> {
         Vec::new()
@@ -106,7 +120,7 @@ mod shipped {
 #[cfg(feature = "cli")]
 mod shipped {
     use antdt_burn::data::format;
-    use antdt_burn::{Cache, Format, Model, UnpackNotice, WorkloadSpec, model};
+    use antdt_burn::{Cache, DataSource, Format, Model, UnpackNotice, WorkloadSpec, model};
     use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
 
@@ -146,11 +160,20 @@ mod shipped {
         })
     }
 
+    fn source(spec: &JobSpec) -> Option<DataSource> {
+        Some(match spec.data.as_ref()? {
+            DataSpec::Path(path) => DataSource::Path(path.clone()),
+            DataSpec::Synthetic { rows } => DataSource::Synthetic { rows: *rows },
+        })
+    }
+
+    pub(super) fn fingerprint(spec: &JobSpec) -> Result<Option<String>, Box<dyn super::Error + Send + Sync>> {
+        Ok(source(spec).map(|source| source.fingerprint()).transpose()?.flatten())
+    }
+
     fn open(model: Model, spec: &JobSpec, announce: Announce<'_>) -> Opened {
-        let data = match spec.data.as_ref() {
-            Some(DataSpec::Path(path)) => antdt_burn::DataSource::Path(path.clone()),
-            Some(DataSpec::Synthetic { rows }) => antdt_burn::DataSource::Synthetic { rows: *rows },
-            None => return Err(InvalidValue::new("--data", "(nothing)", DATA_EXPECTED).into()),
+        let Some(data) = source(spec) else {
+            return Err(InvalidValue::new("--data", "(nothing)", DATA_EXPECTED).into());
         };
         let mut workload = WorkloadSpec::new(model, data);
         workload.settings = spec.tables.texts("workload", model.name)?;

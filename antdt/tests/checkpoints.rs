@@ -483,6 +483,28 @@ fn a_resumed_job_is_bit_for_bit_the_one_that_was_not_interrupted() {
 }
 
 #[test]
+fn a_resumed_job_knows_its_data_by_the_content_wherever_it_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (dir, data, moved, other) = (path("job"), path("a.tsv"), path("b.tsv"), path("c.tsv"));
+    for (path, seed) in [(&data, "1"), (&other, "2")] {
+        let mut synth = Command::new(env!("CARGO_BIN_EXE_antdt"));
+        synth.args(["data", "synth", "--rows", "200", "--seed", seed, "--out", path]);
+        assert!(synth.stdout(Stdio::null()).status().unwrap().success());
+    }
+    std::fs::copy(&data, &moved).unwrap();
+    let cache = path("cache");
+    let job = |data: &str, more: &[&str]| {
+        let args = ["--data", data, "--cache-dir", &cache, "--global-batch-size", "50", "--quiet"];
+        program(false, &[&args[..], more].concat())
+    };
+    succeed(&mut job(&data, &["--report-dir", &dir]));
+    let error = fail(&mut job(&other, &["--resume", &dir, "--epochs", "2"]));
+    assert!(error.contains("the data's fingerprint is "), "{error}");
+    succeed(&mut job(&moved, &["--resume", &dir, "--epochs", "2"]));
+}
+
+#[test]
 fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("job");
@@ -498,8 +520,8 @@ fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
         let error = fail(&mut program(true, &[&["--resume", dir, "--quiet"], args].concat()));
         assert!(error.starts_with("--resume = ") && error.contains(why), "{error}");
     }
-    let error =
-        fail(&mut program(false, &["--data", "synthetic:1200", "--resume", dir, "--epochs", "3", "--quiet"]));
+    let other = ["--data", "synthetic:1200", "--epochs", "3", "--quiet"];
+    let error = fail(&mut program(false, &[&["--resume", dir], &other[..]].concat()));
     assert!(error.contains("the workload is counting in the checkpoint and deepfm in this job"), "{error}");
     let nowhere = folder.path().join("nowhere");
     let error = fail(&mut program(true, &["--resume", nowhere.to_str().unwrap(), "--quiet"]));

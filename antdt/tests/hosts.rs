@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use antdt::job::{DataSpec, JobSpec};
-use antdt::master::{self, Programs, Seams};
+use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::Trainer;
 use antdt_burn::{ClickTrainer, WorkloadSpec, model::deepfm};
@@ -204,7 +204,9 @@ fn a_master() {
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stop = CancellationToken::new();
-    let report = runtime.block_on(master::run(&order.spec, samples, &programs, seams, stop)).unwrap();
+    let report = runtime
+        .block_on(master::run(&order.spec, samples.map(TrainingData::of), &programs, seams, stop))
+        .unwrap();
     over.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
     let shared = std::mem::take(&mut *shared.lock().unwrap());

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use antdt::job::JobSpec;
-use antdt::master::{self, Programs, Seams};
+use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Gradient, Params, Trainer};
@@ -620,7 +620,7 @@ fn a_ledger_and_a_recording_are_kept_where_the_program_says() {
     let programs =
         Programs { worker: node("worker"), server: node("server"), env: Vec::new(), foreign: false };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let run = master::run(&spec, Some(1000), &programs, seams, CancellationToken::new());
+    let run = master::run(&spec, Some(TrainingData::of(1000)), &programs, seams, CancellationToken::new());
     let report = runtime.block_on(run).unwrap();
     assert_exact(&report, 1000);
 
@@ -642,7 +642,7 @@ fn a_part_that_cannot_be_had_refuses_the_job() {
     let nothing = || (PathBuf::from("/bin/false"), Vec::new());
     let programs = Programs { worker: nothing(), server: nothing(), env: Vec::new(), foreign: false };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let run = master::run(&spec, Some(10), &programs, seams, CancellationToken::new());
+    let run = master::run(&spec, Some(TrainingData::of(10)), &programs, seams, CancellationToken::new());
     assert_eq!(runtime.block_on(run).unwrap_err().to_string(), "the ledger store cannot be used: no disk");
 }
 

@@ -30,6 +30,19 @@ pub enum DataSource {
     },
 }
 
+impl DataSource {
+    /// Returns a digest of the files' content, by which data that moved is known again; `None` for generated rows.
+    ///
+    /// # Errors
+    /// If the files cannot be read.
+    pub fn fingerprint(&self) -> Result<Option<String>, DatasetError> {
+        match self {
+            Self::Path(path) => Ok(Some(antdt_data::fingerprint(&sources(path)?)?)),
+            Self::Synthetic { .. } => Ok(None),
+        }
+    }
+}
+
 impl FromStr for DataSource {
     type Err = InvalidValue;
 

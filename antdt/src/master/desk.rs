@@ -34,6 +34,8 @@ pub(super) struct Desk(Arc<Inner>);
 struct Inner {
     folder: Folder,
     spec: JobSpec,
+    /// Digest of the data.
+    fingerprint: Option<String>,
     dataset: DatasetSpec,
     ledger: ShardHandle,
     head: Mailbox<Head>,
@@ -63,14 +65,14 @@ struct ModelCopy {
 impl Desk {
     pub(super) fn new(
         folder: Folder,
-        spec: JobSpec,
+        (spec, fingerprint): (JobSpec, Option<String>),
         dataset: DatasetSpec,
         ledger: ShardHandle,
         head: Mailbox<Head>,
         recorder: Arc<Mutex<Recorder>>,
     ) -> Self {
         let (open, voided) = Default::default();
-        Self(Arc::new(Inner { folder, spec, dataset, ledger, head, recorder, open, voided }))
+        Self(Arc::new(Inner { folder, spec, fingerprint, dataset, ledger, head, recorder, open, voided }))
     }
 
     /// The job goes back: no checkpoint that is being taken becomes one. One whose manifest is being written does, before this
@@ -202,7 +204,7 @@ impl Inner {
             antdt: env!("CARGO_PKG_VERSION").to_owned(),
             checkpoint: cut.binding().checkpoint,
             created_unix_s: now,
-            job: resume::identity(spec, layout, self.dataset.num_samples),
+            job: resume::identity(spec, layout, self.dataset.num_samples, self.fingerprint.clone()),
             trained,
             optimizer,
             ledger: cut.binding(),

@@ -149,7 +149,23 @@ pub enum JobError {
     Master(String),
 }
 
-/// Runs a job to its end and returns its report. `samples` is the number of training samples; `None` if the
+/// What a job trains on, as far as its master has to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainingData {
+    /// Number of training samples of one epoch.
+    pub samples: u64,
+    /// Digest of the content, by which a resumed job knows its data again; `None` compares the location only.
+    pub fingerprint: Option<String>,
+}
+
+impl TrainingData {
+    /// Returns data of so many training samples, without a digest.
+    pub const fn of(samples: u64) -> Self {
+        Self { samples, fingerprint: None }
+    }
+}
+
+/// Runs a job to its end and returns its report. `data` is what it trains on; `None` if the
 /// worker program has its data from elsewhere. `seams` are the parts that the program may replace. Cancel
 /// `stop` to end the job early: it then counts as failed.
 ///
@@ -160,20 +176,20 @@ pub enum JobError {
 /// [`Outcome::Completed`].
 pub async fn run(
     spec: &JobSpec,
-    samples: Option<u64>,
+    data: Option<TrainingData>,
     programs: &Programs,
     seams: Seams,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
     let Seams { launcher, store, recorder } = seams;
     let fleet = Fleet::new(launcher, spec.quiet);
-    run_or_take_over(spec, samples, programs, (store, recorder), fleet, stop, None).await
+    run_or_take_over(spec, data, programs, (store, recorder), fleet, stop, None).await
 }
 
 /// As [`run`], with the parts besides the launcher; goes on with the nodes of `orphaned`, whose settings are `spec`.
 pub(crate) async fn run_or_take_over(
     spec: &JobSpec,
-    samples: Option<u64>,
+    data: Option<TrainingData>,
     programs: &Programs,
     (store, recorder): (Option<StoreFactory>, RecorderFactory),
     fleet: Fleet,
@@ -184,12 +200,13 @@ pub(crate) async fn run_or_take_over(
     let Fleet { launcher, events, console } = fleet;
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
+    let fingerprint = data.as_ref().and_then(|data| data.fingerprint.clone());
     let (record, job_start, job, begun) = match &orphaned {
         None => {
             let record = recorder(spec).map_err(|source| part("recorder", source))?;
             let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
-            let begun = begin(spec, samples, &job)?;
+            let begun = begin(spec, data.as_ref(), &job)?;
             (record, start, job, begun)
         }
         // What was recorded stays as it is: this half cannot be replayed without the other.
@@ -320,7 +337,8 @@ pub(crate) async fn run_or_take_over(
         (Some((folder, _)), Some(ledger), Some(dataset)) => {
             let (mailbox, recorder) = (mailbox.clone(), Arc::clone(&recorder));
             let (folder, dataset) = (folder.clone(), dataset.clone());
-            Some(Desk::new(folder, spec.clone(), dataset, ledger.handle(), mailbox, recorder))
+            let source = (spec.clone(), fingerprint);
+            Some(Desk::new(folder, source, dataset, ledger.handle(), mailbox, recorder))
         }
         _ => None,
     };
@@ -456,12 +474,12 @@ struct Begun {
 }
 
 /// Finds what the job goes on from, and where it keeps its own checkpoints.
-fn begin(spec: &JobSpec, samples: Option<u64>, job: &str) -> Result<Begun, JobError> {
+fn begin(spec: &JobSpec, data: Option<&TrainingData>, job: &str) -> Result<Begun, JobError> {
     let mut spec = spec.clone();
-    let mut dataset = samples.map(|samples| dataset(&spec, samples));
+    let mut dataset = data.map(|data| dataset(&spec, data.samples));
     let (mut snapshot, mut resumed, mut before) = (None, None, None);
-    if let (Some(dir), Some(data)) = (&spec.resume, &dataset) {
-        let found = resume::prepare(&spec, dir, data)?;
+    if let (Some(dir), Some(data), Some(ours)) = (&spec.resume, data, &dataset) {
+        let found = resume::prepare(&spec, dir, data, ours)?;
         let path = found.checkpoint.path().to_owned();
         before = path.parent().map(Path::to_owned);
         spec.resume = Some(absolute(path));
