@@ -19,6 +19,9 @@ pub const CHECKPOINTS: &str = "checkpoints";
 /// Key of the data set's settings in a manifest.
 pub(crate) const DATASET: &str = "dataset";
 
+/// Key of the job's settings in a manifest, as a job file in JSON.
+pub(crate) const SETTINGS: &str = "settings";
+
 /// Reason why a job cannot continue from a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,6 +77,12 @@ pub enum ResumeError {
 pub fn place(dir: &Path) -> PathBuf {
     let known = [dir.join(CHECKPOINTS), dir.join("run").join(CHECKPOINTS)];
     known.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| dir.to_owned())
+}
+
+/// Returns the settings of the job that took the newest checkpoint of `dir`; `None` if there is none or it does not hold them.
+pub(crate) fn settings(dir: &Path) -> Option<JobSpec> {
+    let newest = Folder::open(place(dir)).ok()?.newest().ok()?.checkpoint?;
+    serde_json::from_str(newest.manifest().extra.get(SETTINGS)?).ok()
 }
 
 /// What the master of a job goes on from.

@@ -505,6 +505,34 @@ fn a_resumed_job_knows_its_data_by_the_content_wherever_it_lies() {
 }
 
 #[test]
+fn what_is_not_said_of_a_resumed_job_is_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("job");
+    let path = dir.to_str().unwrap();
+    let before = ["--sync", "ps-bsp", "--servers", "2", "--nproc-per-node", "3", "--policy", "none"];
+    succeed(&mut program(true, &[&before[..], &["--report-dir", path, "--quiet"]].concat()));
+    let told = |report: &Report| {
+        let settings = ["sync", "nproc-per-node", "servers", "policy", "workload", "optimizer"];
+        settings.map(|name| report.config.get(name).cloned().unwrap_or_default())
+    };
+    // In its folder, and with all settings but one.
+    succeed(&mut resume(path, &["--epochs", "2", "--quiet"]));
+    assert_eq!(told(&report(&dir)), ["ps-bsp", "3", "2", "none", "counting", "sums"]);
+    assert!(parameters(&newest(&dir).unwrap()).iter().all(|count| *count == 2.0));
+    // Servers belong to the mode that had them.
+    succeed(&mut resume(path, &["--epochs", "3", "--sync", "allreduce", "--quiet"]));
+    assert_eq!(told(&report(&dir)), ["allreduce", "3", "0", "none", "counting", "sums"]);
+    assert!(parameters(&newest(&dir).unwrap()).iter().all(|count| *count == 3.0));
+    let mut show = Command::new(program(true, &[]).get_program());
+    let show = show.args(["config", "show", "--origin", "--seed", "5", "--resume", path]).output().unwrap();
+    let shown = String::from_utf8_lossy(&show.stdout).into_owned();
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_default().to_owned();
+    assert!(line("nproc-per-node = 3").contains("# job resumed from "), "{shown}");
+    assert!(line("seed = 5").ends_with("# flag --seed"), "{shown}");
+    assert!(line("report-dir = ").contains("# job resumed from "), "{shown}");
+}
+
+#[test]
 fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("job");
@@ -520,7 +548,7 @@ fn what_a_job_cannot_go_on_from_is_refused_in_one_line_and_stays_as_it_is() {
         let error = fail(&mut program(true, &[&["--resume", dir, "--quiet"], args].concat()));
         assert!(error.starts_with("--resume = ") && error.contains(why), "{error}");
     }
-    let other = ["--data", "synthetic:1200", "--epochs", "3", "--quiet"];
+    let other = ["--workload", "deepfm", "--data", "synthetic:1200", "--epochs", "3", "--quiet"];
     let error = fail(&mut program(false, &[&["--resume", dir], &other[..]].concat()));
     assert!(error.contains("the workload is counting in the checkpoint and deepfm in this job"), "{error}");
     let nowhere = folder.path().join("nowhere");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 use serde_json::{Map, Value as Json, json};
 
-use super::{CliError, flags, job_file};
+use super::{CliError, earlier, flags, job_file};
 use crate::job::JobSpec;
 use crate::job::tables::PartKind;
 use crate::job::value::Form;
@@ -18,6 +18,8 @@ use crate::job::value::Form;
 pub(super) enum Origin {
     /// The built-in default.
     Default,
+    /// The job that is resumed from this folder.
+    Resumed(PathBuf),
     /// A line of the job file.
     File(PathBuf, usize),
     /// An environment variable.
@@ -30,6 +32,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Resumed(dir) => write!(f, "job resumed from {}", dir.display()),
             Self::File(file, line) => write!(f, "{}:{line}", file.display()),
             Self::Variable(name) => write!(f, "variable {name}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
@@ -50,7 +53,7 @@ impl Resolved {
     }
 }
 
-/// Reads the settings: command line over environment over job file over defaults.
+/// Reads the settings: command line over environment over job file over the job that is resumed over defaults.
 pub(super) fn resolve(
     matches: &ArgMatches,
     env: &impl Fn(&str) -> Option<String>,
@@ -85,7 +88,9 @@ pub(super) fn resolve(
         for value in values {
             spec.set(setting.name, &value).map_err(|error| match &origin {
                 Origin::Variable(name) => CliError::new(format!("{name}: {error}")),
-                Origin::Default | Origin::File(..) | Origin::Flag(_) => CliError::from(error),
+                Origin::Default | Origin::Resumed(_) | Origin::File(..) | Origin::Flag(_) => {
+                    CliError::from(error)
+                }
             })?;
         }
         origins.insert(setting.name, origin);
@@ -94,6 +99,7 @@ pub(super) fn resolve(
         spec.program = Some(program.cloned().collect());
         origins.insert("program", Origin::Flag("--".to_owned()));
     }
+    earlier::apply(&mut spec, &mut origins);
     Ok(Resolved { spec, origins })
 }
 
@@ -104,10 +110,9 @@ pub(super) fn grammar() -> Clap {
         .override_usage("antdt config show [--origin] [--json] [FLAGS OF antdt run]")
         .after_help("Each value is checked by itself; only antdt run checks the values against each other.")
         .arg(
-            Arg::new("origin")
-                .long("origin")
-                .action(ArgAction::SetTrue)
-                .help("print the origin of each value: default, file and line, variable or flag"),
+            Arg::new("origin").long("origin").action(ArgAction::SetTrue).help(
+                "print the origin of each value: default, resumed job, file and line, variable or flag",
+            ),
         )
         .arg(
             Arg::new("json")
@@ -260,8 +265,8 @@ fn reference() -> String {
 # Settings
 
 Printed by `antdt config reference`. A setting is a flag of `antdt run`, an environment variable and a key of the job
-file (`--job job.toml`). A flag overrides the variable, the variable overrides the job file, the file overrides the
-default.
+file (`--job job.toml`). A flag overrides the variable, the variable overrides the job file, the file overrides what the
+job had that `--resume` names, and that overrides the default.
 `antdt config show --origin` prints the values and where each comes from; `antdt config schema` prints a JSON schema
 for editors. In a job file, numbers, `true` and `false` are written plainly, all other values in quotes, lists in
 brackets; the values of a list are separated by `;` in a variable.

@@ -2,7 +2,8 @@
 //!
 //! [`parse`] is a function of the arguments, the environment and the job file, so that every rule can be tested without
 //! a process. Flags are spelt with dashes or underscores, as torchrun's. A setting is taken from the command line, else
-//! from `ANTDT_<SETTING>` (but for `--data`, which has no variable), else from the job file, else it has its default.
+//! from `ANTDT_<SETTING>` (but for `--data`, which has no variable), else from the job file, else from the job that `--resume`
+//! names, else it has its default.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::job::JobSpec;
 use crate::workload;
 
 mod config;
+mod earlier;
 mod flags;
 mod job_file;
 mod model;
@@ -147,8 +149,8 @@ pub fn words(args: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Cl
 
 /// Reads a command line.
 ///
-/// `args` are the arguments after the program's name. `env` is asked for variables by name. The only file that is read
-/// is the one that `--job` names. The settings of `run` are validated together, those of `config show` one by one.
+/// `args` are the arguments after the program's name. `env` is asked for variables by name. The only files that are read
+/// are the one that `--job` names and the settings in the folder that `--resume` names. The settings of `run` are validated together, those of `config show` one by one.
 ///
 /// # Errors
 /// If anything is unknown, missing or impossible.

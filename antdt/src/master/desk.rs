@@ -18,7 +18,7 @@ use super::lock;
 use super::recorder::Recorder;
 use crate::job::JobSpec;
 use crate::report::CheckpointEntry;
-use crate::resume::{self, DATASET};
+use crate::resume::{self, DATASET, SETTINGS};
 
 /// How long acknowledgements of the step that is in the model may be on their way.
 const ACKS_LIMIT: Duration = Duration::from_secs(10);
@@ -197,6 +197,8 @@ impl Inner {
         let mut extra = spec.texts();
         let dataset = serde_json::to_string(&self.dataset).map_err(|error| error.to_string())?;
         extra.insert(DATASET.to_owned(), dataset);
+        let settings = serde_json::to_string(spec).map_err(|error| error.to_string())?;
+        extra.insert(SETTINGS.to_owned(), settings);
         let ModelCopy { trained, layout, optimizer } = copy;
         let plan = lock(&self.recorder).newest_plan();
         let manifest = Manifest {

@@ -167,6 +167,13 @@ pub(crate) struct Orphaned {
     pub(super) alive: usize,
 }
 
+/// Returns the settings of the job that ran in `dir`, a run directory or the folder above one, and did not end in order.
+pub(crate) fn left_settings(dir: &Path) -> Option<JobSpec> {
+    let file =
+        [dir.to_owned(), dir.join("run")].into_iter().find_map(|dir| read::<JobFile>(&dir.join(JOB)).ok()?);
+    file.map(|file| file.spec)
+}
+
 impl Orphaned {
     /// The settings of the job.
     pub(crate) const fn spec(&self) -> &JobSpec {

@@ -62,7 +62,7 @@ use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::Orphaned;
+pub(crate) use journal::{Orphaned, left_settings};
 pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
