@@ -12,6 +12,9 @@ pub mod transport;
 pub mod communicator;
 pub mod process_group;
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+
 pub mod compressed;
 pub mod reducer;
 
