@@ -23,6 +23,7 @@ pub mod frame;
 
 pub mod handover;
 
+pub mod nccl;
 pub mod verbs;
 
 pub mod error;
