@@ -9,54 +9,56 @@ pub enum Device {
     /// One thread of the CPU.
     #[default]
     Cpu,
-    /// The first CUDA device.
+    /// The CUDA device with this index.
     #[cfg(feature = "cuda")]
-    Cuda,
+    Cuda(usize),
 }
 
 impl Device {
-    /// Picks the device for `cpu`, `cuda`, or `auto` (CUDA if available). If CUDA was asked for and is not
-    /// available, it picks the CPU, and the second value is a message for the user that says why.
+    /// Returns the device that the text names: `cpu`, `cuda` (the first one) or `cuda:N`. A CUDA device must be there and
+    /// compute.
     ///
     /// ```
     /// use antdt_burn::Device;
-    /// assert_eq!(Device::pick("cpu")?, (Device::Cpu, None));
+    /// assert_eq!(Device::pick("cpu")?, Device::Cpu);
     /// # Ok::<(), antdt_core::InvalidValue>(())
     /// ```
     ///
     /// # Errors
-    /// If `choice` is none of the three.
-    pub fn pick(choice: &str) -> Result<(Self, Option<String>), InvalidValue> {
-        match (choice, cuda()) {
-            ("cpu", _) => Ok((Self::Cpu, None)),
-            ("cuda" | "auto", Ok(device)) => Ok((device, None)),
-            ("cuda", Err(why)) => Ok((Self::Cpu, Some(format!("computing on the CPU: {why}")))),
-            ("auto", Err(_)) => Ok((Self::Cpu, None)),
-            _ => Err(InvalidValue::new("device", choice, "cpu, cuda or auto")),
-        }
+    /// If `choice` is none of these, or the device cannot be had; the error says why.
+    pub fn pick(choice: &str) -> Result<Self, InvalidValue> {
+        let index = match choice.split_once(':') {
+            None if choice == "cpu" => return Ok(Self::Cpu),
+            None if choice == "cuda" => Some(0),
+            Some(("cuda", index)) => index.parse().ok(),
+            _ => None,
+        };
+        let index = index.ok_or_else(|| InvalidValue::new("device", choice, "cpu, cuda or cuda:N"))?;
+        cuda(index).map_err(|why| InvalidValue::new("device", choice, format!("cpu: {why}")))
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> Result<Device, String> {
+fn cuda(_index: usize) -> Result<Device, String> {
     Err("this program was built without feature cuda".into())
 }
 
 /// Looks before it leaps: the CUDA loader panics where the driver is missing, so the driver's device files are asked
 /// for first, and a first computation is tried under `catch_unwind`.
 #[cfg(feature = "cuda")]
-fn cuda() -> Result<Device, String> {
+fn cuda(index: usize) -> Result<Device, String> {
+    use burn::backend::cuda::CudaDevice;
     use burn::tensor::Tensor;
 
     if !std::path::Path::new("/dev/nvidiactl").exists() {
         return Err("no NVIDIA driver is loaded (/dev/nvidiactl is missing)".into());
     }
     let sum = std::panic::catch_unwind(|| {
-        let ones = Tensor::<burn::backend::Cuda, 1>::ones([2], &Default::default());
+        let ones = Tensor::<burn::backend::Cuda, 1>::ones([2], &CudaDevice::new(index));
         ones.sum().try_into_data().ok().and_then(|data| data.as_slice::<f32>().ok().map(|sum| sum[0]))
     });
     match sum {
-        Ok(Some(sum)) if (sum - 2.0).abs() < f32::EPSILON => Ok(Device::Cuda),
+        Ok(Some(sum)) if (sum - 2.0).abs() < f32::EPSILON => Ok(Device::Cuda(index)),
         _ => Err("CUDA is present but a first computation failed; see the message above".into()),
     }
 }
@@ -67,16 +69,23 @@ mod tests {
 
     #[test]
     fn the_cpu_can_always_be_picked_and_unknown_devices_are_refused() {
-        assert_eq!(Device::pick("cpu"), Ok((Device::Cpu, None)));
-        assert!(Device::pick("tpu").unwrap_err().to_string().contains("cpu, cuda or auto"));
+        assert_eq!(Device::pick("cpu"), Ok(Device::Cpu));
+        for unknown in ["tpu", "cuda:x", "cuda:", "cpu:0"] {
+            let error = Device::pick(unknown).unwrap_err().to_string();
+            assert_eq!(error, format!("device = {unknown}: must be cpu, cuda or cuda:N"));
+        }
     }
 
-    #[cfg(not(feature = "cuda"))]
     #[test]
-    fn without_the_feature_cuda_falls_back_to_the_cpu_with_a_reason() {
-        let (device, why) = Device::pick("cuda").unwrap();
-        assert_eq!(device, Device::Cpu);
-        assert!(why.unwrap().contains("feature cuda"));
-        assert_eq!(Device::pick("auto"), Ok((Device::Cpu, None)));
+    fn a_cuda_device_that_cannot_be_had_is_refused_with_the_reason() {
+        match Device::pick("cuda:0") {
+            Ok(device) => assert_ne!(device, Device::Cpu),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.starts_with("device = cuda:0: must be cpu: ") && !text.contains('\n'), "{text}");
+                let why = if cfg!(feature = "cuda") { "CUDA" } else { "feature cuda" };
+                assert!(text.contains(why) || text.contains("no NVIDIA driver"), "{text}");
+            }
+        }
     }
 }

@@ -51,14 +51,16 @@ pub(crate) trait Family {
 /// Builds the model on the device.
 pub(crate) fn build<F: Family>(shape: &ModelShape, device: Device) -> Box<dyn Engine> {
     match device {
-        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(shape),
+        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(shape, Default::default()),
         #[cfg(feature = "cuda")]
-        Device::Cuda => build_on::<F, Autodiff<burn::backend::Cuda>>(shape),
+        Device::Cuda(index) => {
+            let device = burn::backend::cuda::CudaDevice::new(index);
+            build_on::<F, Autodiff<burn::backend::Cuda>>(shape, device)
+        }
     }
 }
 
-fn build_on<F: Family, B: AutodiffBackend>(shape: &ModelShape) -> Box<dyn Engine> {
-    let device = B::Device::default();
+fn build_on<F: Family, B: AutodiffBackend>(shape: &ModelShape, device: B::Device) -> Box<dyn Engine> {
     Box::new(BurnEngine::<B, _>::new(F::build(shape, &device), shape, device))
 }
 

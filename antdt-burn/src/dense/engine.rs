@@ -46,14 +46,20 @@ pub(crate) trait Engine: Send {
 /// Builds the model on the device.
 pub(crate) fn build<F: Family>(sizes: &F::Sizes, shape: ExampleShape, device: Device) -> Box<dyn Engine> {
     match device {
-        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(sizes, shape),
+        Device::Cpu => build_on::<F, Autodiff<burn::backend::Flex>>(sizes, shape, Default::default()),
         #[cfg(feature = "cuda")]
-        Device::Cuda => build_on::<F, Autodiff<burn::backend::Cuda>>(sizes, shape),
+        Device::Cuda(index) => {
+            let device = burn::backend::cuda::CudaDevice::new(index);
+            build_on::<F, Autodiff<burn::backend::Cuda>>(sizes, shape, device)
+        }
     }
 }
 
-fn build_on<F: Family, B: AutodiffBackend>(sizes: &F::Sizes, shape: ExampleShape) -> Box<dyn Engine> {
-    let device = B::Device::default();
+fn build_on<F: Family, B: AutodiffBackend>(
+    sizes: &F::Sizes,
+    shape: ExampleShape,
+    device: B::Device,
+) -> Box<dyn Engine> {
     let model = F::build::<B>(sizes, shape, &device);
     Box::new(BurnEngine::<B, _> { layout: FlatLayout::of(&model), model, shape, device })
 }
