@@ -14,6 +14,7 @@ use antdt_core::{Exit, InvalidValue, Seed};
 use antdt_rt::CancellationToken;
 
 use crate::cli::{CliError, Command, DataSynth, Show, Status};
+use crate::job::processor::{Place, Processor};
 use crate::job::{JobSpec, LogFormat};
 use crate::master::{self, Fleet, Orphaned, Programs, RecorderFactory, Seams, StoreFactory, TrainingData};
 use crate::node::NodeEnv;
@@ -22,7 +23,7 @@ use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
-use crate::{checkpoints, diagnosis, server, worker, workload};
+use crate::{checkpoints, diagnosis, gpu, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -266,7 +267,8 @@ fn open_trainer(spec: &JobSpec) -> anyhow::Result<Option<Box<dyn Trainer>>> {
     if spec.program.is_some() && spec.data.is_none() {
         return Ok(None);
     }
-    let opened = workload::of(spec)?.open(spec, &mut |notice| {
+    // It computes nothing here.
+    let opened = workload::of(spec)?.open(&spec.clone().on(Processor::Cpu), &mut |notice| {
         if !spec.quiet {
             say(notice);
         }
@@ -370,6 +372,15 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     };
     if let Some(folder) = &spec.report_dir {
         report::write::prepare(folder)?;
+    }
+    let mut no_gpu = None;
+    for worker in 0..spec.workers {
+        if let (Place::Cpu(Some(why)), _) = gpu::place(spec.processor(), worker)? {
+            no_gpu = Some(why);
+        }
+    }
+    if let Some(why) = no_gpu.filter(|_| !spec.quiet) {
+        say(&format_args!("the workers compute on the CPU: {why}"));
     }
     let exe = std::env::current_exe()?;
     let own = |name: &str| (exe.clone(), vec![OsString::from(name)]);
@@ -528,8 +539,11 @@ fn exec(program: &[String]) -> ExitCode {
 fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
     let input = |error: &dyn std::fmt::Display| WorkerError::Input(error.to_string());
     let workload = workload::of(&env.spec).map_err(|error| input(&error))?;
+    let (place, _) =
+        gpu::place(env.spec.processor(), env.holder.node.index).map_err(|error| input(&error))?;
+    let spec = env.spec.clone().on(Processor::from(&place));
     // The master has said what takes its time.
-    let trainer = workload.open(&env.spec, &mut |_| {}).map_err(|error| input(&error))?;
+    let trainer = workload.open(&spec, &mut |_| {}).map_err(|error| input(&error))?;
     worker::run(env, trainer, &env.update_rule(workload.optimizer, workload.learning_rate)?)
 }
 

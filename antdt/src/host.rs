@@ -13,12 +13,9 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the class of the node's device: what [`DEVICE`] says, else `cpu`. No device is looked for.
-pub fn device() -> DeviceClass {
-    std::env::var(DEVICE)
-        .ok()
-        .filter(|class| !class.is_empty())
-        .map_or_else(DeviceClass::default, DeviceClass)
+/// Returns the class of the node's device that [`DEVICE`] says.
+pub fn named_device() -> Option<DeviceClass> {
+    std::env::var(DEVICE).ok().filter(|class| !class.is_empty()).map(DeviceClass)
 }
 
 /// Returns the largest batch, or micro-batch, in samples that fits the node's device: what [`BATCH_MAX`] says.

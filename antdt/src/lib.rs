@@ -4,6 +4,7 @@
 pub mod job;
 
 pub mod diagnosis;
+pub mod gpu;
 pub mod host;
 pub mod master;
 pub mod net;

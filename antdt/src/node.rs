@@ -13,9 +13,9 @@ use antdt_job::limits::CALL_TIMEOUT;
 use antdt_model::UpdateRule;
 use antdt_proto::Token;
 
-use crate::job::JobSpec;
+use crate::job::{JobSpec, Processor};
 use crate::worker::WorkerError;
-use crate::{host, net};
+use crate::{gpu, host, net};
 
 mod session;
 
@@ -188,7 +188,14 @@ impl NodeEnv {
     ) -> Result<NodeSession, WorkerError> {
         let is_worker = self.holder.node.role == Role::Worker;
         let spec = self.spec.device(self.holder.node.index).filter(|_| is_worker);
-        let device = spec.map_or_else(host::device, |spec| DeviceClass(spec.class.clone()));
+        let processor = if is_worker { self.spec.processor() } else { Processor::Cpu };
+        let (_, gpu) = gpu::place(processor, self.holder.node.index)
+            .map_err(|error| WorkerError::Input(error.to_string()))?;
+        let device = match (spec, &gpu) {
+            (Some(spec), _) => DeviceClass(spec.class.clone()),
+            (None, Some(gpu)) => host::named_device().unwrap_or_else(|| gpu.class.clone()),
+            (None, None) => host::named_device().unwrap_or_default(),
+        };
         let batch_size_max = match spec.and_then(|spec| spec.batch_max) {
             Some(most) => most,
             None => host::batch_max().map_err(WorkerError::Input)?.unwrap_or(u32::MAX),
@@ -201,7 +208,7 @@ impl NodeEnv {
                 holder: self.holder,
                 host: self.host(),
                 device,
-                memory_bytes: host::memory_bytes(),
+                memory_bytes: gpu.map(|gpu| gpu.memory_bytes).or_else(host::memory_bytes),
                 batch_size_min: 1,
                 batch_size_max: batch_size_max.min(self.spec.global_batch_size).max(1),
             },

@@ -120,12 +120,13 @@ mod shipped {
 #[cfg(feature = "cli")]
 mod shipped {
     use antdt_burn::data::format;
-    use antdt_burn::{Cache, DataSource, Format, Model, UnpackNotice, WorkloadSpec, model};
+    use antdt_burn::{Cache, DataSource, Device, Format, Model, UnpackNotice, WorkloadSpec, model};
     use antdt_core::registry::Settings;
     use antdt_core::{InvalidValue, Seed};
 
     use super::{Announce, DATA_EXPECTED, Entry, Opened, Workload};
-    use crate::job::{DataSpec, JobSpec};
+    use crate::gpu;
+    use crate::job::{DataSpec, JobSpec, Processor};
 
     pub(super) fn formats() -> Vec<&'static str> {
         format::REGISTRY.iter().map(|format| format.name()).collect()
@@ -179,6 +180,10 @@ mod shipped {
         workload.settings = spec.tables.texts("workload", model.name)?;
         workload.eval_fraction = spec.eval_fraction;
         workload.cache = spec.cache_dir.clone().map(Cache::at);
+        // Of a worker, the job says where this one computes.
+        let (place, _) = gpu::place(spec.processor(), 0)?;
+        workload.device = Device::pick(&Processor::from(&place).to_string())
+            .map_err(|error| InvalidValue { field: "--device".to_owned(), ..error })?;
         workload.format = spec.format.as_deref().map(str::parse::<Format>).transpose()?;
         Ok(workload.open(Seed(spec.seed), &mut |notice: &UnpackNotice| announce(notice))?)
     }

@@ -1,4 +1,4 @@
-//! Devices of workers: their class, how large a micro-batch fits, and, to try a mixed cluster on one machine, how fast they are.
+//! Devices of workers: what they compute on, their class, how large a micro-batch fits, and, to try a mixed cluster on one machine, how fast they are.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,6 +7,38 @@ use std::time::Duration;
 
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
+
+use super::processor::Processor;
+
+/// What `--device` says: what all workers compute on, or what the device of some workers is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeviceSetting {
+    /// What all workers compute on.
+    On(Processor),
+    /// The device of some workers.
+    Of(DeviceSpec),
+}
+
+impl FromStr for DeviceSetting {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        if text.contains('=') {
+            return text.parse().map(Self::Of);
+        }
+        let refused = || format!("{}, or {}", Processor::FORM, DeviceSpec::FORM);
+        text.parse().map(Self::On).map_err(|error| InvalidValue { expected: refused(), ..error })
+    }
+}
+
+impl fmt::Display for DeviceSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On(processor) => processor.fmt(f),
+            Self::Of(device) => device.fmt(f),
+        }
+    }
+}
 
 /// The device of some workers. Text form: `class=v100,worker=0-1,batch-max=64,speed=400,fixed=20ms`; only `class` and `worker`
 /// are required.
@@ -25,6 +57,8 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
+    const FORM: &str = "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
+
     /// Returns the indices of the workers that have this device.
     pub const fn workers(&self) -> RangeInclusive<u32> {
         self.workers.0..=self.workers.1
@@ -65,10 +99,8 @@ impl FromStr for DeviceSpec {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        const FORM: &str =
-            "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
         const KEYS: [&str; 5] = ["class", "worker", "batch-max", "speed", "fixed"];
-        let refused = || InvalidValue::new("--device", format!("`{text}`"), FORM);
+        let refused = || InvalidValue::new("--device", format!("`{text}`"), Self::FORM);
         let (mut class, mut workers) = (None, None);
         let (mut batch_max, mut speed, mut fixed) = (None, None, Duration::ZERO);
         for part in text.split(',') {
@@ -96,7 +128,7 @@ impl FromStr for DeviceSpec {
                 _ => {
                     let expected = match nearest(key, &KEYS) {
                         Some(known) => format!("a known word; did you mean `{known}`?"),
-                        None => FORM.to_owned(),
+                        None => Self::FORM.to_owned(),
                     };
                     return Err(InvalidValue::new("--device", format!("`{key}`"), expected));
                 }

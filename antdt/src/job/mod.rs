@@ -4,6 +4,7 @@ pub mod choice;
 pub mod data_spec;
 pub mod device;
 pub mod network;
+pub mod processor;
 pub mod setting;
 pub mod spec;
 pub mod straggler;
@@ -12,8 +13,9 @@ pub mod value;
 
 pub use choice::{LogFormat, Sharding};
 pub use data_spec::DataSpec;
-pub use device::DeviceSpec;
+pub use device::{DeviceSetting, DeviceSpec};
 pub use network::NetworkSpec;
+pub use processor::Processor;
 pub use setting::JobSetting;
 pub use spec::JobSpec;
 pub use straggler::{AfterRestart, StragglerSpec};

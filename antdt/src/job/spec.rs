@@ -30,12 +30,13 @@ use serde_json::{Map, Value as Json, json};
 
 use super::choice::{LogFormat, Sharding};
 use super::data_spec::DataSpec;
-use super::device::DeviceSpec;
+use super::device::{DeviceSetting, DeviceSpec};
 use super::network::NetworkSpec;
+use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
 use super::tables::{PartKind, Tables};
-use crate::{net, workload};
+use crate::{gpu, net, workload};
 
 #[cfg(test)]
 mod tests;
@@ -64,7 +65,7 @@ settings! {
     /// It is serialised as a job file says it: one key per setting.
     pub struct JobSpec;
 
-    /// Worker processes on this machine.
+    /// Worker processes on this machine; gpu starts one for each GPU that it has.
     workers: u32 = 1, "nproc-per-node", "N", least 1;
     /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
@@ -115,10 +116,11 @@ settings! {
     weight_decay: Option<f32> = None, "weight-decay", "SHARE", unset "the optimizer's";
     /// Emulated speed of every worker: it computes the real gradient, then waits until samples / speed have passed.
     emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "no emulation";
-    /// The device of some workers: class=NAME,worker=N or worker=N-M, then any of batch-max=SAMPLES, the largest micro-batch
+    /// What the workers compute on: cpu, cuda (each on the next GPU of its host), cuda:N (all on that one) or auto (as cuda,
+    /// and the CPU where there is no GPU). Or the device of some workers: class=NAME,worker=N or worker=N-M, then any of batch-max=SAMPLES, the largest micro-batch
     /// that fits, and speed=SAMPLES_PER_S and fixed=20ms, an emulated time of samples / speed and of each micro-batch.
     // Without a variable: ANTDT_DEVICE is the class of the node's own device.
-    devices: Vec<DeviceSpec> = Vec::new(), "device", "SPEC", no variable;
+    devices: Vec<DeviceSetting> = Vec::new(), "device", "SPEC", no variable;
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.
     stragglers: Vec<StragglerSpec> = Vec::new(), "straggler", "SPEC";
     /// Emulated links between workers, and between workers and servers, whose processes all run on this machine:
@@ -197,6 +199,12 @@ settings! {
 /// The key of the user's program in a job file; on a command line it stands after `--`.
 const PROGRAM: &str = "program";
 
+/// The setting with the number of workers.
+const WORKERS: &str = "nproc-per-node";
+
+/// Stands for the number of this host's GPUs.
+const EACH_GPU: &str = "gpu";
+
 impl JobSpec {
     /// Returns the setting of that name.
     ///
@@ -226,6 +234,12 @@ impl JobSpec {
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), InvalidValue> {
         let setting = Self::setting(name)?;
         setting.check_name(text)?;
+        if (name, text) == (WORKERS, EACH_GPU) {
+            let refused =
+                |why| InvalidValue::new("--nproc-per-node", EACH_GPU, format!("a number here: {why}"));
+            self.workers = gpu::count().map_err(refused)?;
+            return Ok(());
+        }
         (setting.set)(self, text)
     }
 
@@ -437,16 +451,7 @@ impl JobSpec {
         if let Some(network) = &self.emulate_network {
             network.validate(self.workers, self.servers)?;
         }
-        for (at, device) in self.devices.iter().enumerate() {
-            device.validate(self.workers)?;
-            let overlaps = |other: &&DeviceSpec| {
-                other.workers.0 <= device.workers.1 && device.workers.0 <= other.workers.1
-            };
-            if let Some(other) = self.devices[..at].iter().find(overlaps) {
-                let expected = format!("one device for each worker; `{other}` has some of the same workers");
-                return Err(InvalidValue::new("--device", device, expected));
-            }
-        }
+        self.validate_devices()?;
         for (flag, duration) in [
             ("--control-tick", self.control_tick),
             ("--heartbeat", self.heartbeat),
@@ -540,6 +545,30 @@ impl JobSpec {
         }
     }
 
+    fn validate_devices(&self) -> Result<(), InvalidValue> {
+        let mut processors = self.processors();
+        if let (Some(first), Some(second)) = (processors.next(), processors.next()) {
+            let expected = format!("given once for all workers; `{first}` is given, too");
+            return Err(InvalidValue::new("--device", second, expected));
+        }
+        if let (Some(processor), Some(_)) = (self.processors().next(), &self.program) {
+            let expected = "left out with a program of your own, which chooses what it computes on";
+            return Err(InvalidValue::new("--device", processor, expected));
+        }
+        let devices: Vec<&DeviceSpec> = self.device_specs().collect();
+        for (at, device) in devices.iter().enumerate() {
+            device.validate(self.workers)?;
+            let overlaps = |other: &&&DeviceSpec| {
+                other.workers.0 <= device.workers.1 && device.workers.0 <= other.workers.1
+            };
+            if let Some(other) = devices[..at].iter().find(overlaps) {
+                let expected = format!("one device for each worker; `{other}` has some of the same workers");
+                return Err(InvalidValue::new("--device", device, expected));
+            }
+        }
+        Ok(())
+    }
+
     fn validate_data(&self) -> Result<(), InvalidValue> {
         match &self.data {
             // A job that is taken over has its own; whoever opens a workload without data asks for them.
@@ -587,7 +616,34 @@ impl JobSpec {
 
     /// Returns the device that the settings give to a worker; `None` if they name none.
     pub fn device(&self, worker: u32) -> Option<&DeviceSpec> {
-        self.devices.iter().find(|device| device.workers().contains(&worker))
+        self.device_specs().find(|device| device.workers().contains(&worker))
+    }
+
+    fn device_specs(&self) -> impl Iterator<Item = &DeviceSpec> {
+        self.devices.iter().filter_map(|setting| match setting {
+            DeviceSetting::Of(device) => Some(device),
+            DeviceSetting::On(_) => None,
+        })
+    }
+
+    fn processors(&self) -> impl Iterator<Item = Processor> {
+        self.devices.iter().filter_map(|setting| match setting {
+            DeviceSetting::On(processor) => Some(*processor),
+            DeviceSetting::Of(_) => None,
+        })
+    }
+
+    /// What the workers compute on.
+    pub fn processor(&self) -> Processor {
+        self.processors().next().unwrap_or_default()
+    }
+
+    /// Returns the same job whose workers compute on `processor`.
+    #[must_use]
+    pub fn on(mut self, processor: Processor) -> Self {
+        self.devices.retain(|setting| matches!(setting, DeviceSetting::Of(_)));
+        self.devices.push(DeviceSetting::On(processor));
+        self
     }
 
     /// Emulated speed of a worker, in samples per second; `None` if it computes at the machine's speed.

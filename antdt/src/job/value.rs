@@ -16,7 +16,7 @@ use antdt_model::RateSchedule;
 use serde_json::{Value as Json, json};
 
 use super::data_spec::DataSpec;
-use super::device::DeviceSpec;
+use super::device::DeviceSetting;
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
 
@@ -329,7 +329,7 @@ macro_rules! texts {
     };
 }
 
-texts!(CheckpointEvery, DataSpec, DeviceSpec, NetworkSpec, RateSchedule, StragglerSpec);
+texts!(CheckpointEvery, DataSpec, DeviceSetting, NetworkSpec, RateSchedule, StragglerSpec);
 
 /// Reads a type that has a text form of its own.
 fn parse_text<T: FromStr<Err = InvalidValue> + Display>(flag: &str, text: &str) -> Result<T, InvalidValue> {

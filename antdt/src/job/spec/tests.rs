@@ -221,6 +221,12 @@ fn a_device_is_that_of_its_workers_and_says_itself_again() {
         spec.devices.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [text, "class=k80,worker=3"]
     );
+    assert_eq!(spec.processor(), Processor::Cpu);
+    spec.set("device", "auto").unwrap();
+    spec.validate().unwrap();
+    assert_eq!(spec.processor(), Processor::Auto);
+    let on = spec.clone().on(Processor::Cuda(Some(2)));
+    assert_eq!((on.processor(), on.devices.len()), (Processor::Cuda(Some(2)), 3));
     let class = |worker| spec.device(worker).map(|device| device.class.as_str());
     assert_eq!([0, 1, 2, 3].map(class), [Some("v100"), Some("v100"), None, Some("k80")]);
     assert_eq!([0, 2, 3].map(|worker| spec.speed(worker)), [Some(400.5), Some(100.0), Some(100.0)]);
@@ -241,11 +247,31 @@ fn a_device_that_cannot_be_is_refused_by_its_part() {
         s.devices = ["class=a,worker=0-2", "class=b,worker=2"].map(|text| text.parse().unwrap()).into();
     });
     assert!(twice.contains("`class=a,worker=0-2` has some of the same workers"), "{twice}");
-    let e = |text: &str| text.parse::<DeviceSpec>().unwrap_err().to_string();
+    let twice = refusal(|s| s.devices = ["cuda:1", "auto"].map(|text| text.parse().unwrap()).into());
+    assert_eq!(twice, "--device = auto: must be given once for all workers; `cuda:1` is given, too");
+    let own = refusal(|s| {
+        s.devices.push("cuda".parse().unwrap());
+        s.program = Some(vec!["train.py".to_owned()]);
+    });
+    assert!(own.starts_with("--device = cuda: must be left out with a program of your own"), "{own}");
+    let e = |text: &str| text.parse::<DeviceSetting>().unwrap_err().to_string();
+    assert!(e("gpu").starts_with("--device = `gpu`: must be cpu, cuda, cuda:N or auto, or class=NAME"));
     assert!(e("worker=1").contains("class=NAME,worker=N or N-M"));
     assert!(e("class=a,worker=x").starts_with("--device worker = x: must be the index of a worker"));
     assert!(e("class=a,worker=1,batchmax=3").contains("did you mean `batch-max`?"));
     assert!(e("class=a,worker=1,fixed=10").contains("a duration with its unit"));
+}
+
+#[test]
+fn one_worker_for_each_gpu_is_a_number_or_says_why_there_is_none() {
+    let mut spec = valid();
+    match (spec.set("nproc-per-node", "gpu"), gpu::count()) {
+        (Ok(()), Ok(count)) => assert_eq!(spec.workers, count),
+        (Err(error), Err(why)) => {
+            assert_eq!(error.to_string(), format!("--nproc-per-node = gpu: must be a number here: {why}"));
+        }
+        (set, count) => panic!("{set:?}, {count:?}"),
+    }
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! The GPUs of this host. A program that is built without feature `cuda` has none, and says so.
+
+use antdt_core::{DeviceClass, InvalidValue};
+
+use crate::job::processor::{Place, Processor};
+
+/// A GPU of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostGpu {
+    /// Class of the device, by its name, such as `nvidia-h100-80gb-hbm3`.
+    pub class: DeviceClass,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Returns the GPUs of this host; at least one.
+///
+/// # Errors
+/// In words, why there is none.
+#[cfg(feature = "cuda")]
+pub fn all() -> Result<Vec<HostGpu>, String> {
+    let gpus = antdt_collective::runtime::cuda::gpus().map_err(|error| error.to_string())?;
+    Ok(gpus
+        .into_iter()
+        .map(|gpu| HostGpu { class: class(&gpu.name), memory_bytes: gpu.memory_bytes })
+        .collect())
+}
+
+/// Returns the GPUs of this host.
+///
+/// # Errors
+/// Always: this program is built without feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+pub fn all() -> Result<Vec<HostGpu>, String> {
+    Err("this program is built without feature `cuda`".to_owned())
+}
+
+/// Returns the number of GPUs of this host; at least 1.
+///
+/// # Errors
+/// As [`all`].
+pub fn count() -> Result<u32, String> {
+    Ok(u32::try_from(all()?.len()).unwrap_or(u32::MAX))
+}
+
+/// Chooses where a worker of this host computes; looks for GPUs only where the job may use one. Returns the GPU, too, if it
+/// is one.
+///
+/// # Errors
+/// If the job wants a GPU that this host does not have.
+pub fn place(processor: Processor, worker: u32) -> Result<(Place, Option<HostGpu>), InvalidValue> {
+    if processor == Processor::Cpu {
+        return Ok((Place::Cpu(None), None));
+    }
+    let mut gpus = all();
+    let count = gpus.as_ref().map(|gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX)).map_err(Clone::clone);
+    let place = processor.place(worker, &count)?;
+    let gpu = match (&place, &mut gpus) {
+        (Place::Gpu(index), Ok(gpus)) => Some(gpus.swap_remove(*index as usize)),
+        _ => None,
+    };
+    Ok((place, gpu))
+}
+
+/// The class of a device of this name: in lower case, with `-` for what is neither letter nor digit.
+#[cfg(any(test, feature = "cuda"))]
+fn class(name: &str) -> DeviceClass {
+    let lower = name.to_ascii_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    DeviceClass(words.collect::<Vec<_>>().join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_the_name_of_the_device_as_one_word() {
+        assert_eq!(class("NVIDIA H100 80GB HBM3").0, "nvidia-h100-80gb-hbm3");
+        assert_eq!(class(" Tesla V100-SXM2 (32 GB)").0, "tesla-v100-sxm2-32-gb");
+    }
+
+    #[test]
+    fn where_a_worker_computes_is_what_this_host_has() {
+        assert_eq!(place(Processor::Cpu, 0), Ok((Place::Cpu(None), None)));
+        match all() {
+            Ok(gpus) => {
+                assert_eq!(place(Processor::Auto, 0), Ok((Place::Gpu(0), Some(gpus[0].clone()))));
+            }
+            Err(why) => {
+                assert!(!why.is_empty() && !why.contains('\n'), "{why}");
+                assert_eq!(place(Processor::Auto, 0), Ok((Place::Cpu(Some(why.clone())), None)));
+                let refused = place(Processor::Cuda(None), 0).unwrap_err().to_string();
+                assert_eq!(refused, format!("--device = cuda: must be cpu or auto: {why}"));
+                assert_eq!(count(), Err(why));
+            }
+        }
+    }
+}
