@@ -14,6 +14,8 @@ pub mod process_group;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 
 pub mod compressed;
 pub mod reducer;
@@ -28,6 +30,8 @@ pub use communicator::{
     Communicator, CommunicatorBuffer, CommunicatorConfig, Halves, History, JoinError, ScheduledCommunicator,
 };
 pub use compressed::Compressor;
+#[cfg(feature = "nccl")]
+pub use nccl::{NcclBackend, NcclError};
 pub use process_group::{Backend, ProcessGroup, TransportBackend};
 pub use reducer::{Handle, Reducer, ReducerError};
 pub use region::Region;

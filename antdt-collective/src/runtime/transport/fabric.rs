@@ -25,6 +25,12 @@ pub trait Fabric: Debug + Send + Sync {
         abort: &AbortHandle,
     ) -> Result<Box<dyn Regroup>, CollectiveError>;
 
+    /// Returns whether groups over this fabric are to move their long messages between GPUs, by NCCL
+    /// (`NcclBackend`).
+    fn wants_nccl(&self) -> bool {
+        false
+    }
+
     /// Connects to a process outside of groups, which listens for TCP connections at `address` and
     /// [accepts](Self::accept) them over the same fabric. The default is a channel over TCP.
     ///

@@ -5,6 +5,8 @@ pub mod registry;
 
 pub mod mem;
 pub mod mixed;
+#[cfg(feature = "nccl")]
+mod nccl;
 pub mod paced;
 #[cfg(feature = "rdma")]
 pub mod rdma;

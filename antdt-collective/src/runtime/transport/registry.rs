@@ -6,9 +6,11 @@
 
 use antdt_core::registry::{self, Registry};
 
-#[cfg(not(feature = "rdma"))]
+#[cfg(not(all(feature = "rdma", feature = "nccl")))]
 use antdt_core::InvalidValue;
 
+#[cfg(feature = "nccl")]
+use super::nccl;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{Fabric, mixed, tcp};
@@ -38,6 +40,10 @@ const SHIPPED: &[Entry] = &[
     rdma::ENTRY,
     #[cfg(not(feature = "rdma"))]
     RDMA_ABSENT,
+    #[cfg(feature = "nccl")]
+    nccl::ENTRY,
+    #[cfg(not(feature = "nccl"))]
+    NCCL_ABSENT,
 ];
 
 /// Stands for the transport of feature `rdma` in a program without it: the name is known everywhere, and the refusal says
@@ -53,15 +59,34 @@ const RDMA_ABSENT: Entry = registry::Entry::new(
     },
 );
 
-#[cfg(all(test, not(feature = "rdma")))]
+/// Stands for the transport of feature `nccl` in a program without it.
+#[cfg(not(feature = "nccl"))]
+const NCCL_ABSENT: Entry =
+    registry::Entry::new("nccl", "NCCL between GPUs; this program is built without it", |_| {
+        let expected =
+            "another transport, or the program built with feature `nccl`; this one is built without";
+        Err(InvalidValue::new("transport", "nccl", expected))
+    });
+
+#[cfg(all(test, not(all(feature = "rdma", feature = "nccl"))))]
 mod tests {
     use super::REGISTRY;
 
     #[test]
-    fn a_program_without_rdma_knows_the_name_and_says_how_to_get_it() {
-        assert!(REGISTRY.names().contains(&"rdma"));
-        let error = REGISTRY.by_name("rdma").unwrap_err().to_string();
-        assert!(error.starts_with("transport = rdma: must be another transport"), "{error}");
-        assert!(error.contains("built with feature `rdma`") && !error.contains('\n'), "{error}");
+    fn a_program_without_a_feature_knows_the_name_of_its_transport_and_says_how_to_get_it() {
+        for (name, built) in [("rdma", cfg!(feature = "rdma")), ("nccl", cfg!(feature = "nccl"))] {
+            assert!(REGISTRY.names().contains(&name));
+            if !built {
+                let error = REGISTRY.by_name(name).unwrap_err().to_string();
+                assert!(
+                    error.starts_with(&format!("transport = {name}: must be another transport")),
+                    "{error}"
+                );
+                assert!(
+                    error.contains(&format!("built with feature `{name}`")) && !error.contains('\n'),
+                    "{error}"
+                );
+            }
+        }
     }
 }
