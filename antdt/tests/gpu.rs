@@ -61,3 +61,37 @@ fn with_auto_a_job_trains_every_sample_on_what_the_host_has() {
         }
     }
 }
+
+#[cfg(not(feature = "nccl"))]
+#[test]
+fn a_command_without_the_feature_refuses_nccl_in_one_line_with_the_remedy() {
+    let output = antdt(&[JOB, &["--transport", "nccl"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in ["--transport = nccl", "another transport", "built with feature `nccl`"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[cfg(feature = "nccl")]
+#[test]
+fn a_job_over_nccl_on_a_host_without_a_gpu_trains_over_messages_and_says_why() {
+    if gpu::all().is_ok() {
+        println!("skipped, not here: this host has a GPU; `xtask/gpu/run` runs the job over NCCL");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let report_dir = folder.path().to_str().unwrap();
+    let flags =
+        ["--transport", "nccl", "--device", "auto", "--nproc-per-node", "2", "--report-dir", report_dir];
+    let output = antdt(&[JOB, &flags].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let report: Report =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
+    assert_eq!((report.samples.expected, report.samples.committed), (200, 200));
+    // Each worker says it once; the one that is named says what it lacks.
+    assert_eq!(said.matches("no NCCL: this group communicates over its transport").count(), 2, "{said}");
+    assert!(said.contains("worker-0#0 has no GPU with NCCL: this process computes on no GPU"), "{said}");
+}

@@ -449,6 +449,11 @@ impl JobSpec {
             straggler.validate(self.workers)?;
         }
         if let Some(network) = &self.emulate_network {
+            if self.transport == "nccl" {
+                let expected =
+                    "another transport with --emulate-network: what travels between GPUs cannot be paced";
+                return Err(InvalidValue::new("--transport", &self.transport, expected));
+            }
             network.validate(self.workers, self.servers)?;
         }
         self.validate_devices()?;

@@ -20,14 +20,20 @@ use std::sync::Arc;
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
+#[cfg(feature = "nccl")]
+use antdt_collective::runtime::NcclBackend;
 use antdt_collective::runtime::transport::paced::Lines;
 use antdt_collective::runtime::transport::{Fabric, PacedFabric, REGISTRY};
-use antdt_collective::runtime::{Listener, TransportBackend};
+use antdt_collective::runtime::{Backend, Listener, TransportBackend};
 use antdt_core::{ModelPlace, Seed};
 use antdt_model::{PsClientConfig, UpdateRule};
 use antdt_shard::runtime::{ClientOptions, ShardClient};
 
+#[cfg(feature = "nccl")]
+use crate::gpu;
 use crate::job::NetworkSpec;
+#[cfg(feature = "nccl")]
+use crate::job::processor::Place;
 use crate::node::NodeEnv;
 use compute::{Compute, Pacing};
 use drive::Finished;
@@ -86,7 +92,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
                 keep: &keep,
                 resume: env.spec.resume.as_deref(),
             };
-            let backend = Box::new(TransportBackend::new(fabric(env)?));
+            let backend = backend(env)?;
             let (finished, replica) = reduce::train(&ring, backend, &source, &mut compute)?;
             finish(&agent, &keep, &mut compute, finished, Some(replica))
         }
@@ -110,6 +116,22 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
             finish(&agent, &keep, &mut compute, finished, servers)
         }
     }
+}
+
+/// What forms the groups of this worker: over NCCL, if the job wants it.
+fn backend(env: &NodeEnv) -> Result<Box<dyn Backend>, WorkerError> {
+    let fabric = fabric(env)?;
+    #[cfg(feature = "nccl")]
+    if fabric.wants_nccl() {
+        let place = gpu::place(env.spec.processor(), env.holder.node.index)
+            .map_err(|error| WorkerError::Input(error.to_string()))?;
+        let gpu = match place {
+            (Place::Gpu(index), _) => Some(index),
+            (Place::Cpu(_), _) => None,
+        };
+        return Ok(Box::new(NcclBackend::new(gpu, Box::new(TransportBackend::new(fabric)))));
+    }
+    Ok(Box::new(TransportBackend::new(fabric)))
 }
 
 /// The transport that the job names, over its emulated network if it has one.
