@@ -697,7 +697,7 @@ fn nonsense_ends_in_one_clear_line_that_names_the_field_and_the_remedy() {
         (vec!["run", ok[0], ok[1], "--policy", "dn"], &["--policy", "nd"]),
         (
             vec!["run", ok[0], ok[1], "--transport", "smh"],
-            &["--transport", "auto, tcp, shm, rdma", "did you mean `shm`"],
+            &["--transport", "auto, tcp, shm, rdma, nccl", "did you mean `shm`"],
         ),
         (vec!["run", ok[0], ok[1], "--sync", "ps-asp"], &["--servers", "at least 1"]),
         (vec!["run", ok[0], ok[1], "--sync", "ps-ssp"], &["--sync = ps-ssp", "such as ps-ssp=2"]),
