@@ -24,9 +24,10 @@ const OF_ONE_START: [&str; 12] = [
 ];
 
 /// A setting that is given, and those that meant something with its earlier value only.
-const TOGETHER: [(&str, &[&str]); 3] = [
+const TOGETHER: [(&str, &[&str]); 4] = [
     ("sync", &["servers", "algorithm", "compress", "bucket-bytes"]),
     ("nproc-per-node", &["straggler", "device", "min-workers"]),
+    ("workload", &["optimizer", "learning-rate"]),
     ("optimizer", &["learning-rate"]),
 ];
 
