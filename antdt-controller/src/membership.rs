@@ -127,7 +127,7 @@ impl Membership {
         self.version
     }
 
-    /// Versions up to this one were given under an earlier master: none is given again.
+    /// Continues after a version that an earlier master gave out: neither it nor any version below is given again.
     pub fn continue_after(&mut self, version: MembershipVersion) {
         self.version = self.version.max(version).next();
     }

@@ -179,7 +179,7 @@ pub enum HeadEvent {
         /// Where the checkpoint lies, or the reason for which there is none.
         outcome: Result<String, String>,
     },
-    /// The ledger was set back, or cannot be.
+    /// The ledger was set back to a checkpoint, or could not be.
     RolledBack {
         /// Number of the rollback.
         rollback: RollbackId,
@@ -207,7 +207,7 @@ pub enum HeadEvent {
     Stop(String),
 }
 
-/// What the sender of an event is told at once.
+/// Answer that the sender of an event gets at once.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeadAnswer {

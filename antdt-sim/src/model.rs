@@ -136,13 +136,13 @@ pub enum Fault {
     Crash(NodeId),
     /// The process ends with this exit code.
     Exit(NodeId, i32),
-    /// The process stands still for this long, and then goes on as if nothing had happened: longer than the silence limit, it
-    /// is a zombie.
+    /// The process stands still for this long, and then goes on as if nothing had happened. If that exceeds the silence
+    /// limit, it goes on as a zombie.
     Pause(NodeId, Duration),
     /// The master's process stands still for this long.
     PauseMaster(Duration),
-    /// Nothing gets from the node to anybody, or from anybody to it, for this long; an order to end it neither, nor the news
-    /// of its end. A life that was given up meanwhile is a zombie until the order arrives.
+    /// No message reaches the node or leaves it for this long; neither does an order to end it, nor the news of its
+    /// end. If the node is declared dead meanwhile, it is a zombie until the order arrives.
     Cut(NodeId, Duration),
     /// The shard service is started again from its log.
     RestartLedger,

@@ -76,7 +76,7 @@ pub use groups::{GroupExpectation, GroupScenario};
 
 use models::{Cluster, ModelsSpec, ScenarioFile};
 
-/// A scenario that does not read or cannot be.
+/// Reason why a scenario cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
@@ -205,7 +205,7 @@ impl AnyScenario {
         Self::parse(&text(path)?, beside(path, open))
     }
 
-    /// Reads a text. `files` gives the text of each recording that it names.
+    /// Parses a scenario. `files` returns the text of each file that the scenario names.
     ///
     /// # Errors
     /// As [`Scenario::read`].

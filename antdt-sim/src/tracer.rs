@@ -74,7 +74,7 @@ impl<W: Write> Tracer<W> {
         Self::begin(out, &header)
     }
 
-    /// The same of workers that average in groups: what their generator is told, and does.
+    /// Returns an observer of workers that average in groups, which writes what their generator is told and does.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -199,8 +199,8 @@ impl WhatIf {
         Ok(())
     }
 
-    /// Lets a worker whose slowdown is 1 train so many samples per second, with a CSV of slowdowns; 1,000 unless this was
-    /// called. The job stays as long as it is.
+    /// Sets the samples per second of a worker whose slowdown is 1, for a CSV of slowdowns; the default is 1,000. The
+    /// job has the same length as before.
     ///
     /// # Errors
     /// If the world was made from something else, or the speed cannot be.
@@ -234,8 +234,8 @@ impl WhatIf {
         }
     }
 
-    /// One line that belongs beside a simulated run that goes on after the end of the recording it was made from: what was assumed
-    /// there. `None` if it does not, or the world is made from something else.
+    /// Returns a line that belongs beside a simulated run that goes on after the end of its recording: what the
+    /// simulation assumes from there on. `None` for other runs.
     pub fn beyond(&self, run: &Run) -> Option<String> {
         let Trace::Recording(facts) = &self.trace else { return None };
         let last = || facts.batches.values().flatten().map(|batch| batch.end).max();
@@ -491,7 +491,7 @@ pub struct Run {
     pub result: Result<(), String>,
     /// Whether the recording ends before the job does, so that the rest is unknown.
     pub cut_off: bool,
-    /// The job completion time; if it was not completed, when it ended.
+    /// Job completion time, or the time at which the job ended without completing.
     pub completed: JobTime,
     /// Number of committed samples.
     pub samples: u64,

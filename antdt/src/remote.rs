@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// Its run directory does not say how.
+    /// The job's run directory cannot be used.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     /// No directory was named, and there is none to choose.

@@ -45,7 +45,7 @@ pub enum ResumeError {
         /// Name of the field that differs.
         source: Mismatch,
     },
-    /// Its data would be handed out in another way.
+    /// The job would hand out its data in another way than the checkpoint's job did.
     #[error("--resume = {}: {source}", path.display())]
     Data {
         /// Path of the checkpoint.
@@ -63,7 +63,7 @@ pub enum ResumeError {
         /// Number of epochs of the job.
         epochs: u32,
     },
-    /// Its numbers do not make up this model.
+    /// The parameters of the checkpoint do not fit the model.
     #[error("--resume = {}: {why}; name a checkpoint of this model", path.display())]
     Model {
         /// Path of the checkpoint.

@@ -49,7 +49,7 @@ pub struct HeadRecord {
     pub membership: MembershipVersion,
     /// Newest version of a published plan.
     pub plan: PlanVersion,
-    /// Newest rollback.
+    /// Newest rollback of the job.
     pub rollback: RollbackId,
     /// Number of the next checkpoint.
     pub checkpoint: CheckpointId,

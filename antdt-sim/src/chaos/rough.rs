@@ -23,7 +23,7 @@ pub struct Rough {
     pub variation: f64,
     /// Shortest time that a message takes.
     pub latency: Duration,
-    /// A message takes so much longer on average, so one may overtake another.
+    /// Mean additional time that a message takes, so that a message may overtake another.
     pub jitter: Duration,
     /// Share of the messages that are lost before it is calm.
     pub loss: f64,

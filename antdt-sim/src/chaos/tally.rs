@@ -100,7 +100,7 @@ impl Tally {
         self.endings.get(&ending).copied().unwrap_or_default()
     }
 
-    /// The kinds of faults, and of these endings those, that no world had.
+    /// Returns the names of the fault kinds, and of the given endings, that no case had.
     pub fn missing(&self, endings: &[JobEnding]) -> Vec<String> {
         let kinds =
             FaultKind::ALL.into_iter().filter(|kind| self.with(*kind) == 0).map(|kind| kind.to_string());

@@ -108,7 +108,7 @@ pub struct GroupSetup {
     pub progress_gap_max: u64,
     /// Whether a group bridges workers whose groups had no member in common for a while.
     pub bridges: bool,
-    /// Steps of each worker, and as many averages.
+    /// Number of steps of each worker, which is also its number of averages.
     pub steps: u32,
     /// Number of samples in a step.
     pub batch_size: u64,
@@ -128,7 +128,7 @@ pub struct GroupSetup {
     pub group_limit: Duration,
     /// Most runs of one group: how often it is tried again after a failure.
     pub attempts_max: u32,
-    /// Silence after which a worker is given up.
+    /// Silence after which a worker counts as lost.
     pub silence_limit: Duration,
     /// Most restarts of one node.
     pub max_restarts: u32,

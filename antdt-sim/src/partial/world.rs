@@ -206,7 +206,7 @@ impl<O: Observer> GroupWorld<O> {
         Ok(world)
     }
 
-    /// Ends the simulation after so many events, if it has not ended before.
+    /// Ends the simulation after this many events, if it has not ended before.
     #[must_use]
     pub const fn at_most(mut self, events: u64) -> Self {
         self.events_max = events;

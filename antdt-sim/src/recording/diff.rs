@@ -46,7 +46,7 @@ pub struct Parting {
     pub before: Vec<String>,
     /// The line and up to three after it, in the first trace; empty if that ends here.
     pub left: Vec<String>,
-    /// The same of the second one.
+    /// The line and up to three after it, in the second trace; empty if that ends here.
     pub right: Vec<String>,
 }
 

@@ -114,8 +114,8 @@ pub struct StartFact {
     pub at: JobTime,
     /// Until it registered; `None` if it never did.
     pub took: Option<Duration>,
-    /// Of a worker: from its registration, or with servers from the moment at which it was told of them, until it came to
-    /// meet the others; `None` if it never did.
+    /// For a worker: time from its registration, or with servers from the moment at which the master told it of them,
+    /// until it asked to join the group; `None` if it never asked.
     pub ready: Option<Duration>,
 }
 

@@ -8,8 +8,8 @@ use antdt_core::{DetRng, DeviceClass, Exit, Holder, JobTime, NodeId, Role};
 use super::Facts;
 use crate::model::{Compute, Fault, Faults, Scheduler};
 
-/// Each worker takes, for a sample, the time that it took at the same moment of the recorded job; when the recording of
-/// it has ended, its median.
+/// Compute model of a recorded job: a sample takes each worker the time that it took at the same moment of the
+/// recording, and after the end of the recording the worker's median.
 ///
 /// The times are those that were seen under the recorded plan and the recorded restarts: they do not say how a batch of
 /// another size would have fared, or a life that was ended. A batch is taken to cost in proportion to its samples.

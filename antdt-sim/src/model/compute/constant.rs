@@ -16,7 +16,7 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// A worker that computes so many samples per second, as `antdt run --emulate-speed` has it.
+    /// Returns the model of a worker that computes this many samples per second, as `antdt run --emulate-speed` does.
     ///
     /// # Errors
     /// If the speed is not above 0.

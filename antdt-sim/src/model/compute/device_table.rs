@@ -19,7 +19,7 @@ pub struct DeviceTimes {
 }
 
 impl DeviceTimes {
-    /// From `(device, samples of a batch, batches per second)`, in any order.
+    /// Returns the times given by rows of `(device, samples of a batch, batches per second)`, in any order.
     ///
     /// # Errors
     /// If there is no row, a batch is empty, a rate is not above 0, or a device has two rates for one size.

@@ -54,8 +54,8 @@ pub struct Market {
 }
 
 impl Market {
-    /// The market of these changes, in any order, for so many workers that wait from the start. Of one moment, machines
-    /// come before others go.
+    /// Returns the market of these changes, in any order, with this many workers that wait for a machine from the
+    /// start. At the same moment, machines are added before others are removed.
     ///
     /// # Errors
     /// If a machine comes while it is there, or goes while it is not.
@@ -120,7 +120,7 @@ impl Market {
         crashes.collect::<Vec<_>>().into_iter()
     }
 
-    /// From when on a worker that needs a machine at `at` has one; `None` if it gets none any more.
+    /// Returns the time from which a worker that needs a machine at `at` has one; `None` if it gets none any more.
     pub fn available(&self, worker: u32, at: JobTime) -> Option<JobTime> {
         let tenures = self.tenures.get(worker as usize)?;
         let next = tenures.partition_point(|(_, until)| *until <= at);
