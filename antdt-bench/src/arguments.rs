@@ -65,7 +65,7 @@ pub struct Arguments {
     /// The benchmark to run.
     #[arg(default_value = "job")]
     pub name: Name,
-    /// Be done within three minutes.
+    /// Be done within four minutes.
     #[arg(long)]
     pub quick: bool,
     /// Measure the whole matrix, which takes hours (baselines).

@@ -1,5 +1,5 @@
-//! Whole jobs: every sync mode x {none, nd} x {no straggler, one of four four times slower}, what the ledger gains over
-//! static shares, and what a policy costs that has nothing to do.
+//! Whole jobs: every sync mode without a straggler; those with an oracle x {none, nd} x {no straggler, one of four four
+//! times slower}; what the ledger gains over static shares, and what a policy costs that has nothing to do.
 //!
 //! A completion time is held against the emulated ideal of the same job: what the workers' speeds alone would take. The
 //! ratio says the same on every machine, and it holds all that the job does besides.
@@ -56,6 +56,9 @@ struct Scale {
     step_percent: f64,
     /// Most completion time over the ideal. The start of a job, which no ideal holds, is a twelfth of a quick one.
     completion: f64,
+    /// The same in a mode whose ideal leaves more out: waiting for a partner that averages with another, the batch of a
+    /// backup worker that comes too late. Measured 1.26 to 1.45 while others took all they could get of two cores.
+    completion_loose: f64,
     /// Slow steps more than [`REACTION`] that are forgiven: a verdict that comes a heartbeat later.
     reaction_slack: u32,
     /// Least share of the oracle's gain.
@@ -71,6 +74,7 @@ impl Scale {
         pairs: 5,
         step_percent: 15.0,
         completion: 1.25,
+        completion_loose: 1.5,
         reaction_slack: 2,
         gain_share: 0.8,
         cost_percent: 5.0,
@@ -81,6 +85,7 @@ impl Scale {
         pairs: 8,
         step_percent: 10.0,
         completion: 1.1,
+        completion_loose: 1.5,
         reaction_slack: 1,
         gain_share: 0.9,
         cost_percent: 1.0,
@@ -112,6 +117,22 @@ impl Case {
         self.sync.capabilities().waits_for_all()
     }
 
+    /// Workers that a step need not wait for.
+    fn backups(&self) -> u32 {
+        match self.sync.capabilities().barrier {
+            Barrier::AllBut(backups) => backups,
+            Barrier::All | Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => 0,
+        }
+    }
+
+    /// The most that its completion time may be over the ideal.
+    fn completion_most(&self, scale: &Scale) -> f64 {
+        match self.sync.capabilities().barrier {
+            Barrier::All | Barrier::Within(_) | Barrier::Nobody => scale.completion,
+            Barrier::AllBut(_) | Barrier::Peers => scale.completion_loose,
+        }
+    }
+
     /// Whether the policy is to even the batch sizes out.
     fn adapts(&self) -> bool {
         self.policy == "nd" && self.straggler && self.is_synchronous()
@@ -139,6 +160,11 @@ impl Case {
                 self.cluster().adapted_job_s(GLOBAL_BATCH_SIZE, self.steps, reaction)
             }
             (true, _) => f64::from(self.steps) * self.cluster().uniform_step_s(GLOBAL_BATCH_SIZE),
+            _ if self.backups() > 0 => {
+                // A step counts the batches of all but the backups; the samples of those come again.
+                let counted = f64::from(WORKERS - self.backups()) / f64::from(WORKERS);
+                f64::from(self.steps) / counted * self.cluster().uniform_step_s(GLOBAL_BATCH_SIZE)
+            }
             (false, "static") => self.cluster().static_makespan_s(samples),
             (false, _) => self.cluster().makespan_bound_s(samples, f64::from(SHARD_LEN)),
         }
@@ -224,14 +250,17 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// Returns the modes whose completion time is known in advance: those in which a worker waits for all others or for
-/// none.
+/// Returns the modes whose completion time is known in advance, with a straggler too: those in which a worker waits for all
+/// others or for none.
 pub(crate) fn modes_with_an_oracle() -> Vec<SyncMode> {
-    let has_one = |sync: &SyncMode| match sync.capabilities().barrier {
+    SyncMode::examples().into_iter().filter(has_an_oracle).collect()
+}
+
+fn has_an_oracle(sync: &SyncMode) -> bool {
+    match sync.capabilities().barrier {
         Barrier::All | Barrier::Nobody => true,
         Barrier::AllBut(_) | Barrier::Within(_) | Barrier::Peers => false,
-    };
-    SyncMode::examples().into_iter().filter(has_one).collect()
+    }
 }
 
 /// Runs a job; its report goes to the folder `name`.
@@ -277,7 +306,7 @@ fn times(name: &str, scale: &Scale, case: &Case, ran: &Ran) -> Result<Vec<Entry>
     let ideal = case.ideal_after_s(case.reaction() + scale.reaction_slack);
     let mut rows = vec![
         Entry::shown(format!("{name}: completion over ideal"), ran.completion_s() / ideal, "x")
-            .at_most(scale.completion)
+            .at_most(case.completion_most(scale))
             .beside(format!("{:.2} s, ideal {ideal:.2} s", ran.completion_s())),
     ];
     if case.adapts() {
@@ -436,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_job_that_takes_twice_its_time_fails_in_every_mode() {
-        for sync in modes_with_an_oracle() {
+        for sync in SyncMode::examples() {
             let case = case(&sync.to_string(), "none", false);
             let of = |completion_s| {
                 state(
@@ -444,9 +473,10 @@ mod tests {
                     "completion over ideal",
                 )
             };
-            // As measured: 4.7 s are usual, and 8.6 s passed once.
-            assert_eq!(of(4.7), State::Ok, "{sync}");
-            assert_eq!(of(8.6), State::Failed, "{sync}");
+            // As measured: 4.7 s are usual, and 8.6 s passed once. With a backup worker a third more steps are taken.
+            let usual = if case.backups() == 0 { 4.7 } else { 6.3 };
+            assert_eq!(of(usual), State::Ok, "{sync}");
+            assert_eq!(of(usual * 8.6 / 4.7), State::Failed, "{sync}");
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Settings {
     /// Texts of which a row's name must have one to be measured; empty to measure all rows. For `collective`, and
     /// `recording` for `shard`.
     pub only: Vec<String>,
-    /// Whether the run must end within three minutes.
+    /// Whether the run must end within four minutes.
     pub quick: bool,
     /// Whether to measure the whole matrix. For `baselines`.
     pub full: bool,
