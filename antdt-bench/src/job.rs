@@ -204,7 +204,7 @@ impl Ran {
 }
 
 /// Runs the matrix. A quick run leaves out what another row of it shows as well: the pairs of the other modes, `none` beside
-/// a straggler in a second synchronous mode, and `nd` in one in which nobody waits.
+/// a straggler in a second synchronous mode, and `nd` in one in which no worker waits.
 ///
 /// # Errors
 /// If a job cannot be run; a job that misses its target is a row that says so.

@@ -192,8 +192,8 @@ pub trait Launcher: Send {
         None
     }
 
-    /// Whether the incarnation that a [`handle`](Self::handle) names runs, or may run: whoever asks begins no other job where it
-    /// does. A handle that this launcher does not understand names nothing.
+    /// Whether the incarnation that a [`handle`](Self::handle) names runs, or may run: then the caller must not
+    /// begin another job in its place. A handle that this launcher does not understand names nothing.
     fn lives(&self, handle: &str) -> bool {
         let _ = handle;
         false

@@ -1,7 +1,7 @@
 //! A checkpoint that the user asks for.
 //!
-//! Whoever asks is told a number, and asks again with it until the checkpoint is complete or will never be. One that is under
-//! way when the user asks is the one that they get.
+//! The master answers with the number of the checkpoint; the user's command asks again with that number until the checkpoint is
+//! complete or has failed. If a checkpoint is under way already, the answer is its number.
 
 use antdt_core::{CheckpointId, JobTime};
 

@@ -1,4 +1,4 @@
-//! [`Checkpoints`]: when a checkpoint is taken, which worker takes it, and who stands still meanwhile.
+//! [`Checkpoints`]: when a checkpoint is taken, which worker takes it, and which workers stand still meanwhile.
 //!
 //! A checkpoint is the model and the ledger at one moment at which every acknowledged sample is in the model, and nothing else
 //! is. One worker, the *keeper*, finds that moment: it stands still between two steps, takes a copy of the model or has
@@ -11,7 +11,7 @@
 //!
 //! An attempt that is not through in time is given up, and everyone goes on; the next one has another number.
 //!
-//! Source: `semantics.md` §4 (a cut with and without a barrier); who stands still is our design.
+//! Source: `semantics.md` §4 (a cut with and without a barrier); which workers stand still is our design.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! [`Participants`]: who takes part in the training, and the oldest plan that is in force on any of them.
+//! [`Participants`]: the workers that take part in the training, and the oldest plan that is in force on any of them.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A platform takes its machine back: it tells a process to leave (SIGTERM) some time before it ends it.
 //!
 //! A worker finishes its step, gives its leases back and leaves; another life of it is launched, wherever the launcher finds a
-//! place. If the process has what nobody else has, the part of the model on a server or the last copy of it, the job takes a
-//! checkpoint, ends the process and goes back to that. Without checkpoints it stays until the platform ends it.
+//! place. If no other process has the part of the model that this one has, on a server or as the last copy, the job takes a
+//! checkpoint, ends the process and goes back to that checkpoint. Without checkpoints it stays until the platform ends it.
 //!
 //! Source: our design; the grace between the two is the platform's (30 s in Kubernetes, recalled), so no limit is set here.
 

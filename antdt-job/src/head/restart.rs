@@ -2,10 +2,10 @@
 //!
 //! A head that is [journaled](Head::journaled) says what its successor must know: the lives of all nodes, and the newest numbers
 //! that were given to memberships, plans, rollbacks and checkpoints, none of which is given again. It says so in an effect that
-//! comes before all others of the same event. Whoever carries out effects in their order has it on disk before a process is
-//! started, or a worker told of the decision.
+//! comes before all others of the same event. A driver that carries out effects in their order has it on disk before it starts
+//! a process or tells a worker of the decision.
 //!
-//! What the dead master knew beyond that is gone: who waits for whom, which step is open, how fast each node is. So the
+//! What the dead master knew beyond that is gone: which calls wait, which step is open, how fast each node is. So the
 //! [successor](Head::resume) sets the job back to its newest checkpoint, as after the loss of the model. Where the model is on
 //! servers, workers keep their processes and join again; where it is in the workers, they start again with it, because a worker
 //! that has not heard of the rollback would acknowledge what is in its own replica only.

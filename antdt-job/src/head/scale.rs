@@ -1,7 +1,7 @@
 //! The number of workers changes while the job runs: new ones are launched, and the last ones are drained.
 //!
 //! Worker 0 always stays. A worker that is to leave finishes its step, gives its leases back and ends; it is killed only if
-//! it has not done so in time. The model stays with the others: nobody is drained before one that stays has it.
+//! it has not done so in time. The model stays with the others: no worker is drained before one that stays has the model.
 //!
 //! Source: our design; the meaning of growing and shrinking between steps is that of torchrun's `--nnodes MIN:MAX`, without
 //! a restart of those that stay.

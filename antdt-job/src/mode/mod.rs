@@ -1,6 +1,6 @@
 //! Sync modes: how the workers of a job combine what they compute.
 //!
-//! A mode is one folder with two halves. Its [`HeadHalf`] decides at the master who may begin, and what becomes of work in
+//! A mode is one folder with two halves. Its [`HeadHalf`] decides at the master which worker may begin, and what becomes of work in
 //! flight when a worker dies or leaves; its [`WorkerHalf`] decides in each worker which [`Call`] comes next.
 //! Both are pure and own only what is the mode's; what all modes share is [`HeadCore`] and [`WorkerCore`]. Everyone else
 //! asks for the mode's [`Capabilities`] and never for its name.
@@ -144,7 +144,7 @@ pub trait HeadHalf: fmt::Debug + Send {
     /// A life of a worker ended without leaving; whether it took part.
     fn lost(&mut self, now: JobTime, core: &mut HeadCore, holder: Holder, took_part: bool);
 
-    /// The job goes back to an earlier moment: nothing that workers did or wait for counts any more. Nobody is let in until
+    /// The job goes back to an earlier moment: nothing that workers did or wait for counts any more. No worker joins until
     /// [`go_on`](Self::go_on).
     fn set_back(&mut self, now: JobTime, core: &mut HeadCore);
 

@@ -1,5 +1,5 @@
 //! Output to the user while a job runs, written by a thread of its own: a terminal that is held (Ctrl-S) or a
-//! pipe that nobody reads must not block the master, because workers would then give the master up.
+//! pipe that no process reads must not block the master, because workers would then give the master up.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,14 +2,14 @@
 //! workers come.
 //!
 //! Half of the workers are active, the others passive. After a step an active worker is paired with a passive one, drawn evenly from
-//! those that are in no pair; when that one has finished its step too, both average their models. A passive worker that nobody has
-//! drawn goes on at once. Who is three or more steps behind an active worker is not drawn by it, and draws it in turn, so that
-//! a slow worker is not waited for and not left alone either: see [`Bipartite`].
+//! those that are in no pair; when that one has finished its step too, both average their models. A passive worker that was not
+//! drawn goes on at once. An active worker draws no worker that is three or more steps behind it; the slow worker draws the fast one
+//! instead, so that no worker waits for it and it is not left alone either: see [`Bipartite`].
 //!
 //! Pairs are groups of two, which the master forms, commits and voids as those of [`ripples`](super::ripples), from which this mode
 //! differs in its policy only. What a death, a checkpoint or the end of the data mean is the same.
 //!
-//! A step of a worker: `Load`, `Compute`, `Advance`, `Ready` (with whom), and if with somebody, `Combine`, `Ready` (it is averaged),
+//! A step of a worker: `Load`, `Compute`, `Advance`, `Ready` (with which worker), and if there is one, `Combine`, `Ready` (it is averaged),
 //! `Apply`.
 //!
 //! # What was rejected

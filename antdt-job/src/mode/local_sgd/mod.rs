@@ -1,7 +1,7 @@
 //! `local-sgd=STEPS`: every worker trains a model of its own; after some steps all models are averaged.
 //!
 //! A round is up to `STEPS` steps of each worker with its own optimizer, then one average over all workers, weighted by the
-//! samples that each trained since the last one. A worker that gets no samples ends its round early, so that nobody waits for
+//! samples that each trained since the last one. A worker that gets no samples ends its round early, so that no other worker waits for
 //! data. The samples of a round are acknowledged when its average is agreed on. A worker that dies takes at most one round
 //! with it, whose samples go to others; the survivors keep the steps that they have taken. A plan may change the number of
 //! steps, from one round to the next, on all workers at once.

@@ -1,4 +1,4 @@
-//! The master's half: clocks say who may begin its next step.
+//! The master's half: clocks decide which worker may begin its next step.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! As in `ps-asp` the servers apply each push at once, then the worker acknowledges it. Before each step a worker asks the master,
 //! which lets it begin when it is at most `STEPS` steps ahead of the slowest worker that has data. So no gradient is computed on
-//! parameters that lack more than a bounded number of the others' pushes. A worker that waits for data holds nobody up; one that
+//! parameters that lack more than a bounded number of the others' pushes. A worker that waits for data delays no other; one that
 //! joins starts at the clock of the slowest; a rollback sets all clocks back.
 //!
 //! A worker that waits for its turn is called off when it has orders to look at: a checkpoint, for which every worker stands

@@ -24,7 +24,7 @@ impl Entrance {
         self.waiting.remove(&holder);
     }
 
-    /// Lets workers in, if it is time: `take_in` hears who enters, `joined` completes the answer to each of them.
+    /// Lets workers in, if it is time: `take_in` hears which workers enter, `joined` completes the answer to each of them.
     pub(crate) fn open(
         &mut self,
         now: JobTime,
