@@ -274,7 +274,7 @@ async fn an_adopted_process_is_killed_with_what_it_started() {
 #[tokio::test]
 async fn a_process_that_has_ended_is_gone_at_once_and_another_with_its_number_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, handle) = stranger(folder.path(), "sleep 1000");
+    let (mut child, handle) = stranger(folder.path(), "exec sleep 1000");
     let mut words: Vec<String> = handle.split(' ').map(str::to_owned).collect();
     words[1] = (words[1].parse::<u64>().unwrap() - 1).to_string();
     let mut bench = Bench::new("");
