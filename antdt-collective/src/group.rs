@@ -4,13 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use antdt_core::{Holder, InvalidValue, MembershipVersion, Rank, Seed};
+use serde::{Deserialize, Serialize};
 
 /// 64 bits derived from the job's secret, equal for all processes of one job. Members present them when they
 /// connect.
 ///
 /// They keep a stray process of another job out of a group; they are no defence against an attacker on the
 /// network.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobToken(pub u64);
 
 impl JobToken {

@@ -39,7 +39,7 @@ impl CallState {
     /// Length of the encoded state in bytes.
     pub const LEN: usize = 16;
 
-    /// Encodes the state for the wire.
+    /// Encodes the state for the wire. By hand, since all states are gathered as blocks of one length.
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.committed.unwrap_or(0).to_le_bytes());

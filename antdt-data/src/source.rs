@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use crc32c::{crc32c, crc32c_append};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{OpenError, ReadError};
 #[cfg(feature = "remote")]
 use crate::remote::RemoteObject;
 
 /// By what a change of a file is noticed without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     /// Its length.
     pub(crate) len_bytes: u64,

@@ -24,7 +24,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// As bytes, for [`decode`](Self::decode): the number of rows, the rows, the flat vector, the rows' values.
+    /// As bytes, for [`decode`](Self::decode): the number of rows, the rows, the flat vector, the rows' values. By hand, since
+    /// all but the first number is memory in bulk, which goes out in every average.
     pub fn encode(&self) -> Vec<u8> {
         let Self { dense, rows: SparseGradient { rows, values } } = self;
         let mut bytes = Vec::with_capacity(8 * (1 + rows.len()) + 4 * (dense.len() + values.len()));

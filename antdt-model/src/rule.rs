@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use antdt_core::InvalidValue;
 use antdt_core::registry::BuildError;
+use serde::{Deserialize, Serialize};
 
 use crate::gradient::{clip_factor, norm};
 use crate::optimizer::{Optimizer, REGISTRY, STATE_MAX, UpdateStep};
@@ -14,7 +15,7 @@ use crate::schedule::RateSchedule;
 
 /// How far a model is trained. The learning rate and bias correction depend on it, so it moves with the
 /// parameters from process to process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Trained {
     /// Number of optimizer steps.
     pub steps: u64,

@@ -6,7 +6,7 @@ use antdt_core::InvalidValue;
 
 use super::PayloadError;
 
-/// Bytes of one chosen value on the wire: its place and itself.
+/// Bytes of one chosen value on the wire: its place and itself. By hand, since these are values in bulk.
 const ENTRY: usize = 8;
 
 /// Top-k compression: sends a share of the values, those largest in magnitude, the first among equals. NaN

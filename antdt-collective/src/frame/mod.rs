@@ -277,7 +277,7 @@ impl Header {
         Self { kind, tag, segment, len, crc: None }
     }
 
-    /// Returns the bytes of the header on the wire.
+    /// Returns the bytes of the header on the wire. By hand: one is made and read for each segment, at fixed places.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let Self { kind, tag, segment, len, crc } = self;
         let Tag { membership, sequence, round, operation } = tag;

@@ -1,19 +1,27 @@
 //! Abort notices: what a member that gives up tells the others.
 
-use antdt_core::{Holder, Incarnation, NodeId, Role};
+use std::borrow::Cow;
+
+use antdt_core::Holder;
+use serde::{Deserialize, Serialize};
 
 use crate::error::CollectiveError;
 
 /// Longest text sent; a longer one is cut.
 const TEXT_MAX: usize = 1024;
 
-/// Length of the longest notice, in bytes.
-pub const NOTICE_MAX: usize = 1 + 2 * (1 + HOLDER_LEN) + 2 * (2 + TEXT_MAX);
+/// Length of the longest notice, in bytes: two flags, two members, two texts with their lengths.
+pub const NOTICE_MAX: usize = 2 + 2 * (1 + HOLDER_MAX) + 2 * (2 + TEXT_MAX);
 
-const HOLDER_LEN: usize = 9;
-const ABORTED: u8 = 0;
-const MISMATCH: u8 = 1;
-const SUSPECTED: u8 = 2;
+/// Length of a member at most: its node by name, and a number of 32 bits in groups of seven.
+const HOLDER_MAX: usize = 1 + "worker-4294967295".len() + 5;
+
+/// A notice on the wire.
+#[derive(Serialize, Deserialize)]
+enum Sent<'a> {
+    Aborted { suspects: bool, by: Option<Holder>, culprit: Option<Holder>, reason: Cow<'a, str> },
+    Mismatch { peer: Holder, theirs: Cow<'a, str>, ours: Cow<'a, str> },
+}
 
 /// Message of a member that gives up, as another member decodes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,101 +50,49 @@ pub fn told(by: Holder, error: &CollectiveError) -> CollectiveError {
 /// Returns the payload of an abort frame from member `me`, whose call failed with `error`. See
 /// [`AbortNotice`] for `suspects`.
 pub fn encode(me: Holder, error: &CollectiveError, suspects: bool) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let aborted = if suspects { SUSPECTED } else { ABORTED };
-    match told(me, error) {
+    let told = told(me, error);
+    let sent = match &told {
         CollectiveError::Mismatch { peer, theirs, ours } => {
-            bytes.push(MISMATCH);
-            put_holder(&mut bytes, Some(me));
-            put_holder(&mut bytes, Some(peer));
-            put_text(&mut bytes, &theirs);
-            put_text(&mut bytes, &ours);
+            Sent::Mismatch { peer: *peer, theirs: cut(theirs), ours: cut(ours) }
         }
         CollectiveError::Aborted { by, culprit, reason } => {
-            bytes.push(aborted);
-            put_holder(&mut bytes, by);
-            put_holder(&mut bytes, culprit);
-            put_text(&mut bytes, &reason);
+            Sent::Aborted { suspects, by: *by, culprit: *culprit, reason: cut(reason) }
         }
         // `told` makes one of the two of every error.
-        other => {
-            bytes.push(aborted);
-            put_holder(&mut bytes, Some(me));
-            put_holder(&mut bytes, other.culprit());
-            put_text(&mut bytes, &other.to_string());
-        }
-    }
-    bytes
+        other => Sent::Aborted {
+            suspects,
+            by: Some(me),
+            culprit: other.culprit(),
+            reason: Cow::Owned(cut(&other.to_string()).into_owned()),
+        },
+    };
+    postcard::to_stdvec(&sent).expect("a notice has a form as bytes")
 }
 
 /// Decodes the payload of an abort frame from `sender`; `None` if it is malformed.
-pub fn decode(sender: Holder, mut bytes: &[u8]) -> Option<AbortNotice> {
-    let bytes = &mut bytes;
-    let kind = take(bytes, 1)?[0];
-    let (by, about) = (take_holder(bytes)?, take_holder(bytes)?);
-    let text = take_text(bytes)?;
-    let error = match kind {
-        ABORTED | SUSPECTED => {
-            CollectiveError::Aborted { by: by.or(Some(sender)), culprit: about, reason: text }
+pub fn decode(sender: Holder, bytes: &[u8]) -> Option<AbortNotice> {
+    let (sent, rest) = postcard::take_from_bytes(bytes).ok()?;
+    let notice = match sent {
+        Sent::Aborted { suspects, by, culprit, reason } => {
+            let (by, reason) = (by.or(Some(sender)), reason.into_owned());
+            AbortNotice { error: CollectiveError::Aborted { by, culprit, reason }, suspects }
         }
-        MISMATCH => CollectiveError::Mismatch { peer: about?, theirs: text, ours: take_text(bytes)? },
-        _ => return None,
+        Sent::Mismatch { peer, theirs, ours } => {
+            let (theirs, ours) = (theirs.into_owned(), ours.into_owned());
+            AbortNotice { error: CollectiveError::Mismatch { peer, theirs, ours }, suspects: false }
+        }
     };
-    bytes.is_empty().then_some(AbortNotice { error, suspects: kind == SUSPECTED })
+    rest.is_empty().then_some(notice)
 }
 
-fn put_holder(bytes: &mut Vec<u8>, holder: Option<Holder>) {
-    let Some(Holder { node, incarnation }) = holder else { return bytes.push(0) };
-    bytes.push(1);
-    bytes.push(match node.role {
-        Role::Worker => 0,
-        Role::Server => 1,
-    });
-    bytes.extend_from_slice(&node.index.to_le_bytes());
-    bytes.extend_from_slice(&incarnation.0.to_le_bytes());
-}
-
-fn take_holder(bytes: &mut &[u8]) -> Option<Option<Holder>> {
-    if take(bytes, 1)?[0] == 0 {
-        return Some(None);
-    }
-    let role = match take(bytes, 1)?[0] {
-        0 => Role::Worker,
-        1 => Role::Server,
-        _ => return None,
-    };
-    let (index, incarnation) = (take_u32(bytes)?, take_u32(bytes)?);
-    Some(Some(Holder::new(NodeId { role, index }, Incarnation(incarnation))))
-}
-
-fn put_text(bytes: &mut Vec<u8>, text: &str) {
-    let mut len = text.len().min(TEXT_MAX);
-    while !text.is_char_boundary(len) {
-        len -= 1;
-    }
-    #[allow(clippy::cast_possible_truncation, reason = "at most TEXT_MAX")]
-    bytes.extend_from_slice(&(len as u16).to_le_bytes());
-    bytes.extend_from_slice(&text.as_bytes()[..len]);
-}
-
-fn take_text(bytes: &mut &[u8]) -> Option<String> {
-    let len = take(bytes, 2)?;
-    let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
-    String::from_utf8(take(bytes, len)?.to_vec()).ok()
-}
-
-fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
-    take(bytes, 4)?.try_into().ok().map(u32::from_le_bytes)
-}
-
-fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(len)?;
-    *bytes = rest;
-    Some(taken)
+fn cut(text: &str) -> Cow<'_, str> {
+    Cow::Borrowed(&text[..text.floor_char_boundary(TEXT_MAX)])
 }
 
 #[cfg(test)]
 mod tests {
+    use antdt_core::{Incarnation, NodeId};
+
     use super::*;
 
     fn holder(index: u32) -> Holder {
@@ -155,6 +111,21 @@ mod tests {
         };
         assert_eq!((by, culprit), (Some(holder(1)), Some(holder(3))));
         assert!(reason.contains("damaged data from worker-3#2"));
+    }
+
+    #[test]
+    fn the_longest_notice_is_no_longer_than_is_taken() {
+        let far = Holder::new(NodeId::server(u32::MAX), Incarnation(u32::MAX));
+        let text = "x".repeat(2 * TEXT_MAX);
+        let (by, culprit) = (Some(far), Some(far));
+        for error in [
+            CollectiveError::Aborted { by, culprit, reason: text.clone() },
+            CollectiveError::Mismatch { peer: far, theirs: text.clone(), ours: text.clone() },
+        ] {
+            let bytes = encode(far, &error, true);
+            assert!(bytes.len() <= NOTICE_MAX, "{}", bytes.len());
+            assert!(decode(holder(1), &bytes).is_some());
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Offer {
     /// Length of an encoded offer, in bytes.
     pub const LEN: usize = 256;
 
-    /// Returns the bytes of the offer on the wire. A reason that is too long is cut.
+    /// Returns the bytes of the offer on the wire. A reason that is too long is cut. By hand, since the peer must know the length.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         match self {
@@ -89,7 +89,7 @@ impl Endpoint {
     /// Length of an encoded endpoint, in bytes.
     pub const LEN: usize = 48;
 
-    /// Returns the bytes of the endpoint on the wire.
+    /// Returns the bytes of the endpoint on the wire. By hand, since the peer must know the length.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.queue_pair.to_le_bytes());

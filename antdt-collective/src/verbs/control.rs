@@ -25,7 +25,7 @@ impl Control {
     /// Length of a control message, in bytes. It is sent inline, and adapters take at least so much.
     pub const LEN: usize = 32;
 
-    /// Returns the bytes of the message on the wire.
+    /// Returns the bytes of the message on the wire. By hand: of fixed length and on the way of every piece.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (kind, key, words) = match *self {
             Self::Taken(taken) => (TAKEN, 0, [taken, 0, 0]),

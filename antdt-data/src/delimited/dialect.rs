@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 
 use crate::error::OpenError;
 
@@ -12,7 +13,7 @@ use crate::error::OpenError;
 /// lines are no rows, nor are lines of spaces, nor lines that begin with the comment byte. In a dialect with
 /// quotes, a field that begins with one reaches to the next single one, over delimiters and line ends; two in
 /// a row stand for one. A quote anywhere else in a field is an ordinary byte. There is no escape character.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dialect {
     pub(super) delimiter: u8,
     pub(super) quote: Option<u8>,

@@ -4,10 +4,7 @@
 //! of other data is noticed without reading the data; it is then built again. A change of a few bytes that keeps length
 //! and time of change, and misses those pieces, is not noticed.
 //!
-//! Format 2, little-endian: `ANTDTROW`, version `u32`, delimiter, quote, comment, which of quotes, comments and a header
-//! there are (bits 0, 1, 2) (`u8` each), CRC-32C of the name of the check that every row passed `u32` (0 if none was
-//! asked for), file length, time of change in ns, both `u64`, checksum of the pieces `u32`, start and end of the header,
-//! stride, rows, one offset for each mark, all `u64`, and the CRC-32C of all this.
+//! Format 3: `ANTDTROW`, version `u32`, the [`RowIndex`] as `postcard` writes it, and the CRC-32C of all this.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,6 +13,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crc32c::crc32c;
+use serde::{Deserialize, Serialize};
 
 use super::dialect::Dialect;
 use super::scan::{RowScanner, Span};
@@ -26,7 +24,7 @@ use crate::source::{Container, Source, Stamp};
 mod tests;
 
 const MAGIC: &[u8; 8] = b"ANTDTROW";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Rows from one mark to the next, while there are few marks. Of rows of 200 bytes, a read begins at most 51 KB early, and
 /// the index is 1/6400 of the data; a larger stride would save memory that is not missed, and cost small shards time.
@@ -69,7 +67,7 @@ impl std::fmt::Debug for RowCheck {
 }
 
 /// By what an index knows its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
     stamp: Stamp,
     /// Of pieces of the file.
@@ -83,7 +81,7 @@ impl Fingerprint {
 }
 
 /// Where the rows of one file begin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RowIndex {
     fingerprint: Fingerprint,
     dialect: Dialect,
@@ -212,20 +210,8 @@ impl RowIndex {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(FIXED_LEN_BYTES + 8 * self.marks.len() + 4);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        let Dialect { delimiter, quote, header, comment } = self.dialect;
-        let which = u8::from(quote.is_some()) | u8::from(comment.is_some()) << 1 | u8::from(header) << 2;
-        out.extend([delimiter, quote.unwrap_or(0), comment.unwrap_or(0), which]);
-        out.extend_from_slice(&self.check.to_le_bytes());
-        let Fingerprint { stamp, checksum } = self.fingerprint;
-        out.extend_from_slice(&stamp.len_bytes.to_le_bytes());
-        out.extend_from_slice(&stamp.modified_ns.to_le_bytes());
-        out.extend_from_slice(&checksum.to_le_bytes());
-        for number in [self.header.0, self.header.1, self.stride, self.num_rows].iter().chain(&self.marks) {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
+        let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+        let mut out = postcard::to_extend(self, head).expect("an index has a form as bytes");
         out.extend_from_slice(&crc32c(&out).to_le_bytes());
         out
     }
@@ -235,40 +221,20 @@ impl RowIndex {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             return Err(malformed("it begins with other bytes"));
         };
-        let (version, _) = rest.split_first_chunk().ok_or(malformed("it is cut off"))?;
+        let (version, rest) = rest.split_first_chunk().ok_or(malformed("it is cut off"))?;
         let version = u32::from_le_bytes(*version);
         if version != VERSION {
             return Err(IndexError::Version { found: version, known: VERSION });
         }
-        let (body, sum) = bytes.split_last_chunk().ok_or(malformed("it is cut off"))?;
-        if crc32c(body) != u32::from_le_bytes(*sum) {
+        let (index, sum) = rest.split_last_chunk().ok_or(malformed("it is cut off"))?;
+        if crc32c(&bytes[..bytes.len() - sum.len()]) != u32::from_le_bytes(*sum) {
             return Err(malformed("its checksum is wrong"));
         }
-        let (head, marks) = body.split_first_chunk::<FIXED_LEN_BYTES>().ok_or(malformed("it is cut off"))?;
-        let head = Fixed(head);
-        let (marks, odd) = marks.as_chunks::<8>();
-        let [delimiter, quote, comment, which] = head.bytes(12);
-        let index = Self {
-            fingerprint: Fingerprint {
-                stamp: Stamp { len_bytes: head.number(20), modified_ns: head.number(28) },
-                checksum: u32::from_le_bytes(head.bytes(36)),
-            },
-            dialect: Dialect {
-                delimiter,
-                quote: (which & 1 != 0).then_some(quote),
-                comment: (which & 2 != 0).then_some(comment),
-                header: which & 4 != 0,
-            },
-            check: u32::from_le_bytes(head.bytes(16)),
-            header: (head.number(40), head.number(48)),
-            stride: head.number(56),
-            num_rows: head.number(64),
-            marks: marks.iter().map(|mark| u64::from_le_bytes(*mark)).collect(),
-        };
-        if !odd.is_empty() || !index.is_sound() {
-            return Err(malformed("its numbers contradict each other"));
+        match postcard::take_from_bytes::<Self>(index) {
+            Ok((index, [])) if index.is_sound() => Ok(index),
+            Ok((_, [])) => Err(malformed("its numbers contradict each other")),
+            Ok(_) | Err(_) => Err(malformed("it is no list of numbers")),
         }
-        Ok(index)
     }
 
     /// Whether it can be the index of any file.
@@ -281,21 +247,6 @@ impl RowIndex {
             && self.marks.first().is_none_or(|first| *first >= self.header.1)
             && self.marks.is_sorted_by(|a, b| a < b)
             && self.marks.last().map_or(self.header.1 <= len_bytes, |last| *last < len_bytes)
-    }
-}
-
-const FIXED_LEN_BYTES: usize = 72;
-
-/// What comes before the marks.
-struct Fixed<'a>(&'a [u8; FIXED_LEN_BYTES]);
-
-impl Fixed<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        std::array::from_fn(|i| self.0[at + i])
-    }
-
-    fn number(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.bytes(at))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A whole model in one process. Under all-reduce each worker holds one, and sends it to workers that join.
 
 use antdt_core::{InvalidValue, ParamLayout, Seed};
+use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
@@ -58,10 +59,8 @@ pub struct Replica {
 
 impl Replica {
     /// Version of the exported form. A process imports only its own version.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
     const MAGIC: [u8; 4] = *b"ADTM";
-    // Magic, version, dense length, rows of all tables, their values, stored rows, steps, samples, length of the optimizer's text, which follows.
-    const HEAD_LEN: usize = 4 + 4 + 7 * 8;
     const CRC_LEN: usize = 4;
 
     /// Returns a model that no gradient has touched. `dense` is `[dense_len]`; the rows of tables start with
@@ -217,16 +216,20 @@ impl Replica {
         let row_len =
             8 + self.layout().tables().iter().map(|table| table.dim).max().unwrap_or(0) * 4 * per_value;
         let floats_len = size_of_val(values) * per_value + stored * row_len;
-        let mut bytes = Vec::with_capacity(Self::HEAD_LEN + optimizer.len() + floats_len + Self::CRC_LEN);
+        let head = Head {
+            dense_len: values.len() as u64,
+            rows,
+            row_values,
+            stored: stored as u64,
+            trained: self.trained,
+            optimizer: &optimizer,
+        };
+        let head = postcard::to_stdvec(&head).expect("a head has a form as bytes");
+        let mut bytes = Vec::with_capacity(Self::MAGIC.len() + 4 + head.len() + floats_len + Self::CRC_LEN);
         bytes.extend_from_slice(&Self::MAGIC);
         bytes.extend_from_slice(&Self::VERSION.to_le_bytes());
-        let Trained { steps, samples } = self.trained;
-        for number in
-            [values.len() as u64, rows, row_values, stored as u64, steps, samples, optimizer.len() as u64]
-        {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.extend_from_slice(optimizer.as_bytes());
+        bytes.extend_from_slice(&head);
+        // All values in bulk, as they are in memory.
         for floats in [values, first, second] {
             bytes.extend_from_slice(bytemuck::cast_slice(floats));
         }
@@ -260,37 +263,27 @@ impl Replica {
         if crc32c::crc32c(content) != u32::from_le_bytes(*checksum) {
             return Err(damaged("its checksum is wrong"));
         }
-        let head = content.get(8..Self::HEAD_LEN).ok_or_else(|| damaged("it is cut off"))?;
-        let mut rest = &content[Self::HEAD_LEN..];
-        let mut numbers =
-            head.chunks_exact(8).map(|b| b.iter().rev().fold(0_u64, |n, b| n << 8 | u64::from(*b)));
-        let mut number = || numbers.next().unwrap_or_default();
+        let (head, mut rest) = postcard::take_from_bytes::<Head<'_>>(&content[8..])
+            .map_err(|_| damaged("its head makes no sense"))?;
         let [rows, row_values] = shape(layout);
-        for (field, ours) in [
-            ("dense parameters", layout.dense_len() as u64),
-            ("table rows", rows),
-            ("values in table rows", row_values),
+        for (field, theirs, ours) in [
+            ("dense parameters", head.dense_len, layout.dense_len() as u64),
+            ("table rows", head.rows, rows),
+            ("values in table rows", head.row_values, row_values),
         ] {
-            let theirs = number();
             if theirs != ours {
                 return Err(ImportError::Shape { field, theirs, ours });
             }
         }
-        let stored = number();
-        let trained = Trained { steps: number(), samples: number() };
+        let ours = rule.identity();
+        if head.optimizer != ours {
+            return Err(ImportError::Optimizer { theirs: head.optimizer.to_owned(), ours });
+        }
         let mut take = |len: usize| {
             let (taken, left) = rest.split_at_checked(len).ok_or_else(|| damaged("it is cut off"))?;
             rest = left;
             Ok(taken)
         };
-        let theirs = take(usize::try_from(number()).unwrap_or(usize::MAX))?;
-        let ours = rule.identity();
-        if theirs != ours.as_bytes() {
-            return Err(ImportError::Optimizer {
-                theirs: String::from_utf8_lossy(theirs).into_owned(),
-                ours,
-            });
-        }
         let per_value = rule.optimizer.state_per_value();
         let values = bytemuck::pod_collect_to_vec(take(layout.dense_len() * 4)?);
         let mut dense = DenseParams::new(&*rule.optimizer, layout, 0..layout.dense_len(), values);
@@ -301,7 +294,7 @@ impl Replica {
         let mut tables = Tables::new(layout, &*rule.optimizer, seed, 0, 1)
             .map_err(|_| damaged("its tables do not fit in memory"))?;
         let mut before = None;
-        for _ in 0..stored {
+        for _ in 0..head.stored {
             let row = u64::from_le_bytes(take(8)?.try_into().map_err(|_| damaged("it is cut off"))?);
             if row >= rows || before.is_some_and(|before| before >= row) {
                 return Err(damaged("its rows are out of order"));
@@ -314,8 +307,22 @@ impl Replica {
         if !rest.is_empty() {
             return Err(damaged("its length does not fit its rows"));
         }
-        Ok(Self { rule: rule.clone(), trained, dense, tables })
+        Ok(Self { rule: rule.clone(), trained: head.trained, dense, tables })
     }
+}
+
+/// What an exported model begins with, after magic and version: its shape, which must be the importer's, and how far it is trained.
+#[derive(Serialize, Deserialize)]
+struct Head<'a> {
+    dense_len: u64,
+    /// Rows of all tables.
+    rows: u64,
+    /// Values in all rows.
+    row_values: u64,
+    /// Rows that follow.
+    stored: u64,
+    trained: Trained,
+    optimizer: &'a str,
 }
 
 /// What a model must have in common with this layout besides the length of its flat vector: rows, and values in all rows.

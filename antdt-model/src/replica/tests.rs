@@ -69,19 +69,23 @@ fn a_damaged_or_foreign_model_is_refused() {
 #[test]
 fn a_well_checksummed_model_with_senseless_rows_is_refused() {
     let bytes = trained(&adagrad(), true).export();
-    let forge = |at: usize, value: u64| {
-        let mut bytes = bytes.clone();
-        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        let end = bytes.len() - 4;
-        let checksum = crc32c::crc32c(&bytes[..end]);
-        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
-        Replica::import(&bytes, &layout(true), &adagrad(), Seed(4)).unwrap_err()
+    let (head, rest) = postcard::take_from_bytes::<Head<'_>>(&bytes[8..]).unwrap();
+    let forge = |head: &Head<'_>, first_row: u64| {
+        let head = postcard::to_stdvec(head).unwrap();
+        let mut bytes = [&bytes[..8], &head, &rest[..rest.len() - 4]].concat();
+        let at = 8 + head.len() + 5 * 4 * 2;
+        bytes[at..at + 8].copy_from_slice(&first_row.to_le_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        Replica::import(&bytes, &layout(true), &adagrad(), Seed(4)).map(|replica| replica.export())
     };
-    let stored_at = Replica::HEAD_LEN - 4 * 8;
-    assert!(matches!(forge(stored_at, u64::MAX), ImportError::Damaged { .. }));
-    let first_row = Replica::HEAD_LEN + adagrad().identity().len() + 5 * 4 * 2;
+    let first_row = u64::from_le_bytes(rest[5 * 4 * 2..][..8].try_into().unwrap());
+    assert_eq!(forge(&head, first_row), Ok(bytes.clone()));
+    for stored in [0, head.stored - 1, head.stored + 1, u64::MAX] {
+        let refused = forge(&Head { stored, ..head }, first_row);
+        assert!(matches!(refused, Err(ImportError::Damaged { .. })), "{stored} rows");
+    }
     for row in [1000, 600, u64::MAX] {
-        assert!(matches!(forge(first_row, row), ImportError::Damaged { .. }), "row {row}");
+        assert!(matches!(forge(&head, row), Err(ImportError::Damaged { .. })), "row {row}");
     }
 }
 

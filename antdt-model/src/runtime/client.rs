@@ -1,5 +1,6 @@
 //! A worker's connections to all parameter servers.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -146,7 +147,7 @@ impl PsClient {
         let mut client = Self { config, map, servers, abort: abort.clone(), broken: false, messages };
         for (server, message) in (0..count).zip(&mut client.messages) {
             let PsClientConfig { holder, job, layout, .. } = &client.config;
-            PsRequest::hello(message, &PsHello::new(*job, *holder, server, count, layout));
+            PsRequest::Hello(PsHello::new(*job, *holder, server, count, layout)).encode(message);
         }
         client.ask(|_, reply| matches!(reply, PsReply::Welcome).then_some(()))?;
         Ok(client)
@@ -165,7 +166,7 @@ impl PsClient {
     pub fn init_dense(&mut self, values: &[f32]) -> Result<InitOutcome, PsError> {
         self.check_dense(values.len())?;
         for (server, message) in (0..).zip(&mut self.messages) {
-            PsRequest::init(message, &values[self.map.dense(server)]);
+            PsRequest::Init(Cow::Borrowed(&values[self.map.dense(server)])).encode(message);
         }
         let mut outcome = InitOutcome::AlreadyInitialised;
         self.ask(|_, reply| match reply {
@@ -194,7 +195,7 @@ impl PsClient {
     ) -> Result<(), PsError> {
         self.check_dense(dense.len())?;
         for (message, rows) in self.messages.iter_mut().zip(self.map.split_rows(rows)) {
-            PsRequest::pull(message, commit, &rows);
+            PsRequest::Pull { commit: commit.map(Cow::Borrowed), rows: Cow::Owned(rows) }.encode(message);
         }
         row_values.clear();
         row_values.resize(self.config.layout.rows_len(rows), 0.0);
@@ -246,7 +247,14 @@ impl PsClient {
             mine.clear();
             let owned = layout.by_row(rows, values).filter(|(row, _)| self.map.owner(*row) == server);
             owned.for_each(|(_, values)| mine.extend_from_slice(values));
-            PsRequest::push(message, step, samples, &dense[self.map.dense(server)], &server_rows, &mine);
+            let push = PsRequest::Push {
+                step,
+                samples,
+                dense: Cow::Borrowed(&dense[self.map.dense(server)]),
+                rows: Cow::Owned(server_rows),
+                values: Cow::Borrowed(&mine),
+            };
+            push.encode(message);
         }
         let mut outcome = PushOutcome::Duplicate;
         self.ask(|_, reply| match reply {
@@ -271,7 +279,7 @@ impl PsClient {
         checkpoint: CheckpointId,
     ) -> Result<Vec<Trained>, PsError> {
         for message in &mut self.messages {
-            PsRequest::copy(message, commit, checkpoint);
+            PsRequest::Copy { commit: commit.map(Cow::Borrowed), checkpoint }.encode(message);
         }
         let mut trained = Vec::with_capacity(self.servers.len());
         self.ask(|_, reply| {
@@ -312,10 +320,9 @@ impl PsClient {
         }
         let mut refused = None;
         for (server, stream) in (0..).zip(&mut self.servers) {
-            let (kind, payload) =
-                stream.receive(self.config.message_max, deadline).map_err(|e| failed(server, e))?;
+            let payload = stream.receive(self.config.message_max, deadline).map_err(|e| failed(server, e))?;
             let protocol = |e: WireError| PsError::Protocol { server, what: e.to_string() };
-            match PsReply::decode(kind, payload).map_err(protocol)? {
+            match PsReply::decode(payload).map_err(protocol)? {
                 PsReply::Refused { refusal, why } => {
                     refused.get_or_insert_with(|| PsError::Refused { server, refusal, why: why.to_owned() });
                 }

@@ -14,8 +14,9 @@ use antdt_collective::{AbortHandle, CollectiveError, JobToken};
 use antdt_core::{CheckpointId, Holder, InvalidValue};
 
 use super::stream::{MessageStream, StreamError};
+use crate::gradient::SparseGradient;
 use crate::wire::{PsHello, PsRefusal, PsReply, PsRequest};
-use crate::{CommitError, Partition, PartitionConfig, Portion, PullError, PushError, Trained};
+use crate::{CommitError, Partition, PartitionConfig, Portion, PullError, Push, PushError, Trained};
 
 /// Copies that are kept for whoever writes them: beyond, the oldest is one that nobody waits for any more.
 const COPIES_MAX: usize = 4;
@@ -322,10 +323,10 @@ impl Connection<'_> {
             stream.await_message(Instant::now() + patience)?;
             // Before the hello, no more is accepted than a hello has.
             let most = if self.holder.is_some() { config.message_max } else { HELLO_MAX_BYTES };
-            let (kind, payload) = stream.receive(most, Instant::now() + config.message_timeout)?;
+            let payload = stream.receive(most, Instant::now() + config.message_timeout)?;
             let bytes = payload.len();
             let began = Instant::now();
-            let request = PsRequest::decode(kind, payload).map_err(StreamError::Wire)?;
+            let request = PsRequest::decode(payload).map_err(StreamError::Wire)?;
             let mut waited = Duration::ZERO;
             let answered = self.answer(request, &mut buffers, &mut waited);
             let refused = answered.is_err();
@@ -350,7 +351,7 @@ impl Connection<'_> {
 
     fn answer<'b>(
         &mut self,
-        request: PsRequest,
+        request: PsRequest<'_>,
         buffers: &'b mut Buffers,
         waited: &mut Duration,
     ) -> Result<PsReply<'b>, Refused> {
@@ -363,7 +364,9 @@ impl Connection<'_> {
         *waited = asked.elapsed();
         match request {
             PsRequest::Hello(_) => Err((PsRefusal::Invalid, "a second hello".to_owned())),
-            PsRequest::Init(values) => partition.init_dense(values).map(PsReply::Init).map_err(push_refused),
+            PsRequest::Init(values) => {
+                partition.init_dense(values.into_owned()).map(PsReply::Init).map_err(push_refused)
+            }
             PsRequest::Pull { commit, rows } => {
                 if let Some(commit) = commit {
                     partition.commit(&commit).map_err(commit_refused)?;
@@ -390,13 +393,15 @@ impl Connection<'_> {
                 copies.push_back(copy);
                 Ok(PsReply::Copied(partition.trained()))
             }
-            PsRequest::Push { step, push } => {
+            PsRequest::Push { step, samples, dense, rows, values } => {
+                let rows = SparseGradient { rows: rows.into_owned(), values: values.into_owned() };
+                let push = Push { samples, dense: dense.into_owned(), rows };
                 partition.push(holder, step, push).map(PsReply::Pushed).map_err(push_refused)
             }
         }
     }
 
-    fn greet(&self, request: &PsRequest) -> Result<Holder, Refused> {
+    fn greet(&self, request: &PsRequest<'_>) -> Result<Holder, Refused> {
         let config = &self.shared.config;
         let PartitionConfig { layout, server, servers, .. } = &config.partition;
         let PsRequest::Hello(hello) = request else {

@@ -47,8 +47,8 @@ impl MessageStream {
         Ok(self.channel.wait(deadline)?)
     }
 
-    /// Receives a whole message: its kind and payload.
-    pub(super) fn receive(&mut self, most: u64, deadline: Instant) -> Result<(u8, &[u8]), StreamError> {
+    /// Receives a whole message and returns its payload.
+    pub(super) fn receive(&mut self, most: u64, deadline: Instant) -> Result<&[u8], StreamError> {
         let mut header = [0; MessageHeader::LEN];
         self.channel.receive(&mut header, deadline)?;
         let header = MessageHeader::decode(&header, most).map_err(StreamError::Wire)?;
@@ -63,6 +63,6 @@ impl MessageStream {
         }
         header.verify(&payload).map_err(StreamError::Wire)?;
         self.payload = payload;
-        Ok((header.kind, &self.payload))
+        Ok(&self.payload)
     }
 }

@@ -329,7 +329,7 @@ fn bytes_that_make_no_sense_end_their_connection_and_no_other() {
     let mut good = client(transport, &addresses, holder(0, 0));
     good.init_dense(&initial()).unwrap();
     let mut hello = Vec::new();
-    PsRequest::hello(&mut hello, &PsHello::new(JobToken::new("job"), holder(1, 0), 0, 1, &layout()));
+    PsRequest::Hello(PsHello::new(JobToken::new("job"), holder(1, 0), 0, 1, &layout())).encode(&mut hello);
     let mut huge = hello.clone();
     huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     let checksum = crc32c::crc32c(&huge[..20]);

@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use antdt_core::{Holder, Incarnation, InvalidValue, Iteration, NodeId, ParamLayout, Seed};
+use serde::{Deserialize, Serialize};
 
 use crate::dense::{Change, DenseParams};
 use crate::gradient::{SparseGradient, mean_scale};
@@ -63,7 +64,7 @@ pub struct PartitionConfig {
 }
 
 /// The step coordinator's decision which workers' pushes make up a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitToken {
     /// Number of the step.
     pub step: Iteration,
@@ -85,7 +86,7 @@ pub struct Push {
 }
 
 /// Result of sending initial values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitOutcome {
     /// The values are stored.
     Stored,
@@ -94,7 +95,7 @@ pub enum InitOutcome {
 }
 
 /// Result of a push.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PushOutcome {
     /// The push is kept until its step is committed.
     Buffered,

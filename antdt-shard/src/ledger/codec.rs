@@ -1,4 +1,5 @@
-//! Records and snapshots as bytes, and back. Little-endian throughout; nothing is aligned or padded.
+//! Records and snapshots as bytes, and back. Little-endian throughout; nothing is aligned or padded. By hand, since the journal is read by
+//! later versions: its format must not follow from a type.
 //!
 //! Record: a kind (`u8`), then its fields in the order of the type.
 //!

@@ -29,8 +29,8 @@ fn an_index_comes_back_from_its_bytes() {
 fn other_versions_and_other_files_are_told_apart() {
     let mut bytes = build(&Folder::new(), 10).to_bytes();
     bytes[8] = 9;
-    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 2 }));
-    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x02\0\0\0"] {
+    assert_eq!(RowIndex::from_bytes(&sealed(bytes)), Err(IndexError::Version { found: 9, known: 3 }));
+    for bytes in [&b""[..], b"id,name\n1,x\n", b"ANTDTROW", b"ANTDTROW\x03\0\0\0"] {
         assert!(matches!(RowIndex::from_bytes(bytes), Err(IndexError::Malformed { .. })), "{bytes:?}");
     }
 }
@@ -65,18 +65,40 @@ fn the_number_of_marks_has_a_bound_and_rows_are_found_all_the_same() {
 proptest! {
     /// As from a program with a defect: the checksum fits, the numbers do not.
     #[test]
-    fn no_numbers_in_an_index_lead_astray(at in 8_usize..100, to: u64) {
+    fn no_numbers_in_an_index_lead_astray(
+        which in 0_usize..10,
+        to in prop_oneof![any::<u64>(), 0_u64..2000, Just(u64::MAX)],
+    ) {
         let folder = Folder::new();
-        let index = build(&folder, 1000);
-        let mut bytes = index.to_bytes();
-        let at = at.min(bytes.len() - 12);
-        bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());
-        if let Ok(index) = RowIndex::from_bytes(&sealed(bytes)) {
+        let mut index = build(&folder, 1000);
+        let last = index.marks.len() - 1;
+        let numbers = [
+            &mut index.fingerprint.stamp.len_bytes,
+            &mut index.header.0,
+            &mut index.header.1,
+            &mut index.num_rows,
+            &mut index.stride,
+        ];
+        match numbers.into_iter().nth(which) {
+            Some(number) => *number = to,
+            None => index.marks[(which - 5).min(last)] = to,
+        }
+        if let Ok(index) = RowIndex::from_bytes(&index.to_bytes()) {
             let len_bytes = index.fingerprint.stamp.len_bytes;
             for (start, end) in [(0, index.num_rows), (index.num_rows / 2, index.num_rows)] {
                 let window = index.window(start, end);
                 prop_assert!(window.at <= len_bytes && window.len_bytes <= len_bytes - window.at);
             }
         }
+    }
+
+    /// Bytes that no index has, with a checksum that fits.
+    #[test]
+    fn no_bytes_make_an_index_panic(at in 12_usize..100, to: u8, cut in 0_usize..40) {
+        let mut bytes = build(&Folder::new(), 1000).to_bytes();
+        let at = at.min(bytes.len() - 5);
+        bytes[at] = to;
+        bytes.truncate((bytes.len() - cut).max(16));
+        let _ = RowIndex::from_bytes(&sealed(bytes));
     }
 }

@@ -102,7 +102,7 @@ struct Announcement {
 }
 
 impl Announcement {
-    // Rows and bounds of 2^64 - 1 stand for none; neither can be reached.
+    // Rows and bounds of 2^64 - 1 stand for none; neither can be reached. By hand, since all but the first word is compared as bytes.
     fn encode(self) -> Vec<u8> {
         let words =
             [self.rows.unwrap_or(u64::MAX), self.shape.dim as u64, self.shape.rows.unwrap_or(u64::MAX)];

@@ -38,6 +38,7 @@ impl Record {
     /// Bytes of a record.
     pub(super) const LEN: usize = GRAIN;
 
+    // By hand: one stands before every message, at fixed places.
     pub(super) fn encode(&self, tag: &TagBytes) -> [u8; Self::LEN] {
         // No region is of length 0.
         let none = Place { region: 0, region_len: 0, offset: 0 };

@@ -15,6 +15,7 @@ pub(super) struct Hello {
     pub(super) to: Rank,
 }
 
+// By hand, since the peer must know the length.
 pub(super) const HELLO_LEN: usize = Header::LEN + 24;
 
 impl Hello {
