@@ -102,8 +102,8 @@ pub(crate) struct Member<R> {
     trained: bool,
     /// No other worker is in the group.
     alone: bool,
-    /// The worker is the first member of its group, and stays with the model when all others leave at once.
-    first: bool,
+    /// Its rank in the group. The first member stays with the model when all others leave at once.
+    rank: Option<Rank>,
     /// The worker was ordered to leave before this round began, and may.
     draining: bool,
     /// The round whose result is here but not yet part of the model.
@@ -133,7 +133,7 @@ impl<R: Round> Member<R> {
             is_mean: false,
             trained: false,
             alone: false,
-            first: false,
+            rank: None,
             draining: false,
             prepared: None,
             applied: None,
@@ -153,10 +153,8 @@ impl<R: Round> Member<R> {
 
     /// The members that the worker combines with in the step under way.
     fn peers(&self, core: &WorkerCore) -> Peers {
-        let me = self.members.iter().position(|(holder, _)| *holder == core.holder());
-        match (&self.partners, me) {
+        match (&self.partners, self.rank) {
             (Some(partners), Some(me)) if !self.whole => {
-                let me = Rank(u32::try_from(me).expect("a group is smaller than 2^32"));
                 Peers::Few(partners.of(core.steps(), me, &self.members))
             }
             _ => Peers::All,
@@ -171,7 +169,8 @@ impl<R: Round> Member<R> {
     fn enter(&mut self, core: &mut WorkerCore, joined: Box<Joined>) -> Call {
         core.switch().regroup(joined.membership, &joined.plan);
         self.alone = joined.members.len() == 1;
-        self.first = joined.members.first().is_some_and(|(holder, _)| *holder == core.holder());
+        let me = (0..).zip(joined.members.iter()).find(|(_, (holder, _))| *holder == core.holder());
+        self.rank = me.map(|(rank, _)| Rank(rank));
         self.members = Arc::clone(&joined.members);
         (self.whole, self.is_mean) = (self.alone, false);
         self.ask(core, At::Entering { has_source: joined.source.is_some() }, Call::Enter(joined))
@@ -280,7 +279,7 @@ impl<R: Round> Member<R> {
         }
         if verdict.end_of_data && verdict.samples == 0 {
             core.over(End::EndOfData { trained: true })
-        } else if verdict.reform && self.draining && !(verdict.all_leaving && self.first) {
+        } else if verdict.reform && self.draining && !(verdict.all_leaving && self.rank == Some(Rank(0))) {
             core.over(End::Drained)
         } else if verdict.reform {
             core.join(self.standing())
