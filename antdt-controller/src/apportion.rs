@@ -352,18 +352,32 @@ fn items(total: u32, granularity: u32, shares: &[Share]) -> Result<(Vec<Item>, u
     Ok((items, rest / quantum))
 }
 
+/// What is done within a time.
+enum Within {
+    /// Not more than there is; the next quantum is done at this time.
+    Fits { next: u128 },
+    /// More than there is; the last quantum was done at this time.
+    TooMany { last: u128 },
+}
+
+fn done_within(items: &[Item], quanta: u64, time: u128) -> Within {
+    let (mut done, mut last, mut next) = (0_u64, 0, u128::MAX);
+    for item in items {
+        let own = item.quanta(time);
+        done = done.saturating_add(own);
+        if own > 0 {
+            last = last.max(item.time(own));
+        }
+        if own < item.most {
+            next = next.min(item.time(own + 1));
+        }
+    }
+    if done <= quanta { Within::Fits { next } } else { Within::TooMany { last } }
+}
+
 /// The largest time within which at most `quanta` quanta are done, or one within which all are done that can be.
 fn largest_time(items: &[Item], quanta: u64) -> u128 {
-    let fits = |time: u128| {
-        let mut left = quanta;
-        items.iter().all(|item| match left.checked_sub(item.quanta(time)) {
-            Some(rest) => {
-                left = rest;
-                true
-            }
-            None => false,
-        })
-    };
+    let fits = |time: u128| matches!(done_within(items, quanta, time), Within::Fits { .. });
     // Within this time everybody is at the upper bound: if that fits, it is the answer.
     let ceiling = items.iter().map(|item| item.time(item.most)).max().unwrap_or(0);
     if fits(ceiling) {
@@ -395,9 +409,13 @@ fn largest_time(items: &[Item], quanta: u64) -> u128 {
             reach *= 2;
         }
     }
+    // Nothing changes until the next quantum is done, and nothing changed since the last one.
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if fits(middle) { low = middle } else { high = middle }
+        match done_within(items, quanta, middle) {
+            Within::Fits { next } => low = (next - 1).clamp(middle, high - 1),
+            Within::TooMany { last } => high = last.clamp(low + 1, middle),
+        }
     }
     low
 }

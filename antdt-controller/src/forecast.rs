@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-/// Points of the integral: with 64 its error is below 0.1 % of the step.
+/// Points of the integral: with 64 its error is about 0.1 % of the step at most.
 const POINTS: u32 = 64;
 
 /// Returns the expected duration of a step. `batches` holds, for each worker, the median time of its batch
@@ -24,17 +24,26 @@ pub fn expected_step(batches: &[(Duration, f64)]) -> Duration {
     };
     let (low, high) = (largest(-FAR), largest(FAR));
     // Whoever is done by then in any case makes no difference.
-    let late: Vec<(f64, f64)> = batches
+    let mut late: Vec<(f64, f64)> = batches
         .iter()
         .filter(|(median, spread)| median.as_secs_f64() * (FAR * spread).exp() > low)
         .map(|(median, spread)| (median.as_secs_f64().ln(), spread.max(1e-6)))
         .collect();
+    // Whoever may be the last comes first: of many workers, few decide about a point.
+    late.sort_unstable_by(|(a, by), (b, with)| (b + FAR * with).total_cmp(&(a + FAR * by)));
     let width = (high - low) / f64::from(POINTS);
     let mut expected = low;
     for point in 0..POINTS {
-        let at = low + width * (f64::from(point) + 0.5);
-        let log = at.ln();
-        let all_done: f64 = late.iter().map(|(median, spread)| normal((log - median) / spread)).product();
+        let log = (low + width * (f64::from(point) + 0.5)).ln();
+        let mut all_done = 1.0;
+        for (median, spread) in &late {
+            let deviations = (log - median) / spread;
+            // All others are done by then; or what is left of the product changes nothing any more.
+            if deviations >= FAR || all_done < f64::EPSILON / 4.0 {
+                break;
+            }
+            all_done *= normal(deviations);
+        }
         expected += (1.0 - all_done) * width;
     }
     Duration::try_from_secs_f64(expected).unwrap_or(Duration::MAX)
@@ -52,6 +61,28 @@ mod tests {
     use antdt_core::Seed;
 
     use super::*;
+
+    #[test]
+    fn leaving_out_what_changes_nothing_changes_nothing() {
+        let mut rng = Seed(2).rng();
+        for workers in [1, 2, 16, 500] {
+            let spread = [0.01, 0.05, 0.3];
+            let batches: Vec<(f64, f64)> =
+                (0..workers).map(|i| ((rng.normal() * 0.2).exp(), spread[i % 3])).collect();
+            // Every worker at every point of a finer integral.
+            let far = |far: f64| batches.iter().map(|(m, s)| m * (far * s).exp()).fold(0.0, f64::max);
+            let (low, points) = (far(-4.0), 400);
+            let width = (far(4.0) - low) / f64::from(points);
+            let missing = |point: i32| {
+                let at: f64 = low + width * (f64::from(point) + 0.5);
+                1.0 - batches.iter().map(|(m, s)| normal((at / m).ln() / s)).product::<f64>()
+            };
+            let mean = low + (0..points).map(missing).sum::<f64>() * width;
+            let given: Vec<_> = batches.iter().map(|(m, s)| (Duration::from_secs_f64(*m), *s)).collect();
+            let expected = expected_step(&given).as_secs_f64();
+            assert!((expected / mean - 1.0).abs() < 0.002, "{workers} workers: {expected} and {mean}");
+        }
+    }
 
     #[test]
     fn it_is_the_mean_of_the_slowest_of_many_steps() {
