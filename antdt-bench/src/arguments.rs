@@ -92,7 +92,7 @@ pub struct Arguments {
     /// Seconds that a peer may take for one order; one that takes longer is ended and its row says `stalled` (collective).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub peer_limit: u64,
-    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective) or `recording` (shard). May be
+    /// Measure only what has this text in its name, such as `tcp, 2 ranks, 64 MiB` (collective), `overlap` (job) or `recording` (shard). May be
     /// given several times.
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
@@ -129,8 +129,10 @@ impl Arguments {
         if arguments.full && name != Name::Baselines {
             return refuse(format!("--full is for `baselines`; leave it out with `{name}`"));
         }
-        if !arguments.only.is_empty() && ![Name::Collective, Name::Shard].contains(&name) {
-            return refuse(format!("--only is for `collective` and `shard`; leave it out with `{name}`"));
+        if !arguments.only.is_empty() && ![Name::Job, Name::Collective, Name::Shard].contains(&name) {
+            return refuse(format!(
+                "--only is for `job`, `collective` and `shard`; leave it out with `{name}`"
+            ));
         }
         Ok(arguments)
     }
@@ -178,7 +180,7 @@ mod tests {
             ("bench job --full", "--full is for `baselines`"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
-            ("bench job --only tcp", "--only is for `collective` and `shard`"),
+            ("bench sim --only tcp", "--only is for `job`, `collective` and `shard`"),
         ] {
             let error = checked(words).unwrap_err();
             assert!(error.contains(said), "{words}: {error}");

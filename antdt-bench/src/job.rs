@@ -10,13 +10,15 @@ use std::time::Duration;
 use antdt::report::Report;
 use antdt_core::{Barrier, LocalSteps};
 use antdt_job::SyncMode;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::entry::State;
 use crate::meter::{Others, interval, median};
 use crate::oracle::Cluster;
 use crate::run::{batch_time_s, run as run_antdt, steps_until_adjusted};
 use crate::{Entry, Rows, Settings};
+
+mod overlap;
 
 const WORKERS: u32 = 4;
 const GLOBAL_BATCH_SIZE: u32 = 256;
@@ -209,6 +211,13 @@ impl Ran {
 /// # Errors
 /// If a job cannot be run; a job that misses its target is a row that says so.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
+    let chosen = |text: &String| overlap::OVERLAP.contains(text.as_str());
+    if !settings.only.iter().all(chosen) {
+        bail!("--only = {}: here it is `{}`, or nothing for all", settings.only.join(", "), overlap::OVERLAP);
+    }
+    if !settings.only.is_empty() {
+        return overlap::run(settings, rows);
+    }
     let scale = &if settings.quick { Scale::QUICK } else { Scale::FULL };
     let case = |sync: &SyncMode, policy, straggler| Case {
         sync: sync.clone(),
@@ -247,7 +256,7 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
             }
         }
     }
-    Ok(())
+    overlap::run(settings, rows)
 }
 
 /// Returns the modes whose completion time is known in advance, with a straggler too: those in which a worker waits for all
@@ -289,8 +298,12 @@ fn measure(settings: &Settings, scale: &Scale, case: &Case, rows: &mut Rows) -> 
 
 /// Zero only if all of it holds: the right number expected, all committed, none lost, repeated or given up.
 fn accounting(name: &str, case: &Case, report: &Report) -> Entry {
+    accounting_of(name, u64::from(case.steps * GLOBAL_BATCH_SIZE), report)
+}
+
+/// The same for a job of so many samples.
+fn accounting_of(name: &str, expected: u64, report: &Report) -> Entry {
     let samples = &report.samples;
-    let expected = u64::from(case.steps * GLOBAL_BATCH_SIZE);
     let wrong = samples.expected.abs_diff(expected)
         + samples.expected.abs_diff(samples.committed)
         + samples.lost

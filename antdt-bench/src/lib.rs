@@ -40,8 +40,8 @@ pub struct Settings {
     pub peers: Vec<Peer>,
     /// Time that a peer may take for one order before its processes are ended.
     pub peer_limit: Duration,
-    /// Texts of which a row's name must have one to be measured; empty to measure all rows. For `collective`, and
-    /// `recording` for `shard`.
+    /// Texts of which a row's name must have one to be measured; empty to measure all rows. For `collective`,
+    /// `overlap` for `job`, and `recording` for `shard`.
     pub only: Vec<String>,
     /// Whether the run must end within four minutes.
     pub quick: bool,
