@@ -147,10 +147,17 @@ impl WorkloadSpec {
         path: &Path,
         announce: &mut dyn FnMut(&UnpackNotice),
     ) -> Result<StoredRows, DatasetError> {
+        self.open_files(|opening| StoredRows::open(path, self.format, opening, announce))
+    }
+
+    /// Opens files by `open`.
+    pub(crate) fn open_files<T>(
+        &self,
+        open: impl FnOnce(&Opening<'_>) -> Result<T, DatasetError>,
+    ) -> Result<T, DatasetError> {
         self.validate()?;
         let cache = self.cache()?;
-        let opening = Opening { cache: &cache, budget_bytes: self.read_budget_bytes };
-        StoredRows::open(path, self.format, &opening, announce)
+        open(&Opening { cache: &cache, budget_bytes: self.read_budget_bytes })
     }
 }
 

@@ -3,15 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::PathBuf;
 
 use antdt_agent::{Gradient, Params, Trainer};
 use antdt_burn::{
     Cache, ClickTrainer, Clicks, DataSource, EvalRows, Model, WorkloadSpec, global_batch_size_default,
-    model::{deepfm, logistic, mlp, xdeepfm},
+    model::{deepfm, gpt, logistic, mlp, xdeepfm},
 };
 use antdt_core::{Metrics, Permutation, SampleRange, Seed};
 use antdt_model::{Replica, SparseGradient, UpdateRule};
+use flate2::read::MultiGzDecoder;
 
 /// The folder of a data set, or a printed reason to skip.
 fn data(name: &str) -> Option<DataSource> {
@@ -110,6 +113,32 @@ fn dense_models_reach_an_accuracy_of_0_82_on_adult() {
         println!("{}: {metrics:?}", model.name);
         assert!(accuracy >= 0.82, "{} reaches only accuracy {accuracy}", model.name);
     }
+}
+
+/// Letters alone, by their frequency in the text, have a perplexity of 27.
+#[test]
+fn a_small_gpt_learns_the_letters_of_shakespeare() {
+    let Some(DataSource::Path(folder)) = data("tinyshakespeare") else { return };
+    let cache = tempfile::tempdir().unwrap();
+    // A test has not the time for all of it.
+    let (begin, mut text) = (cache.path().join("begin.txt"), Vec::new());
+    let packed = File::open(folder.join("input_first90.txt.gz")).unwrap();
+    MultiGzDecoder::new(packed).take(200_000).read_to_end(&mut text).unwrap();
+    fs::write(&begin, &text).unwrap();
+    let spec = WorkloadSpec {
+        cache: Some(Cache::at(cache.path().join("cache"))),
+        eval_fraction: 0.2,
+        ..WorkloadSpec::new(gpt::MODEL, DataSource::Path(begin))
+    }
+    .with("layers", 1)
+    .with("width", 32)
+    .with("context", 32);
+    let mut trainer = spec.open(Seed(7), &mut |_| {}).unwrap();
+    assert_eq!(trainer.train_samples() + trainer.eval_samples(), 200_000 / 33);
+    let (_, metrics) = train(&spec, &mut *trainer, Seed(7), 1, 16);
+    println!("{metrics:?}");
+    let perplexity = metrics.get("perplexity").unwrap();
+    assert!((5.0..18.0).contains(&perplexity), "perplexity {perplexity}");
 }
 
 #[test]

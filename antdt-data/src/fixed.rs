@@ -24,6 +24,15 @@ pub struct RecordShape {
     pub header_len_bytes: u64,
 }
 
+/// Fate of the bytes after the last whole record of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// The file is refused: it was cut off, or its records have another length.
+    Refuse,
+    /// They are in no sample: the records are cut from something continuous, such as a text.
+    Leave,
+}
+
 /// A data set of binary records of one length in one file or several, one after the other: CIFAR's binary form
 /// (records of 3,073 bytes), MNIST's (784 bytes after a header of 16), any array on disk.
 #[derive(Debug, Clone)]
@@ -42,9 +51,17 @@ impl FixedRecords {
         paths: impl IntoIterator<Item = P>,
         shape: RecordShape,
     ) -> Result<Self, OpenError> {
+        let sources: Vec<Source> = paths.into_iter().map(Source::file).collect::<Result<_, _>>()?;
+        Self::of(sources, shape, Tail::Refuse)
+    }
+
+    /// Opens files that can be read by range, in the order given.
+    ///
+    /// # Errors
+    /// If a file has no whole record, or has a tail that is refused.
+    pub fn of(sources: Vec<Source>, shape: RecordShape, tail: Tail) -> Result<Self, OpenError> {
         let mut opened = Self { shape, sources: Vec::new(), layout: DatasetLayout::default() };
-        for path in paths {
-            let source = Source::file(path)?;
+        for source in sources {
             let Some(payload) =
                 source.stamp.len_bytes.checked_sub(shape.header_len_bytes).filter(|len| *len > 0)
             else {
@@ -52,13 +69,16 @@ impl FixedRecords {
             };
             let record = shape.record_len_bytes.get();
             let left = payload % record;
-            if left > 0 {
+            if left > 0 && tail == Tail::Refuse {
                 return Err(OpenError::Truncated {
                     path: source.path,
                     record_len_bytes: record,
                     at: source.stamp.len_bytes - left,
                     left,
                 });
+            }
+            if payload < record {
+                return Err(OpenError::Empty { path: source.path });
             }
             if !opened.layout.push(payload / record) {
                 return Err(OpenError::TooMany { path: source.path });

@@ -33,7 +33,7 @@ pub use cuts::{Block, Cuts};
 pub use delimited::{Delimited, Dialect, Fields, IndexOrigin, IndexPlace, RowCheck};
 pub use error::{IndexError, OpenError, ReadError};
 pub use files::Files;
-pub use fixed::{FixedRecords, RecordShape};
+pub use fixed::{FixedRecords, RecordShape, Tail};
 pub use layout::{DatasetLayout, FileRows};
 pub use reader::Reader;
 pub use rows::{ByteRows, Rows};

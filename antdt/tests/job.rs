@@ -16,7 +16,10 @@ use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Gradient, Params, Trainer};
 use antdt_burn::click::{LEARNING_RATE, OPTIMIZER};
-use antdt_burn::{ClickTrainer, DataSource, WorkloadSpec, model::deepfm};
+use antdt_burn::{
+    ClickTrainer, DataSource, WorkloadSpec,
+    model::{deepfm, gpt, logistic, mlp},
+};
 use antdt_core::{
     DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId, NodeInfo, RequestId,
     SampleRange, Seed,
@@ -354,9 +357,8 @@ fn static_shares_and_xdeepfm_are_accounted_for_too() {
 #[test]
 fn a_dense_model_is_trained_in_every_mode() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("job.toml");
-    std::fs::write(&file, "[workload.mlp]\nfeatures = 20\nhidden = \"16\"\n").unwrap();
-    let job = ["--job", file.to_str().unwrap(), "--workload", "mlp", "--data", "synthetic:1500"];
+    let [flag, file] = small_models(&folder);
+    let job = [flag.as_str(), &file, "--workload", "mlp", "--data", "synthetic:1500"];
     let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "2", "--seed", "7"];
     for mode in MODES {
         let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
@@ -365,6 +367,89 @@ fn a_dense_model_is_trained_in_every_mode() {
         // One of ten classes.
         let accuracy = report.final_quality.metrics["accuracy"];
         assert!(accuracy > 0.4, "{mode:?}: accuracy {accuracy}");
+    }
+}
+
+/// A job file with small sizes of the models that are dense, and flags that read it.
+fn small_models(folder: &tempfile::TempDir) -> [String; 2] {
+    let file = folder.path().join("job.toml");
+    let sizes = "[workload.mlp]\nfeatures = 20\nhidden = \"16\"\n\
+                 [workload.logistic]\nfeatures = 20\n\
+                 [workload.gpt]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\n";
+    std::fs::write(&file, sizes).unwrap();
+    ["--job".into(), file.display().to_string()]
+}
+
+/// A job for each: the modes that differ most in where the model is and what is averaged.
+#[test]
+fn a_model_of_text_is_trained_with_one_model_and_with_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let [flag, file] = small_models(&folder);
+    let job = [flag.as_str(), &file, "--workload", "gpt", "--data", "synthetic:600", "--seed", "7"];
+    let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "2"];
+    for mode in [MODES[0], MODES[2], MODES[7]] {
+        let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
+        assert_exact(&report, 1200);
+        // 256 bytes were as likely before.
+        let perplexity = report.final_quality.metrics["perplexity"];
+        assert!((1.0..80.0).contains(&perplexity), "{mode:?}: perplexity {perplexity}");
+        let loss = report.final_quality.loss.unwrap();
+        assert!((perplexity.ln() - loss).abs() < 1e-6, "{perplexity} is not that of a loss of {loss}");
+    }
+}
+
+/// Gradient descent with all samples in each step, in one process: the loss after `steps` of them.
+fn full_batch_loss(spec: &WorkloadSpec, rate: f32, steps: u32, seed: Seed) -> f64 {
+    let mut trainer = spec.open(seed, &mut |_| {}).unwrap();
+    let (layout, rows) = (trainer.layout().clone(), trainer.train_samples());
+    let model = seed.derive("model");
+    let rule = UpdateRule::named("sgd", rate).unwrap();
+    let dense = trainer.initial_dense(model);
+    let mut replica = Replica::new(&layout, &rule, model, dense).unwrap();
+    let samples: Vec<u64> = (0..rows).collect();
+    let mut gradient = Gradient::new(&layout);
+    for _ in 0..steps {
+        trainer.load(&samples).unwrap();
+        gradient.compute(&mut *trainer, replica.dense(), &[]).unwrap();
+        replica.apply(&gradient.dense, &SparseGradient::default(), rows).unwrap();
+    }
+    let mut found = Metrics::default();
+    trainer.begin_evaluation();
+    trainer.load_eval(SampleRange { start: 0, end: rows }).unwrap();
+    trainer.evaluate(Params::host(replica.dense(), &[]), &mut found).unwrap();
+    found.get(Metric::LOSS).unwrap()
+}
+
+/// Both have all samples in every step, whatever their order; only the order of additions differs.
+#[test]
+fn two_workers_train_a_dense_model_as_one_process_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let [flag, file] = small_models(&folder);
+    let sizes = [
+        (mlp::MODEL, &[("features", 20), ("hidden", 16)][..]),
+        (logistic::MODEL, &[("features", 20)]),
+        (gpt::MODEL, &[("layers", 1), ("heads", 2), ("width", 16), ("context", 16)]),
+    ];
+    for (model, settings) in sizes {
+        let spec = WorkloadSpec {
+            eval_fraction: 0.0,
+            ..WorkloadSpec::new(model, DataSource::Synthetic { rows: 64 })
+        };
+        let spec = settings.iter().fold(spec, |spec, (name, value)| spec.with(name, value));
+        let loss = |epochs: &str| {
+            let job =
+                [flag.as_str(), &file, "--workload", model.name, "--data", "synthetic:64", "--seed", "5"];
+            let step = ["--global-batch-size", "64", "--optimizer", "sgd", "--learning-rate", "0.1"];
+            let fixed = ["--nproc-per-node", "2", "--sharding", "static", "--policy", "none"];
+            let report = run(&[MODES[0], &job, &step, &fixed, &["--epochs", epochs]].concat());
+            assert_eq!(report.steps, epochs.parse::<u64>().unwrap());
+            report.final_quality.loss.unwrap()
+        };
+        for steps in [1, 4] {
+            let (found, expected) = (loss(&steps.to_string()), full_batch_loss(&spec, 0.1, steps, Seed(5)));
+            let name = model.name;
+            assert!((found - expected).abs() < 1e-6 * expected, "{name}, {steps}: {found} {expected}");
+        }
     }
 }
 

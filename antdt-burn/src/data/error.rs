@@ -34,6 +34,24 @@ pub enum DatasetError {
         /// Path of the file or folder.
         path: PathBuf,
     },
+    /// A text has no sample.
+    #[error(
+        "{path}: shorter than a window of {} bytes, which is one sample; lower [workload.gpt] context, or take the file \
+         off the data",
+        context + 1
+    )]
+    TooShort {
+        /// Path of the file.
+        path: PathBuf,
+        /// Bytes of a sample before its last.
+        context: usize,
+    },
+    /// A file that was to be read as text holds something else.
+    #[error("{path}: Parquet, where this model takes text; name a text file, plain or compressed")]
+    NoText {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The first row is of no known format.
     #[error(
         "{path} line {line}: {columns} columns, which is no known format ({}); convert the file, or name its format with --format",

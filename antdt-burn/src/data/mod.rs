@@ -5,10 +5,12 @@ pub mod example;
 mod field;
 pub mod format;
 pub(crate) mod hashed;
+pub mod prose;
 mod source;
 mod stored;
 pub mod synthetic;
 pub mod teacher;
+pub(crate) mod text;
 
 use std::fmt;
 

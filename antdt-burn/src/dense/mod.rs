@@ -1,6 +1,7 @@
 //! Models whose parameters are all dense: samples of numbers in, one logit for each class out.
 
 mod engine;
+pub(crate) mod texts;
 mod trainer;
 pub(crate) mod vectors;
 
@@ -49,6 +50,8 @@ pub(crate) trait Family {
 pub(crate) enum Judge {
     /// `accuracy`: the share of positions whose most probable class is the right one.
     Accuracy,
+    /// `perplexity`: e to the power of the loss, the number of equally likely classes that would be as hard to tell.
+    Perplexity,
 }
 
 /// The samples that a model takes, opened, and which are held out.

@@ -132,6 +132,20 @@ impl Trainer for DenseTrainer {
                 let share = found.right as f64 / input.classes.len() as f64;
                 metrics.record(Metric::mean("accuracy", share, weight).higher_is_better())?;
             }
+            // Follows from the loss of all samples.
+            Judge::Perplexity => {}
+        }
+        Ok(())
+    }
+
+    fn end_evaluation(&mut self, metrics: &mut Metrics) -> Result<(), TrainError> {
+        let Some(loss) = metrics.iter().find(|metric| metric.name == Metric::LOSS) else { return Ok(()) };
+        match self.judge {
+            Judge::Accuracy => {}
+            Judge::Perplexity => {
+                let perplexity = Metric::whole("perplexity", loss.value.exp(), loss.weight);
+                metrics.record(perplexity.lower_is_better())?;
+            }
         }
         Ok(())
     }

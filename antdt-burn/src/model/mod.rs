@@ -5,6 +5,7 @@
 pub mod deepfm;
 pub mod xdeepfm;
 
+pub mod gpt;
 pub mod logistic;
 pub mod mlp;
 
@@ -22,7 +23,7 @@ use crate::dense::DenseRecipe;
 pub type Model = registry::Entry<Recipe>;
 
 /// Every model.
-pub const SHIPPED: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL, mlp::MODEL, logistic::MODEL];
+pub const SHIPPED: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL, mlp::MODEL, logistic::MODEL, gpt::MODEL];
 
 /// The models that a job can name.
 ///
@@ -48,7 +49,7 @@ pub struct Recipe {
 pub(crate) enum Task {
     /// Predicts clicks from the fields of a row, through tables of embeddings.
     Click(ClickRecipe),
-    /// Predicts classes from the numbers of a sample; all parameters are dense.
+    /// Predicts classes from a sample of fixed length; all parameters are dense.
     Dense(DenseRecipe),
 }
 

@@ -149,6 +149,8 @@ fn a_size_that_cannot_be_is_refused_by_table_and_key() {
         ("mlp", "hidden", &["0", "65537"]),
         ("logistic", "features", &["0"]),
         ("logistic", "hidden", &["4"]),
+        ("gpt", "context", &["0", "long"]),
+        ("gpt", "heads", &["0", "3"]),
     ] {
         for text in texts {
             let texts = [(setting.to_owned(), (*text).to_owned())].into();

@@ -26,6 +26,20 @@ fn a_record_that_is_not_whole_is_reported_with_its_place() {
 }
 
 #[test]
+fn a_tail_that_may_be_left_is_in_no_sample_of_its_file() {
+    let folder = Folder::new();
+    let open = |paths: &[std::path::PathBuf]| {
+        let sources = paths.iter().map(Source::file).collect::<Result<_, _>>().unwrap();
+        FixedRecords::of(sources, shape(3, 0), Tail::Leave)
+    };
+    let (a, b) = (folder.write("a", "abcdefgh"), folder.write("b", "ijk"));
+    let data = open(&[a.clone(), b]).unwrap();
+    check_splitter(&data, &[b"abc".to_vec(), b"def".to_vec(), b"ijk".to_vec()], <[u8]>::to_vec);
+    let error = open(&[a, folder.write("short", "ab")]).unwrap_err();
+    assert!(matches!(error, OpenError::Empty { .. }), "{error}");
+}
+
+#[test]
 fn missing_empty_and_odd_files_are_refused() {
     let folder = Folder::new();
     let open = |path: std::path::PathBuf| FixedRecords::open([path], shape(3, 4)).unwrap_err();

@@ -1,0 +1,228 @@
+//! A small GPT: a transformer that tells the next byte of a text.
+
+use antdt_core::InvalidValue;
+use antdt_core::registry::{Setting, Settings};
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Tensor, TensorData};
+
+use super::{Model, Recipe, linear};
+use crate::data::example::ExampleShape;
+use crate::dense::{self, DenseModel, Family, Judge, texts};
+use crate::size;
+
+/// Entry of the GPT in the registry.
+pub const MODEL: Model = Model {
+    name: "gpt",
+    about: "small GPT: the next byte of a text",
+    settings: || {
+        let default = GptSizes::default();
+        vec![
+            Setting::new("layers", default.layers, "blocks of attention and perceptron"),
+            Setting::new("heads", default.heads, "heads of each attention; divides the width"),
+            Setting::new("width", default.width, "values of a position between the blocks"),
+            Setting::new("context", default.context, "bytes that a sample has before its last"),
+        ]
+    },
+    build: |settings| GptSizes::read(settings).map(recipe),
+};
+
+/// The loss of a transformer falls slowly under optimizers with one rate for all parameters.
+const OPTIMIZER: &str = "adam";
+
+const LEARNING_RATE: f32 = 0.003;
+
+/// Keeps the division of a layer norm finite.
+const EPSILON: f32 = 1e-5;
+
+/// Units of a block's perceptron for each value of a position.
+const EXPANSION: usize = 4;
+
+#[derive(Debug, Clone)]
+struct GptSizes {
+    layers: usize,
+    heads: usize,
+    width: usize,
+    context: usize,
+}
+
+impl Default for GptSizes {
+    fn default() -> Self {
+        // 120,000 parameters: learns the words of a language in a minute on one core.
+        Self { layers: 2, heads: 4, width: 64, context: 64 }
+    }
+}
+
+impl GptSizes {
+    fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
+        let default = Self::default();
+        let sizes = Self {
+            layers: size::one(settings, "layers", default.layers)?,
+            heads: size::one(settings, "heads", default.heads)?,
+            width: size::one(settings, "width", default.width)?,
+            context: size::one(settings, "context", default.context)?,
+        };
+        if sizes.width % sizes.heads != 0 {
+            let expected = format!("a divisor of width, which is {}", sizes.width);
+            return Err(settings.refuse("heads", sizes.heads, &expected));
+        }
+        Ok(sizes)
+    }
+}
+
+fn recipe(sizes: GptSizes) -> Recipe {
+    let data = texts::data(sizes.context);
+    dense::recipe(OPTIMIZER, LEARNING_RATE, data, Judge::Perplexity, move |shape, device| {
+        dense::build::<Gpts>(&sizes, shape, device)
+    })
+}
+
+/// [`Gpt`] on any back end.
+struct Gpts;
+
+impl Family for Gpts {
+    type Sizes = GptSizes;
+    type On<B: AutodiffBackend> = Gpt<B>;
+
+    fn build<B: AutodiffBackend>(sizes: &GptSizes, shape: ExampleShape, device: &B::Device) -> Gpt<B> {
+        Gpt {
+            tokens: zeros([shape.classes, sizes.width], device),
+            positions: zeros([shape.inputs, sizes.width], device),
+            blocks: (0..sizes.layers).map(|_| Block::new(sizes.width, device)).collect(),
+            norm: LayerNorm::new(sizes.width, device),
+            mask: mask(shape.inputs, device),
+            heads: sizes.heads,
+        }
+    }
+}
+
+/// A decoder-only transformer: embeddings of bytes and of positions, blocks that first normalise, and the embeddings of bytes
+/// again as the output layer. `[samples, context]` to `[samples * context, bytes]`.
+///
+/// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (recalled); differs: on bytes, without
+/// dropout, and with the gain of a norm as its difference from 1.
+#[derive(Module, Debug)]
+pub struct Gpt<B: Backend> {
+    tokens: Param<Tensor<B, 2>>,
+    positions: Param<Tensor<B, 2>>,
+    blocks: Vec<Block<B>>,
+    norm: LayerNorm<B>,
+    /// What is added to the score of each pair of positions, `[1, context, context]`. Constant.
+    mask: Tensor<B, 3>,
+    heads: usize,
+}
+
+fn zeros<B: Backend, const D: usize>(shape: [usize; D], device: &B::Device) -> Param<Tensor<B, D>> {
+    Param::from_tensor(Tensor::zeros(shape, device))
+}
+
+/// 0 where a position may look at another, which is none after it.
+fn mask<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 3> {
+    let score = |at: usize| if at % context > at / context { -1e9 } else { 0.0 };
+    let values: Vec<f32> = (0..context * context).map(score).collect();
+    Tensor::from_data(TensorData::new(values, [1, context, context]), device)
+}
+
+impl<B: Backend> DenseModel<B> for Gpt<B> {
+    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2> {
+        let [samples, context] = inputs.dims();
+        let tokens = self.tokens.val();
+        let [_, width] = tokens.dims();
+        let embedded = tokens.clone().select(0, inputs.int().reshape([samples * context]));
+        let placed = embedded.reshape([samples, context, width]) + self.positions.val().unsqueeze::<3>();
+        let hidden = self.blocks.iter().fold(placed.reshape([samples * context, width]), |hidden, block| {
+            block.forward(hidden, samples, self.heads, &self.mask)
+        });
+        self.norm.forward(hidden).matmul(tokens.transpose())
+    }
+}
+
+/// Attention, then a perceptron, each added to its input.
+#[derive(Module, Debug)]
+struct Block<B: Backend> {
+    attention_norm: LayerNorm<B>,
+    /// Queries, keys and values, in this order.
+    attention: Linear<B>,
+    attention_output: Linear<B>,
+    perceptron_norm: LayerNorm<B>,
+    perceptron: Linear<B>,
+    perceptron_output: Linear<B>,
+}
+
+impl<B: Backend> Block<B> {
+    fn new(width: usize, device: &B::Device) -> Self {
+        Self {
+            attention_norm: LayerNorm::new(width, device),
+            attention: linear(width, 3 * width, true, device),
+            attention_output: linear(width, width, true, device),
+            perceptron_norm: LayerNorm::new(width, device),
+            perceptron: linear(width, EXPANSION * width, true, device),
+            perceptron_output: linear(EXPANSION * width, width, true, device),
+        }
+    }
+
+    /// `[samples * context, width]` to the same.
+    fn forward(
+        &self,
+        hidden: Tensor<B, 2>,
+        samples: usize,
+        heads: usize,
+        mask: &Tensor<B, 3>,
+    ) -> Tensor<B, 2> {
+        let mixed = self.attend(self.attention_norm.forward(hidden.clone()), samples, heads, mask);
+        let hidden = hidden + self.attention_output.forward(mixed);
+        let inner = gelu(self.perceptron.forward(self.perceptron_norm.forward(hidden.clone())));
+        hidden + self.perceptron_output.forward(inner)
+    }
+
+    /// Each position becomes a mean of the values of those before it and its own, weighted by how well its query fits their
+    /// keys.
+    fn attend(
+        &self,
+        hidden: Tensor<B, 2>,
+        samples: usize,
+        heads: usize,
+        mask: &Tensor<B, 3>,
+    ) -> Tensor<B, 2> {
+        let [positions, width] = hidden.dims();
+        let (context, each) = (positions / samples, width / heads);
+        let projected = self.attention.forward(hidden);
+        let part = |number: usize| {
+            let part = projected.clone().narrow(1, number * width, width);
+            let by_head = part.reshape([samples, context, heads, each]).swap_dims(1, 2);
+            by_head.reshape([samples * heads, context, each])
+        };
+        let (queries, keys, values) = (part(0), part(1), part(2));
+        #[allow(clippy::cast_precision_loss, reason = "a size of a layer")]
+        let scale = 1.0 / (each as f32).sqrt();
+        let scores = queries.matmul(keys.transpose()) * scale + mask.clone();
+        let mixed = softmax(scores, 2).matmul(values);
+        let by_position = mixed.reshape([samples, heads, context, each]).swap_dims(1, 2);
+        by_position.reshape([positions, width])
+    }
+}
+
+/// Moves and scales the values of a position to a mean of 0 and a variance of 1, then to what was learnt.
+///
+/// Source: Ba, Kiros and Hinton, "Layer Normalization", 2016 (recalled).
+#[derive(Module, Debug)]
+struct LayerNorm<B: Backend> {
+    /// The learnt scale, less 1: parameters of one dimension start at 0.
+    gain: Param<Tensor<B, 1>>,
+    bias: Param<Tensor<B, 1>>,
+}
+
+impl<B: Backend> LayerNorm<B> {
+    fn new(width: usize, device: &B::Device) -> Self {
+        Self { gain: zeros([width], device), bias: zeros([width], device) }
+    }
+
+    fn forward(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
+        let centred = hidden.clone() - hidden.mean_dim(1);
+        let variance = (centred.clone() * centred.clone()).mean_dim(1);
+        let normal = centred / (variance + EPSILON).sqrt();
+        normal * (self.gain.val() + 1.0).unsqueeze::<2>() + self.bias.val().unsqueeze::<2>()
+    }
+}
