@@ -125,7 +125,7 @@ where
         let loss = flat::values(loss.inner())?.iter().map(|loss| f64::from(*loss)).sum::<f64>();
         let samples = input.labels.len();
         let finite = |values| finite(values, loss, samples);
-        let groups = flat::gradients::<B, M>(&model, &mut gradients)?;
+        let groups = flat::gradients::<B, M>(&model, &mut gradients, &[])?;
         // The last layer first, as in a backward pass.
         for (group, values) in groups.into_iter().enumerate().rev() {
             sink.group(group, Buffer::Host(&finite(values)?))?;

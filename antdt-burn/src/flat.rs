@@ -5,17 +5,51 @@
 //! row-major order.
 
 use antdt_agent::TrainError;
-use antdt_core::{ParamGroup, Seed};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use antdt_core::{GroupKind, ParamGroup, Seed};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 
+/// Statistics that a model keeps of its data, `[channels]` each: a [state group](GroupKind::State) each, which no optimizer
+/// touches. A training step hands their new values over in its [`Pass`](crate::dense::Pass).
+#[derive(Module, Debug)]
+pub struct Running<B: Backend> {
+    /// Running mean.
+    pub mean: Param<Tensor<B, 1>>,
+    /// Running variance.
+    pub variance: Param<Tensor<B, 1>>,
+}
+
+impl<B: Backend> Running<B> {
+    /// What burn calls the type when it visits what a module consists of.
+    const CONTAINER: &str = "Struct:Running";
+
+    /// Returns the statistics of data that no step has seen: a mean of 0, a variance of 1.
+    pub fn new(channels: usize, device: &B::Device) -> Self {
+        Self {
+            mean: Param::from_tensor(Tensor::zeros([channels], device)),
+            variance: Param::from_tensor(Tensor::ones([channels], device)),
+        }
+    }
+}
+
+/// A parameter of a module.
+#[derive(Debug, Clone, PartialEq)]
+struct Place {
+    /// Path in the module.
+    path: String,
+    shape: Vec<usize>,
+    kind: GroupKind,
+    /// Initial value of all of a parameter of one dimension.
+    start: f32,
+}
+
 /// The place of each parameter of a burn module in one flat vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct FlatLayout {
-    /// Path in the module and shape of each parameter.
-    params: Vec<(String, Vec<usize>)>,
-    path: Vec<String>,
+    params: Vec<Place>,
+    /// Name of each module on the way to the parameter, and the type of what it is in.
+    path: Vec<(String, String)>,
     len: usize,
 }
 
@@ -38,36 +72,42 @@ impl FlatLayout {
     }
 
     /// Returns one group for each parameter, named by its path in the module. A parameter of one dimension is
-    /// a bias and gets no weight decay.
+    /// a bias or a gain and gets no weight decay.
     pub fn groups(&self) -> Vec<ParamGroup> {
-        let group = |(path, shape): &(String, Vec<usize>)| {
-            let group = ParamGroup::trainable(path, shape.iter().product()).with_shape(shape);
-            if shape.len() > 1 { group } else { group.without_decay() }
+        let group = |Place { path, shape, kind, .. }: &Place| {
+            let len = shape.iter().product();
+            match kind {
+                GroupKind::State => ParamGroup::state(path, len).with_shape(shape),
+                GroupKind::Trainable if shape.len() > 1 => ParamGroup::trainable(path, len).with_shape(shape),
+                GroupKind::Trainable => ParamGroup::trainable(path, len).with_shape(shape).without_decay(),
+            }
         };
         self.params.iter().map(group).collect()
     }
 
     /// Returns initial parameters: a pure function of `seed`, independent of the framework and the device.
     ///
-    /// A parameter of several dimensions is uniform in `±√(6 / (fan in + fan out))`, where its last dimension is the
-    /// fan out and the others multiply to the fan in; a parameter of one dimension is a bias and starts at 0.
+    /// A parameter of two or three dimensions is uniform in `±√(6 / (fan in + fan out))`, where its last dimension is the
+    /// fan out and the others multiply to the fan in. One of four dimensions is the kernel of a convolution, of which each
+    /// output is followed by a ReLU, and is uniform in `±√(6 / fan in)`: all dimensions but the first multiply to the fan in.
+    /// A parameter of one dimension, a bias or a gain, starts at the value that the module has been built with.
     ///
-    /// Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010
-    /// (recalled).
+    /// Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010; He et al.,
+    /// "Delving Deep into Rectifiers", 2015 (both recalled).
     pub fn initial(&self, seed: Seed) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len);
-        for (number, (_, shape)) in self.params.iter().enumerate() {
+        for (number, Place { shape, start, .. }) in self.params.iter().enumerate() {
             let count: usize = shape.iter().product();
-            let [fan_in @ .., fan_out] = shape.as_slice() else {
-                flat.extend(std::iter::repeat_n(0.0, count));
-                continue;
+            let fans = match shape.as_slice() {
+                [] | [_] => {
+                    flat.extend(std::iter::repeat_n(*start, count));
+                    continue;
+                }
+                [_, fan_in @ ..] if fan_in.len() == 3 => fan_in.iter().product::<usize>(),
+                [fan_in @ .., fan_out] => fan_in.iter().product::<usize>() + fan_out,
             };
-            if fan_in.is_empty() {
-                flat.extend(std::iter::repeat_n(0.0, count));
-                continue;
-            }
             #[allow(clippy::cast_precision_loss, reason = "sizes of layers")]
-            let limit = (6.0 / (fan_in.iter().product::<usize>() + fan_out) as f64).sqrt();
+            let limit = (6.0 / fans as f64).sqrt();
             let mut rng = seed.derive("dense").derive_number(number as u64).rng();
             #[allow(clippy::cast_possible_truncation, reason = "a parameter is an f32")]
             flat.extend((0..count).map(|_| (limit * (2.0 * rng.unit() - 1.0)) as f32));
@@ -80,11 +120,18 @@ impl<B: Backend> ModuleVisitor<B> for FlatLayout {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let shape = param.lazy_shape().dims::<D>().to_vec();
         self.len += shape.iter().product::<usize>();
-        self.params.push((self.path.join("."), shape));
+        let is_state = self.path.last().is_some_and(|(_, container)| container == Running::<B>::CONTAINER);
+        let first = || param.val().into_data().iter::<f32>().next().unwrap_or(0.0);
+        self.params.push(Place {
+            path: self.path.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("."),
+            shape,
+            kind: if is_state { GroupKind::State } else { GroupKind::Trainable },
+            start: if D == 1 { first() } else { 0.0 },
+        });
     }
 
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.path.push((name.to_owned(), container_type.to_owned()));
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
@@ -115,31 +162,35 @@ impl<B: Backend> ModuleMapper<B> for Load<'_, B> {
     }
 }
 
-/// Returns the gradient of each parameter, in the order of the layout; zeros for a parameter that the loss
-/// does not depend on.
+/// Returns the gradient of each parameter, in the order of the layout: that of `states` for one that is there, and zeros for
+/// one that the loss does not depend on.
 ///
 /// # Errors
 /// If the framework cannot hand a gradient over.
 pub fn gradients<B: AutodiffBackend, M: Module<B>>(
     module: &M,
     gradients: &mut B::Gradients,
+    states: &[(ParamId, Vec<f32>)],
 ) -> Result<Vec<Vec<f32>>, TrainError> {
-    let mut collect = Collect::<B> { gradients, found: Ok(Vec::new()) };
+    let mut collect = Collect::<B> { gradients, states, found: Ok(Vec::new()) };
     module.visit(&mut collect);
     collect.found
 }
 
 struct Collect<'a, B: AutodiffBackend> {
     gradients: &'a mut B::Gradients,
+    states: &'a [(ParamId, Vec<f32>)],
     found: Result<Vec<Vec<f32>>, TrainError>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let Ok(found) = &mut self.found else { return };
-        let values = match param.val().grad_remove(self.gradients) {
-            Some(gradient) => values(gradient),
-            None => Ok(vec![0.0; param.lazy_shape().num_elements()]),
+        let state = self.states.iter().find(|(id, _)| *id == param.id);
+        let values = match (state, param.val().grad_remove(self.gradients)) {
+            (Some((_, state)), _) => Ok(state.clone()),
+            (None, Some(gradient)) => values(gradient),
+            (None, None) => Ok(vec![0.0; param.lazy_shape().num_elements()]),
         };
         match values {
             Ok(values) => found.push(values),

@@ -18,7 +18,7 @@ use antdt_agent::{Batcher, Gradient, Params, Trainer};
 use antdt_burn::click::{LEARNING_RATE, OPTIMIZER};
 use antdt_burn::{
     ClickTrainer, DataSource, WorkloadSpec,
-    model::{deepfm, gpt, logistic, mlp},
+    model::{deepfm, gpt, logistic, mlp, mobilenet, resnet20},
 };
 use antdt_core::{
     DeviceClass, FetchOutcome, Generation, Holder, Incarnation, Metric, Metrics, NodeId, NodeInfo, RequestId,
@@ -357,8 +357,8 @@ fn static_shares_and_xdeepfm_are_accounted_for_too() {
 #[test]
 fn a_dense_model_is_trained_in_every_mode() {
     let folder = tempfile::tempdir().unwrap();
-    let [flag, file] = small_models(&folder);
-    let job = [flag.as_str(), &file, "--workload", "mlp", "--data", "synthetic:1500"];
+    let [flag, file] = job_of(&folder, "mlp", SMALL_MLP);
+    let job = [flag.as_str(), &file, "--data", "synthetic:1500"];
     let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "2", "--seed", "7"];
     for mode in MODES {
         let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
@@ -370,13 +370,22 @@ fn a_dense_model_is_trained_in_every_mode() {
     }
 }
 
-/// A job file with small sizes of the models that are dense, and flags that read it.
-fn small_models(folder: &tempfile::TempDir) -> [String; 2] {
+/// Settings of a workload, each with its text.
+type Sizes<'a> = &'a [(&'a str, &'a str)];
+
+const SMALL_MLP: Sizes<'_> = &[("features", "20"), ("hidden", "16")];
+const SMALL_GPT: Sizes<'_> = &[("layers", "1"), ("heads", "2"), ("width", "16"), ("context", "16")];
+const SMALL_RESNET: Sizes<'_> = &[("blocks", "1"), ("width", "4"), ("side", "8")];
+const SMALL_MOBILENET: Sizes<'_> = &[("width", "4"), ("side", "8")];
+
+/// Writes a job file with a model and its sizes; returns the flag that reads it.
+fn job_of(folder: &tempfile::TempDir, workload: &str, sizes: Sizes<'_>) -> [String; 2] {
     let file = folder.path().join("job.toml");
-    let sizes = "[workload.mlp]\nfeatures = 20\nhidden = \"16\"\n\
-                 [workload.logistic]\nfeatures = 20\n\
-                 [workload.gpt]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\n";
-    std::fs::write(&file, sizes).unwrap();
+    let mut text = format!("[workload]\nname = \"{workload}\"\n\n[workload.{workload}]\n");
+    for (name, value) in sizes {
+        text.push_str(&format!("{name} = \"{value}\"\n"));
+    }
+    std::fs::write(&file, text).unwrap();
     ["--job".into(), file.display().to_string()]
 }
 
@@ -384,8 +393,8 @@ fn small_models(folder: &tempfile::TempDir) -> [String; 2] {
 #[test]
 fn a_model_of_text_is_trained_with_one_model_and_with_several() {
     let folder = tempfile::tempdir().unwrap();
-    let [flag, file] = small_models(&folder);
-    let job = [flag.as_str(), &file, "--workload", "gpt", "--data", "synthetic:600", "--seed", "7"];
+    let [flag, file] = job_of(&folder, "gpt", SMALL_GPT);
+    let job = [flag.as_str(), &file, "--data", "synthetic:600", "--seed", "7"];
     let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "2"];
     for mode in [MODES[0], MODES[2], MODES[7]] {
         let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
@@ -395,6 +404,26 @@ fn a_model_of_text_is_trained_with_one_model_and_with_several() {
         assert!((1.0..80.0).contains(&perplexity), "{mode:?}: perplexity {perplexity}");
         let loss = report.final_quality.loss.unwrap();
         assert!((perplexity.ln() - loss).abs() < 1e-6, "{perplexity} is not that of a loss of {loss}");
+    }
+}
+
+/// With running statistics, which are averaged.
+#[test]
+fn models_of_pictures_are_trained_with_one_model_and_with_several() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workload, sizes) in [("resnet20", SMALL_RESNET), ("mobilenet", SMALL_MOBILENET)] {
+        let [flag, file] = job_of(&folder, workload, sizes);
+        let job = [flag.as_str(), &file, "--data", "synthetic:600", "--seed", "7"];
+        let size = ["--nproc-per-node", "3", "--global-batch-size", "30", "--epochs", "3"];
+        for mode in [MODES[0], MODES[2], MODES[7]] {
+            let report = run(&[mode, &job, &size, &["--eval-fraction", "0.2"]].concat());
+            assert_exact(&report, 1800);
+            // One of ten classes. Sixty steps of models of their own are too few to tell them apart.
+            let accuracy = report.final_quality.metrics["accuracy"];
+            let least = if mode == MODES[7] { 0.0 } else { 0.2 };
+            assert!(accuracy > least, "{workload}, {mode:?}: accuracy {accuracy}");
+            assert!(report.final_quality.loss.is_some_and(f64::is_finite), "{workload}, {mode:?}");
+        }
     }
 }
 
@@ -424,18 +453,21 @@ fn full_batch_loss(spec: &WorkloadSpec, rate: f32, steps: u32, seed: Seed) -> f6
 #[test]
 fn two_workers_train_a_dense_model_as_one_process_does() {
     let folder = tempfile::tempdir().unwrap();
-    let [flag, file] = small_models(&folder);
+    let of_pictures = |sizes: Sizes<'static>| [sizes, &[("norm", "group")]].concat();
     let sizes = [
-        (mlp::MODEL, &[("features", 20), ("hidden", 16)][..]),
-        (logistic::MODEL, &[("features", 20)]),
-        (gpt::MODEL, &[("layers", 1), ("heads", 2), ("width", 16), ("context", 16)]),
+        (mlp::MODEL, SMALL_MLP.to_vec()),
+        (logistic::MODEL, SMALL_MLP[..1].to_vec()),
+        (gpt::MODEL, SMALL_GPT.to_vec()),
+        (resnet20::MODEL, of_pictures(SMALL_RESNET)),
+        (mobilenet::MODEL, of_pictures(SMALL_MOBILENET)),
     ];
-    for (model, settings) in sizes {
+    for (model, sizes) in sizes {
         let spec = WorkloadSpec {
             eval_fraction: 0.0,
             ..WorkloadSpec::new(model, DataSource::Synthetic { rows: 64 })
         };
-        let spec = settings.iter().fold(spec, |spec, (name, value)| spec.with(name, value));
+        let spec = sizes.iter().fold(spec, |spec, (name, value)| spec.with(name, value));
+        let [flag, file] = job_of(&folder, model.name, &sizes);
         let loss = |epochs: &str| {
             let job =
                 [flag.as_str(), &file, "--workload", model.name, "--data", "synthetic:64", "--seed", "5"];

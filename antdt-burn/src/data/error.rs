@@ -46,6 +46,17 @@ pub enum DatasetError {
         /// Bytes of a sample before its last.
         context: usize,
     },
+    /// A file of pictures has another form.
+    #[error(
+        "{path}: begins with the byte {first}, where a picture begins with its class, 0 to 9; convert the file to the \
+         binary form of CIFAR-10"
+    )]
+    NoImages {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its first byte.
+        first: u8,
+    },
     /// A file that was to be read as text holds something else.
     #[error("{path}: Parquet, where this model takes text; name a text file, plain or compressed")]
     NoText {

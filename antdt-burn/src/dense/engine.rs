@@ -2,12 +2,12 @@
 
 use antdt_agent::{Buffer, GradientSink, TrainError};
 use burn::backend::Autodiff;
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, ParamId};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::{DenseModel, Family};
+use super::{DenseModel, Family, Pass};
 use crate::data::example::ExampleShape;
 use crate::device::Device;
 use crate::engine::finite;
@@ -100,6 +100,13 @@ fn losses<B: Backend>(logits: Tensor<B, 2>, classes: Tensor<B, 2, Int>) -> Tenso
     log_softmax(logits, 1).gather(1, classes).reshape([positions]).neg()
 }
 
+/// New values of running statistics, each times the samples of the batch.
+fn sums<B: AutodiffBackend>(pass: Pass<B>, samples: usize) -> Result<Vec<(ParamId, Vec<f32>)>, TrainError> {
+    #[allow(clippy::cast_precision_loss, reason = "samples of a batch")]
+    let samples = samples as f32;
+    pass.states.into_iter().map(|(id, state)| Ok((id, flat::values(state.inner() * samples)?))).collect()
+}
+
 fn sum<B: Backend>(losses: Tensor<B, 1>) -> Result<f64, TrainError> {
     Ok(flat::values(losses)?.iter().map(|loss| f64::from(*loss)).sum())
 }
@@ -117,10 +124,12 @@ where
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device);
         let (inputs, classes) = self.tensors::<B>(&input, &self.device);
         let samples = inputs.dims()[0];
-        let losses = losses(model.logits(inputs), classes);
+        let mut pass = Pass::of_training();
+        let losses = losses(model.logits(inputs, &mut pass), classes);
         let mut gradients = (losses.clone().sum() / self.positions()).backward();
         let loss = sum(losses.inner())? / self.positions();
-        let groups = flat::gradients::<B, M>(&model, &mut gradients)?;
+        let states = sums(pass, samples)?;
+        let groups = flat::gradients::<B, M>(&model, &mut gradients, &states)?;
         // The last layer first, as in a backward pass.
         for (group, values) in groups.into_iter().enumerate().rev() {
             sink.group(group, Buffer::Host(&finite(values, loss, samples)?))?;
@@ -132,7 +141,7 @@ where
     fn evaluate(&self, input: Input<'_>) -> Result<Verdict, TrainError> {
         let model = flat::load::<B, M>(self.model.clone(), input.dense, &self.device).valid();
         let (inputs, classes) = self.tensors::<B::InnerBackend>(&input, &self.device);
-        let logits = model.logits(inputs);
+        let logits = model.logits(inputs, &mut Pass::of_evaluation());
         let told = logits.clone().argmax(1).equal(classes.clone()).int().sum().into_scalar();
         let right = burn::tensor::ElementConversion::elem::<i64>(told);
         let loss_sum = sum(losses(logits, classes))? / self.positions();

@@ -1,6 +1,7 @@
 //! Models whose parameters are all dense: samples of numbers in, one logit for each class out.
 
 mod engine;
+pub(crate) mod images;
 pub(crate) mod texts;
 mod trainer;
 pub(crate) mod vectors;
@@ -9,7 +10,7 @@ use std::fmt;
 
 use antdt_core::Seed;
 use antdt_data::UnpackNotice;
-use burn::module::{AutodiffModule, Module};
+use burn::module::{AutodiffModule, Module, ParamId};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
@@ -24,10 +25,29 @@ use crate::split::Split;
 use crate::workload::WorkloadSpec;
 use engine::Engine;
 
+/// A pass through a model, and what it leaves of the model's [`Running`](crate::flat::Running) statistics.
+#[derive(Debug)]
+pub struct Pass<B: Backend> {
+    /// Whether it is a training step's; else it is an evaluation's.
+    pub training: bool,
+    /// Of a training step, the new values of each running statistic.
+    pub states: Vec<(ParamId, Tensor<B, 1>)>,
+}
+
+impl<B: Backend> Pass<B> {
+    pub(crate) const fn of_training() -> Self {
+        Self { training: true, states: Vec::new() }
+    }
+
+    pub(crate) const fn of_evaluation() -> Self {
+        Self { training: false, states: Vec::new() }
+    }
+}
+
 /// A model that tells the class of each position of a sample.
 pub trait DenseModel<B: Backend>: Module<B> {
     /// Returns the logits `[samples * positions, classes]` for the inputs `[samples, inputs]`.
-    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2>;
+    fn logits(&self, inputs: Tensor<B, 2>, pass: &mut Pass<B>) -> Tensor<B, 2>;
 }
 
 /// A model that can be built on any back end.

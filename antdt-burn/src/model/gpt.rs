@@ -10,7 +10,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;
-use crate::dense::{self, DenseModel, Family, Judge, texts};
+use crate::dense::{self, DenseModel, Family, Judge, Pass, texts};
 use crate::size;
 
 /// Entry of the GPT in the registry.
@@ -102,7 +102,7 @@ impl Family for Gpts {
 /// again as the output layer. `[samples, context]` to `[samples * context, bytes]`.
 ///
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (recalled); differs: on bytes, without
-/// dropout, and with the gain of a norm as its difference from 1.
+/// dropout.
 #[derive(Module, Debug)]
 pub struct Gpt<B: Backend> {
     tokens: Param<Tensor<B, 2>>,
@@ -126,7 +126,7 @@ fn mask<B: Backend>(context: usize, device: &B::Device) -> Tensor<B, 3> {
 }
 
 impl<B: Backend> DenseModel<B> for Gpt<B> {
-    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn logits(&self, inputs: Tensor<B, 2>, _: &mut Pass<B>) -> Tensor<B, 2> {
         let [samples, context] = inputs.dims();
         let tokens = self.tokens.val();
         let [_, width] = tokens.dims();
@@ -209,20 +209,19 @@ impl<B: Backend> Block<B> {
 /// Source: Ba, Kiros and Hinton, "Layer Normalization", 2016 (recalled).
 #[derive(Module, Debug)]
 struct LayerNorm<B: Backend> {
-    /// The learnt scale, less 1: parameters of one dimension start at 0.
     gain: Param<Tensor<B, 1>>,
     bias: Param<Tensor<B, 1>>,
 }
 
 impl<B: Backend> LayerNorm<B> {
     fn new(width: usize, device: &B::Device) -> Self {
-        Self { gain: zeros([width], device), bias: zeros([width], device) }
+        Self { gain: Param::from_tensor(Tensor::ones([width], device)), bias: zeros([width], device) }
     }
 
     fn forward(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
         let centred = hidden.clone() - hidden.mean_dim(1);
         let variance = (centred.clone() * centred.clone()).mean_dim(1);
         let normal = centred / (variance + EPSILON).sqrt();
-        normal * (self.gain.val() + 1.0).unsqueeze::<2>() + self.bias.val().unsqueeze::<2>()
+        normal * self.gain.val().unsqueeze::<2>() + self.bias.val().unsqueeze::<2>()
     }
 }

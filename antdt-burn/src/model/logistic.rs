@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use super::{Model, Recipe, linear};
 use crate::data::example::ExampleShape;
-use crate::dense::{self, DenseModel, Family, Judge, vectors};
+use crate::dense::{self, DenseModel, Family, Judge, Pass, vectors};
 
 /// Entry of logistic regression in the registry.
 pub const MODEL: Model = Model {
@@ -54,7 +54,7 @@ impl<B: Backend> Logistic<B> {
 }
 
 impl<B: Backend> DenseModel<B> for Logistic<B> {
-    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn logits(&self, inputs: Tensor<B, 2>, _: &mut Pass<B>) -> Tensor<B, 2> {
         self.output.forward(inputs)
     }
 }

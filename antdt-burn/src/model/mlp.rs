@@ -8,7 +8,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use super::{Model, Perceptron, Recipe};
 use crate::data::example::ExampleShape;
-use crate::dense::{self, DenseModel, Family, Judge, vectors};
+use crate::dense::{self, DenseModel, Family, Judge, Pass, vectors};
 use crate::size::{self, Sizes};
 
 /// Entry of the perceptron in the registry.
@@ -86,7 +86,7 @@ impl<B: Backend> Mlp<B> {
 }
 
 impl<B: Backend> DenseModel<B> for Mlp<B> {
-    fn logits(&self, inputs: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn logits(&self, inputs: Tensor<B, 2>, _: &mut Pass<B>) -> Tensor<B, 2> {
         self.perceptron.forward(inputs)
     }
 }

@@ -8,6 +8,10 @@ pub mod xdeepfm;
 pub mod gpt;
 pub mod logistic;
 pub mod mlp;
+pub mod mobilenet;
+pub mod resnet20;
+
+mod vision;
 
 use antdt_core::registry::{self, Registry};
 use burn::module::Module;
@@ -23,7 +27,15 @@ use crate::dense::DenseRecipe;
 pub type Model = registry::Entry<Recipe>;
 
 /// Every model.
-pub const SHIPPED: &[Model] = &[deepfm::MODEL, xdeepfm::MODEL, mlp::MODEL, logistic::MODEL, gpt::MODEL];
+pub const SHIPPED: &[Model] = &[
+    deepfm::MODEL,
+    xdeepfm::MODEL,
+    mlp::MODEL,
+    logistic::MODEL,
+    gpt::MODEL,
+    resnet20::MODEL,
+    mobilenet::MODEL,
+];
 
 /// The models that a job can name.
 ///

@@ -151,6 +151,9 @@ fn a_size_that_cannot_be_is_refused_by_table_and_key() {
         ("logistic", "hidden", &["4"]),
         ("gpt", "context", &["0", "long"]),
         ("gpt", "heads", &["0", "3"]),
+        ("resnet20", "norm", &["layer", ""]),
+        ("resnet20", "side", &["3", "2000"]),
+        ("mobilenet", "width", &["0"]),
     ] {
         for text in texts {
             let texts = [(setting.to_owned(), (*text).to_owned())].into();
