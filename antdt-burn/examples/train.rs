@@ -26,13 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         WorkloadSpec { eval_fraction: 0.2, ..WorkloadSpec::new(model, next("synthetic:50000").parse()?) };
     let epochs: u64 = next("3").parse()?;
     let batch: u64 = next(&global_batch_size_default().to_string()).parse()?;
-    let (mut optimizer, mut rate, mut decay) = (None, None, 0.0);
+    let (mut optimizer, mut rate, mut decay) = (None, None, None);
     for setting in arguments {
         let (name, value) = setting.split_once('=').ok_or("settings are NAME=VALUE")?;
         match name {
             "optimizer" => optimizer = Some(value.to_owned()),
             "learning-rate" => rate = Some(value.parse()?),
-            "weight-decay" => decay = value.parse()?,
+            "weight-decay" => decay = Some(value.parse()?),
             _ => spec = spec.with(name, value),
         }
     }
@@ -50,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let optimizer = optimizer.as_deref().unwrap_or(recipe.optimizer);
     let rule = UpdateRule::named(optimizer, rate.unwrap_or(recipe.learning_rate))?;
+    let decay = decay.unwrap_or(if optimizer == recipe.optimizer { recipe.weight_decay } else { rule.decay });
     let rule = UpdateRule { decay, ..rule };
     let mut replica = Replica::new(&layout, &rule, seed, trainer.initial_dense(seed))?;
     let (mut gradient, mut rows) = (Gradient::new(&layout), Vec::new());

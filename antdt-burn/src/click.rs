@@ -20,6 +20,11 @@ pub const OPTIMIZER: &str = "adagrad";
 /// Learning rate of click-through models with that optimizer.
 pub const LEARNING_RATE: f32 = 0.02;
 
+/// Weight decay of click-through models with that optimizer. Without any, a second epoch on few rows makes the model worse: on
+/// 1,500 rows of Criteo's the held-out AUC after three epochs is 0.593, with this 0.613, and with 0.01 0.638; on UCI Adult it is
+/// 0.9215, 0.9175 and 0.9090.
+pub const WEIGHT_DECAY: f32 = 0.003;
+
 /// Sizes of a model's layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelShape {
@@ -126,7 +131,7 @@ impl ClickSizes {
     /// The model of these sizes.
     pub(crate) fn recipe(self, build: fn(&ModelShape, Device) -> Box<dyn Engine>) -> Recipe {
         let task = Task::Click(ClickRecipe { sizes: self, build });
-        Recipe { optimizer: OPTIMIZER, learning_rate: LEARNING_RATE, task }
+        Recipe { optimizer: OPTIMIZER, learning_rate: LEARNING_RATE, weight_decay: WEIGHT_DECAY, task }
     }
 }
 

@@ -37,6 +37,7 @@ fn train(
     let dense = trainer.initial_dense(seed);
     let recipe = spec.recipe().unwrap();
     let rule = UpdateRule::named(recipe.optimizer, recipe.learning_rate).unwrap();
+    let rule = UpdateRule { decay: recipe.weight_decay, ..rule };
     let mut replica = Replica::new(trainer.layout(), &rule, seed, dense).unwrap();
     let (mut gradient, mut rows, mut losses) = (Gradient::new(trainer.layout()), Vec::new(), Vec::new());
     let count = trainer.train_samples();

@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         let layout = ParamLayout::dense(WEIGHTS.len());
         let trainer = Linear { layout, samples: 1 << 40, batch: Vec::new() };
         // Unless the job says otherwise: --optimizer, --learning-rate.
-        let rule = env.update_rule("sgd", 0.05)?;
+        let rule = env.update_rule("sgd", 0.05, 0.0)?;
         antdt::worker::run(&env, Box::new(trainer), &rule)
     };
     match run() {

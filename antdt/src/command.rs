@@ -544,7 +544,11 @@ fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
     let spec = env.spec.clone().on(Processor::from(&place));
     // The master has said what takes its time.
     let trainer = workload.open(&spec, &mut |_| {}).map_err(|error| input(&error))?;
-    worker::run(env, trainer, &env.update_rule(workload.optimizer, workload.learning_rate)?)
+    worker::run(
+        env,
+        trainer,
+        &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
+    )
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
@@ -553,5 +557,9 @@ fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
         WorkerError::Environment(InvalidValue::new(LAYOUT, &text, format!("a layout in JSON ({error})")))
     })?;
     let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
-    server::run(env, &layout, &env.update_rule(workload.optimizer, workload.learning_rate)?)
+    server::run(
+        env,
+        &layout,
+        &env.update_rule(workload.optimizer, workload.learning_rate, workload.weight_decay)?,
+    )
 }

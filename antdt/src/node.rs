@@ -113,8 +113,8 @@ impl NodeEnv {
     ///
     /// # Errors
     /// If the job has settings for an optimizer that this program does not know, or that it does not take.
-    pub fn update_rule(&self, optimizer: &str, rate: f32) -> Result<UpdateRule, WorkerError> {
-        self.spec.update_rule(optimizer, rate).map_err(|error| WorkerError::Input(error.to_string()))
+    pub fn update_rule(&self, optimizer: &str, rate: f32, decay: f32) -> Result<UpdateRule, WorkerError> {
+        self.spec.update_rule(optimizer, rate, decay).map_err(|error| WorkerError::Input(error.to_string()))
     }
 
     /// The variables that say the same to a child process.

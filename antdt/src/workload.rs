@@ -28,13 +28,21 @@ pub struct Workload {
     pub optimizer: &'static str,
     /// Learning rate of that optimizer.
     pub learning_rate: f32,
+    /// Weight decay with that optimizer.
+    pub weight_decay: f32,
     open: Open,
 }
 
 impl Workload {
     /// Returns a trainer that can do without `--data`, with the optimizer `adagrad` at a rate of 0.02.
     pub fn new(open: impl Fn(&JobSpec, Announce<'_>) -> Opened + Send + Sync + 'static) -> Self {
-        Self { needs_data: false, optimizer: "adagrad", learning_rate: 0.02, open: Box::new(open) }
+        Self {
+            needs_data: false,
+            optimizer: "adagrad",
+            learning_rate: 0.02,
+            weight_decay: 0.0,
+            open: Box::new(open),
+        }
     }
 
     /// Returns a trainer that `make` makes, whatever the job's settings; otherwise as [`new`](Self::new).
@@ -53,11 +61,12 @@ impl Workload {
 
 impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needs_data, optimizer, learning_rate, open: _ } = self;
+        let Self { needs_data, optimizer, learning_rate, weight_decay, open: _ } = self;
         f.debug_struct("Workload")
             .field("needs_data", needs_data)
             .field("optimizer", optimizer)
             .field("learning_rate", learning_rate)
+            .field("weight_decay", weight_decay)
             .finish_non_exhaustive()
     }
 }
@@ -157,6 +166,7 @@ mod shipped {
             needs_data: true,
             optimizer: recipe.optimizer,
             learning_rate: recipe.learning_rate,
+            weight_decay: recipe.weight_decay,
             open: Box::new(move |spec, announce| open(model, spec, announce)),
         })
     }

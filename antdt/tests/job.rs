@@ -15,7 +15,7 @@ use antdt::master::{self, Programs, Seams, TrainingData};
 use antdt::report::{Outcome, Report};
 use antdt_agent::runtime::{Agent, AgentConfig, AgentError};
 use antdt_agent::{Batcher, Gradient, Params, Trainer};
-use antdt_burn::click::{LEARNING_RATE, OPTIMIZER};
+use antdt_burn::click::{LEARNING_RATE, OPTIMIZER, WEIGHT_DECAY};
 use antdt_burn::{
     ClickTrainer, DataSource, WorkloadSpec,
     model::{deepfm, gpt, logistic, mlp, mobilenet, resnet20},
@@ -274,6 +274,7 @@ fn plain_loop(rows: u64, batch: u64, epochs: u32, seed: Seed) -> f64 {
     let (layout, model) = (trainer.layout().clone(), seed.derive("model"));
     let dense = trainer.initial_dense(model);
     let rule = UpdateRule::named(OPTIMIZER, LEARNING_RATE).unwrap();
+    let rule = UpdateRule { decay: WEIGHT_DECAY, ..rule };
     let mut replica = Replica::new(&layout, &rule, model, dense).unwrap();
 
     let global_batch = u32::try_from(batch).unwrap();

@@ -105,5 +105,5 @@ pub(crate) fn recipe(
     build: impl Fn(ExampleShape, Device) -> Box<dyn Engine> + Send + Sync + 'static,
 ) -> Recipe {
     let task = Task::Dense(DenseRecipe { open, judge, build: Box::new(build) });
-    Recipe { optimizer, learning_rate, task }
+    Recipe { optimizer, learning_rate, weight_decay: 0.0, task }
 }

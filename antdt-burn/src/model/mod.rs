@@ -53,6 +53,8 @@ pub struct Recipe {
     pub optimizer: &'static str,
     /// Default learning rate, for that optimizer.
     pub learning_rate: f32,
+    /// Default weight decay, for that optimizer.
+    pub weight_decay: f32,
     pub(crate) task: Task,
 }
 

@@ -113,7 +113,7 @@ settings! {
     clip_norm: Option<f32> = None, "clip-norm", "NORM", unset "no clipping";
     /// Weight decay: this share of a parameter is added to its gradient, or is subtracted from the parameter by an optimizer
     /// with decoupled decay (adamw). A row of a table decays only in steps whose batch touches it.
-    weight_decay: Option<f32> = None, "weight-decay", "SHARE", unset "the optimizer's";
+    weight_decay: Option<f32> = None, "weight-decay", "SHARE", unset "the workload's, or that of the --optimizer";
     /// Emulated speed of every worker: it computes the real gradient, then waits until samples / speed have passed.
     emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "no emulation";
     /// What the workers compute on: cpu, cuda (each on the next GPU of its host), cuda:N (all on that one) or auto (as cuda,
@@ -356,8 +356,8 @@ impl JobSpec {
         Rule::named(&self.pace_rule, &self.tables.texts("pace-rule", &self.pace_rule)?)
     }
 
-    /// Makes the rule by which gradients change the parameters. `optimizer` and `rate` are what the program takes where the
-    /// job does not say it.
+    /// Makes the rule by which gradients change the parameters. `optimizer`, `rate` and the weight `decay` are what the program
+    /// takes where the job does not say it.
     ///
     /// # Errors
     /// If there is no such optimizer or setting, or a value cannot be; the error names the flag, or the table and the key.
@@ -365,18 +365,18 @@ impl JobSpec {
     /// ```
     /// use antdt::job::JobSpec;
     /// let mut spec = JobSpec::default();
-    /// assert_eq!(spec.update_rule("sgd", 0.05)?.rate, 0.05);
+    /// assert_eq!(spec.update_rule("sgd", 0.05, 0.0)?.rate, 0.05);
     /// spec.set("optimizer", "adam")?;
-    /// assert_eq!(spec.update_rule("sgd", 0.05)?.rate, 0.001, "Adam's own");
+    /// assert_eq!(spec.update_rule("sgd", 0.05, 0.0)?.rate, 0.001, "Adam's own");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn update_rule(&self, optimizer: &str, rate: f32) -> Result<UpdateRule, BuildError> {
+    pub fn update_rule(&self, optimizer: &str, rate: f32, decay: f32) -> Result<UpdateRule, BuildError> {
         let name = self.optimizer.as_deref().unwrap_or(optimizer);
         let built = optimizer::REGISTRY.build(name, &self.tables.texts("optimizer", name)?)?;
         let rule = UpdateRule::new(built);
         let rule = UpdateRule {
             rate: self.learning_rate.unwrap_or(if name == optimizer { rate } else { rule.rate }),
-            decay: self.weight_decay.unwrap_or(rule.decay),
+            decay: self.weight_decay.unwrap_or(if name == optimizer { decay } else { rule.decay }),
             schedule: self.lr_schedule,
             clip_norm: self.clip_norm,
             ..rule
@@ -404,7 +404,7 @@ impl JobSpec {
         })?;
         self.tables.validate()?;
         // What the workload takes is known to be good.
-        self.update_rule(optimizer::Sgd::NAME, 1.0).map_err(|error| match error {
+        self.update_rule(optimizer::Sgd::NAME, 1.0, 0.0).map_err(|error| match error {
             BuildError::Setting(error) => error,
             other => InvalidValue::new(
                 "--optimizer",

@@ -219,6 +219,7 @@ fn trained(spec: &WorkloadSpec, epochs: u64, batch: usize) -> Metrics {
     let mut trainer = open(spec);
     let recipe = spec.recipe().unwrap();
     let rule = UpdateRule::named(recipe.optimizer, recipe.learning_rate).unwrap();
+    let rule = UpdateRule { decay: recipe.weight_decay, ..rule };
     let dense = trainer.initial_dense(Seed(3));
     let mut replica = Replica::new(trainer.layout(), &rule, Seed(3), dense).unwrap();
     let count = trainer.train_samples();

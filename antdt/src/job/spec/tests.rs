@@ -293,7 +293,7 @@ fn the_rule_of_updates_is_what_the_flags_and_the_table_of_the_optimizer_say() {
         }
         spec.validate().unwrap();
         let spec: JobSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
-        spec.update_rule("adagrad", 0.02).unwrap()
+        spec.update_rule("adagrad", 0.02, 0.0).unwrap()
     };
     let default = rule(&[]);
     assert_eq!(
