@@ -215,31 +215,3 @@ fn a_peer_that_is_not_installed_is_not_compared_and_fails_unless_that_is_allowed
         assert_eq!(output.status.code(), Some(code), "{rows:?}");
     }
 }
-
-#[test]
-fn a_peer_that_is_missing_is_not_compared_and_only_excused_on_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let (programs, reports) = (folder.path().join("programs"), folder.path().join("reports"));
-    fs::create_dir(&programs).unwrap();
-    for excused in [false, true] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_antdt-bench"));
-        command.args(["collective", "--quick", "--peer", "openmpi", "--only", "tcp, 2 ranks, 8 B"]);
-        command.args(excused.then_some("--allow-missing")).arg("--report-dir").arg(&reports);
-        let output = command.env("PATH", &programs).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let rows = stored(&reports);
-        let peer = rows.iter().find(|row| row.name == "Open MPI").unwrap_or_else(|| panic!("{rows:?}"));
-        assert_eq!((peer.state, peer.value), (State::NotCompared, None));
-        assert!(peer.peer.as_ref().unwrap().contains("install openmpi-bin"), "{peer:?}");
-        assert!(rows.iter().any(|row| row.name.starts_with("tcp, 2 ranks, 8 B") && row.value.is_some()));
-        // Nothing but the missing peer is to blame, unless the machine is busy.
-        let others = rows.iter().filter(|row| row.state != State::NotCompared || !excused);
-        let expected = others.fold(0, |code, row| match row.state {
-            State::Failed => 1,
-            state if state.is_incomplete() && code == 0 => 3,
-            _ => code,
-        });
-        assert_eq!(output.status.code(), Some(expected), "{said}");
-        assert!(excused || expected != 0);
-    }
-}
