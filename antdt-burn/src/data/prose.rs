@@ -92,7 +92,7 @@ impl Prose {
 
 /// Vowels and consonants take turns, so that words look like words.
 fn letter(rng: &mut DetRng, at: u64) -> u8 {
-    let letters: &[u8] = if at % 2 == 0 { b"bcdfghklmnprstvw" } else { b"aeiou" };
+    let letters: &[u8] = if at.is_multiple_of(2) { b"bcdfghklmnprstvw" } else { b"aeiou" };
     letters[index(rng.below(letters.len() as u64))]
 }
 

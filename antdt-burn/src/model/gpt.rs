@@ -64,7 +64,7 @@ impl GptSizes {
             width: size::one(settings, "width", default.width)?,
             context: size::one(settings, "context", default.context)?,
         };
-        if sizes.width % sizes.heads != 0 {
+        if !sizes.width.is_multiple_of(sizes.heads) {
             let expected = format!("a divisor of width, which is {}", sizes.width);
             return Err(settings.refuse("heads", sizes.heads, &expected));
         }
