@@ -13,37 +13,67 @@
 //! worker's own, and so does its number of steps; the learning rate goes by the samples behind the last average, of which all
 //! know. Cost: one copy of the flat vector and of the touched rows.
 //!
+//! # With an outer optimizer
+//!
+//! The mean of all models is not what workers go on with, but what an [outer](LocalReplica::with_outer) optimizer makes of it: the
+//! difference of the base to that mean is its gradient, and the base are its parameters. Its moments follow from means alone, so all
+//! workers have the same; they are part of the model that all agree on, and go to checkpoints and to workers that come. A row has
+//! a step of the outer optimizer when some worker touched it. Statistics, which no optimizer follows, are averaged as ever. Cost: the
+//! base and the moments of the flat vector and of every row that was ever trained.
+//!
 //! # Where workers average with a few others
 //!
 //! Then models differ after an average, too, and there is no base that all have: each worker [gives](LocalReplica::give) its whole
 //! model, and [goes on](LocalReplica::mix) with the uniform [mean](LocalReplica::mean) of those that it was given and its own.
 //! Its base is what it went on with last, so that steps can be undone all the same.
 //!
-//! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours.
+//! Source: local SGD (Stich, 2018; recalled) with weights by samples; the form as a weighted drift is ours. The outer optimizer is
+//! that of DiLoCo (Douillard et al., 2023; recalled), whose mean is uniform.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use antdt_core::{GroupKind, InvalidValue, ParamLayout, Seed};
 
 use crate::given::Given;
 use crate::gradient::{SparseGradient, mean_scale};
 use crate::portion::Portion;
-use crate::replica::Replica;
+use crate::replica::{ImportError, Replica};
+use crate::rule::{Trained, UpdateRule};
 use crate::table::TableError;
 
 /// A model that one worker trains by itself between two averages with other workers (local SGD).
 #[derive(Debug, Clone)]
 pub struct LocalReplica {
     model: Replica,
-    /// Parameters at the last average: all of the flat vector, and the rows that changed since.
+    /// The flat vector at the last average; empty if an outer optimizer has it.
     base: Vec<f32>,
+    /// The rows that changed since, as they were at the last average.
     base_rows: BTreeMap<u64, Vec<f32>>,
     samples: u64,
+    /// The base as the parameters of the outer optimizer, if there is one.
+    outer: Option<Box<Replica>>,
 }
 
 impl LocalReplica {
     /// Returns a replica of a model that is equal on all workers, as at the beginning of a job or after an
     /// average.
     pub fn new(model: Replica) -> Self {
-        Self { base: model.dense().to_vec(), base_rows: BTreeMap::new(), samples: 0, model }
+        Self { base: model.dense().to_vec(), base_rows: BTreeMap::new(), samples: 0, model, outer: None }
+    }
+
+    /// Returns such a replica whose averages are steps of another optimizer, the outer one. `seed` is that of the model.
+    ///
+    /// # Errors
+    /// If the outer rule is invalid.
+    pub fn with_outer(model: Replica, outer: &UpdateRule, seed: Seed) -> Result<Self, InvalidValue> {
+        let mut base = Replica::new(model.layout(), outer, seed, model.dense().to_vec())?;
+        base.set(model.dense(), &model.changed_rows()).expect("a model has its own shape");
+        Ok(Self { base: Vec::new(), outer: Some(Box::new(base)), ..Self::new(model) })
+    }
+
+    /// The flat vector at the last average.
+    fn base(&self) -> &[f32] {
+        self.outer.as_ref().map_or(&self.base, |outer| outer.dense())
     }
 
     /// Returns the worker's own model.
@@ -82,7 +112,8 @@ impl LocalReplica {
     /// Undoes the steps of this worker since the last average; its optimizer's state stays.
     pub fn revert(&mut self) {
         let rows = self.base_rows();
-        self.model.set(&self.base, &rows).expect("the base has the shape of the model");
+        let base = self.outer.as_ref().map_or(&self.base[..], |outer| outer.dense());
+        self.model.set(base, &rows).expect("the base has the shape of the model");
         self.base_rows.clear();
         self.samples = 0;
     }
@@ -94,8 +125,12 @@ impl LocalReplica {
         }
     }
 
-    /// Returns the model of the last average, which all workers agree on.
+    /// Returns the model of the last average, which all workers agree on, with the state of the outer optimizer if there is one, else
+    /// of this worker's.
     pub fn portion(&self) -> Portion {
+        if let Some(outer) = &self.outer {
+            return outer.portion();
+        }
         if self.base_rows.is_empty() && self.samples == 0 {
             return self.model.portion();
         }
@@ -104,13 +139,37 @@ impl LocalReplica {
         base.model.portion()
     }
 
+    /// Overwrites the parameters that `portion` has, in a model that took no step since the last average. `with_state`, the state is
+    /// overwritten too: that of the outer optimizer if there is one, else of this worker's. Returns how many values of the flat vector were set.
+    ///
+    /// # Errors
+    /// If the portion does not fit the model, or another number of numbers is kept there. Nothing is changed then.
+    pub fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        match &mut self.outer {
+            Some(outer) => {
+                outer.restore(portion, with_state)?;
+                self.model.restore(portion, false)
+            }
+            None => {
+                let set = self.model.restore(portion, with_state)?;
+                self.base.copy_from_slice(self.model.dense());
+                Ok(set)
+            }
+        }
+    }
+
+    /// Sets how far the model is trained, after its portions were restored.
+    pub const fn set_trained(&mut self, trained: Trained) {
+        self.model.set_trained(trained);
+    }
+
     /// Returns this worker's contribution to the average: the difference of its model to the base, times its
     /// samples, as `[dense_len]` and by row.
     pub fn drift(&self) -> (Vec<f32>, SparseGradient) {
         #[allow(clippy::cast_precision_loss, reason = "a weight")]
         let weight = self.samples as f32;
         let drift = |now: &f32, base: &f32| (now - base) * weight;
-        let dense = self.model.dense().iter().zip(&self.base).map(|(now, base)| drift(now, base)).collect();
+        let dense = self.model.dense().iter().zip(self.base()).map(|(now, base)| drift(now, base)).collect();
         let rows: Vec<u64> = self.base_rows.keys().copied().collect();
         let mut values = Vec::new();
         self.model.gather(&rows, &mut values).expect("rows of the base are rows of the model");
@@ -119,10 +178,10 @@ impl LocalReplica {
         (dense, SparseGradient { rows, values })
     }
 
-    /// Replaces the model by the average. The arguments are the sums of all workers' [drifts](Self::drift)
-    /// and of their samples, this worker's included. With 0 samples nothing changes.
+    /// Replaces the model by the average, or by what the outer optimizer makes of it. The arguments are the sums of all workers'
+    /// [drifts](Self::drift) and of their samples, this worker's included. With 0 samples nothing changes.
     ///
-    /// Returns the [distance](Self::distance) that the model was at.
+    /// Returns the [distance](Self::distance) of the model to the average.
     ///
     /// # Errors
     /// If the lengths do not fit the model, or a row does not exist or is out of order; nothing is then changed.
@@ -136,20 +195,35 @@ impl LocalReplica {
             return Ok(None);
         }
         let scale = mean_scale(samples);
-        // A row that only others touched is still as at the last average.
-        let mut values = Vec::new();
-        self.model.gather(&rows.rows, &mut values)?;
-        for (row, values) in self.model.layout().by_row_mut(&rows.rows, &mut values) {
-            if let Some(base) = self.base_rows.get(&row) {
-                values.copy_from_slice(base);
-            }
-        }
-        values.iter_mut().zip(&rows.values).for_each(|(value, sum)| *value += sum * scale);
-        let dense: Vec<f32> = self.base.iter().zip(dense_sum).map(|(base, sum)| base + sum * scale).collect();
+        let mean = |(base, sum): (&f32, &f32)| base + sum * scale;
+        let dense: Vec<f32> = self.base().iter().zip(dense_sum).map(mean).collect();
         let distance = self.distance(&dense);
+        let (dense, values) = match &mut self.outer {
+            Some(outer) => {
+                let (sums, rows) = uphill(outer, dense_sum, rows, samples);
+                outer.apply(&sums, &rows, samples)?;
+                let mut values = Vec::new();
+                outer.gather(&rows.rows, &mut values)?;
+                (outer.dense().to_vec(), values)
+            }
+            None => {
+                // A row that only others touched is still as at the last average.
+                let mut values = Vec::new();
+                self.model.gather(&rows.rows, &mut values)?;
+                for (row, values) in self.model.layout().by_row_mut(&rows.rows, &mut values) {
+                    if let Some(base) = self.base_rows.get(&row) {
+                        values.copy_from_slice(base);
+                    }
+                }
+                values.iter_mut().zip(&rows.values).for_each(|(value, sum)| *value += sum * scale);
+                (dense, values)
+            }
+        };
         self.model.set(&dense, &SparseGradient { rows: rows.rows.clone(), values })?;
         self.model.count(samples);
-        self.base = dense;
+        if self.outer.is_none() {
+            self.base = dense;
+        }
         self.base_rows.clear();
         self.samples = 0;
         Ok(distance)
@@ -209,19 +283,70 @@ impl LocalReplica {
     pub fn mix(&mut self, mean: Given, samples: u64) -> Result<(), TableError> {
         self.model.set(&mean.dense, &mean.rows)?;
         self.model.count(samples);
-        self.base = mean.dense;
+        match &mut self.outer {
+            Some(outer) => outer.set(&mean.dense, &mean.rows)?,
+            None => self.base = mean.dense,
+        }
         self.base_rows.clear();
         self.samples = 0;
         Ok(())
     }
 
-    /// Returns the model of the last average in the form that [`Replica::import`] reads, with this worker's
-    /// optimizer state.
+    /// Returns the model of the last average with this worker's optimizer state, and the state of the outer optimizer.
+    /// [`import`](Self::import) takes it over.
     pub fn export(&self) -> Vec<u8> {
         let mut base = self.model.clone();
-        base.set(&self.base, &self.base_rows()).expect("the base has the shape of the model");
-        base.export()
+        base.set(self.base(), &self.base_rows()).expect("the base has the shape of the model");
+        let mut bytes = base.export();
+        if let Some(outer) = &self.outer {
+            let of_model = bytes.len() as u64;
+            bytes.extend_from_slice(&outer.export());
+            bytes.extend_from_slice(&of_model.to_le_bytes());
+        }
+        bytes
     }
+
+    /// Reads what [`export`](Self::export) wrote in a worker with the same layout, rules and seed.
+    ///
+    /// # Errors
+    /// If the bytes are damaged, of another version, or a model of another shape or optimizer.
+    pub fn import(
+        bytes: &[u8],
+        layout: &ParamLayout,
+        rule: &UpdateRule,
+        outer: Option<&UpdateRule>,
+        seed: Seed,
+    ) -> Result<Self, ImportError> {
+        let Some(outer) = outer else {
+            return Replica::import(bytes, layout, rule, seed).map(Self::new);
+        };
+        let cut = || ImportError::Damaged { len: bytes.len(), what: "it is cut off" };
+        let (models, of_model) = bytes.split_last_chunk::<8>().ok_or_else(cut)?;
+        let of_model = usize::try_from(u64::from_le_bytes(*of_model)).unwrap_or(usize::MAX);
+        let (model, base) = models.split_at_checked(of_model).ok_or_else(cut)?;
+        let model = Replica::import(model, layout, rule, seed)?;
+        let outer = Box::new(Replica::import(base, layout, outer, seed)?);
+        Ok(Self { base: Vec::new(), outer: Some(outer), ..Self::new(model) })
+    }
+}
+
+/// What workers drifted, as sums of gradients of the base: the other way. Statistics have none; their sums are those of new values.
+fn uphill(
+    base: &Replica,
+    dense_sum: &[f32],
+    rows: &SparseGradient,
+    samples: u64,
+) -> (Vec<f32>, SparseGradient) {
+    #[allow(clippy::cast_precision_loss, reason = "a weight")]
+    let weight = samples as f32;
+    let mut sums: Vec<f32> = dense_sum.iter().map(|sum| -sum).collect();
+    let statistics = base.layout().ranges().filter(|(_, group)| group.kind == GroupKind::State);
+    for (place, _) in statistics {
+        let places = sums.get_mut(place.clone()).into_iter().flatten();
+        let values = base.dense().get(place).into_iter().flatten();
+        places.zip(values).for_each(|(sum, value)| *sum = value * weight - *sum);
+    }
+    (sums, SparseGradient { rows: rows.rows.clone(), values: rows.values.iter().map(|sum| -sum).collect() })
 }
 
 /// In double precision, so that only the mean is rounded.
@@ -240,6 +365,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::optimizer::Momentum;
     use crate::{Trained, UpdateRule};
 
     const DIM: usize = 2;
@@ -382,6 +508,61 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// I15: the average of a group is a symmetric, doubly stochastic projection. Numbers are multiples of 60, which groups of up to
+        /// six divide without rounding.
+        #[test]
+        fn the_average_of_a_group_is_a_projection_that_keeps_the_sum_and_never_spreads(
+            workers in 2_usize..7, members in any::<u8>(), values in prop::collection::vec(-1000_i32..1000, 36)
+        ) {
+            let sgd = &rule("sgd", 1.0);
+            let layout = ParamLayout::dense(workers);
+            let with = |dense: Vec<f32>| LocalReplica::new(Replica::new(&layout, sgd, Seed(3), dense).unwrap());
+            let group: Vec<usize> = (0..workers).filter(|worker| members >> worker & 1 == 1).collect();
+            let average = |workers: &mut [LocalReplica]| {
+                let given: Vec<Given> = group.iter().map(|member| workers[*member].give()).collect();
+                for member in &group {
+                    let mean = workers[*member].mean(&given);
+                    workers[*member].mix(mean, 1).unwrap();
+                }
+            };
+            let rows = |workers: &[LocalReplica]| -> Vec<Vec<f64>> {
+                workers.iter().map(|worker| worker.model().dense().iter().map(|value| f64::from(*value)).collect()).collect()
+            };
+            // Worker i has the i-th unit vector, so afterwards its model is the i-th row of the matrix.
+            let unit = |at: usize| (0..workers).map(|index| if index == at { 60.0 } else { 0.0 }).collect();
+            let mut units: Vec<LocalReplica> = (0..workers).map(|worker| with(unit(worker))).collect();
+            average(&mut units);
+            let matrix = rows(&units);
+            for i in 0..workers {
+                prop_assert_eq!(matrix[i].iter().sum::<f64>(), 60.0);
+                prop_assert_eq!(matrix.iter().map(|row| row[i]).sum::<f64>(), 60.0);
+                for j in 0..workers {
+                    prop_assert_eq!(matrix[i][j], matrix[j][i]);
+                    prop_assert!(matrix[i][j] >= 0.0);
+                }
+            }
+            average(&mut units);
+            prop_assert_eq!(rows(&units), matrix, "averaged once more, nothing changes");
+
+            let of = |worker: usize| (0..workers).map(|at| 60.0 * values[worker * 6 + at] as f32).collect();
+            let mut models: Vec<LocalReplica> = (0..workers).map(|worker| with(of(worker))).collect();
+            let sums = |models: &[LocalReplica]| -> Vec<f64> {
+                let rows = rows(models);
+                (0..workers).map(|at| rows.iter().map(|row| row[at]).sum()).collect()
+            };
+            let apart = |models: &[LocalReplica]| -> f64 {
+                let sums = sums(models);
+                let from_mean = |(value, sum): (&f64, &f64)| (value - sum / workers as f64).powi(2);
+                rows(models).iter().flat_map(|row| row.iter().zip(&sums).map(from_mean).collect::<Vec<_>>()).sum()
+            };
+            let (sum, spread) = (sums(&models), apart(&models));
+            average(&mut models);
+            prop_assert_eq!(sums(&models), sum);
+            prop_assert!(apart(&models) <= spread * (1.0 + 1e-12), "{} {}", apart(&models), spread);
+        }
+    }
+
     /// Models (1, 5, 2) and (-1, 3, 2): from their mean, (0, 4, 2), each is as far as (1, 1, 0).
     #[test]
     fn the_distance_to_an_average_is_in_units_of_its_norm() {
@@ -446,6 +627,170 @@ mod tests {
                 assert!((value - expected).abs() < 1e-5, "{value} {expected}");
             }
         }
+    }
+
+    const OUTER_RATE: f32 = 0.7;
+    const OUTER_MOMENTUM: f32 = 0.9;
+
+    fn outer(rate: f32, momentum: f32) -> UpdateRule {
+        UpdateRule { rate, ..UpdateRule::new(Box::new(Momentum::nesterov(momentum))) }
+    }
+
+    /// Trains with an outer optimizer in groups of three, of which the last worker is replaced in each round, by what another exports.
+    fn replaced(seed: u64, rounds: u64, rule: &UpdateRule, outer: &UpdateRule) -> Vec<LocalReplica> {
+        let worker = LocalReplica::with_outer(replica(rule), outer, Seed(3)).unwrap();
+        let mut workers = vec![worker; 3];
+        for round in 0..rounds {
+            for (index, worker) in workers.iter_mut().enumerate() {
+                for step in 0..=index as u64 {
+                    let (dense, rows, samples) = gradient(seed + round * 100 + index as u64 * 10 + step);
+                    worker.advance(&dense, &rows, samples).unwrap();
+                }
+            }
+            average(&mut workers);
+            let bytes = workers[0].export();
+            workers[2] = LocalReplica::import(&bytes, &layout(), rule, Some(outer), Seed(3)).unwrap();
+        }
+        workers
+    }
+
+    proptest! {
+        #[test]
+        fn an_outer_optimizer_follows_a_plain_double_precision_model_and_is_the_same_in_all_workers(
+            seed in any::<u32>(), rounds in 1_u64..6
+        ) {
+            let (sgd, outer) = (&rule("sgd", 0.1), &outer(OUTER_RATE, OUTER_MOMENTUM));
+            let mut workers = vec![LocalReplica::with_outer(replica(sgd), outer, Seed(3)).unwrap(); 3];
+            let mut base: Vec<f64> = all(workers[0].model()).iter().map(|value| f64::from(*value)).collect();
+            let mut momentum = vec![0.0_f64; base.len()];
+            for round in 0..rounds {
+                let mut touched = BTreeSet::new();
+                for (index, worker) in workers.iter_mut().enumerate() {
+                    let (dense, rows, samples) = gradient(u64::from(seed) + round * 10 + index as u64);
+                    touched.extend(rows.rows.iter().copied());
+                    worker.advance(&dense, &rows, samples).unwrap();
+                }
+                let total: u64 = workers.iter().map(LocalReplica::samples).sum();
+                let mut mean = vec![0.0_f64; base.len()];
+                for worker in &workers {
+                    let weight = worker.samples() as f64 / total as f64;
+                    for (mean, value) in mean.iter_mut().zip(all(worker.model())) {
+                        *mean += weight * f64::from(value);
+                    }
+                }
+                average(&mut workers);
+                for (index, value) in base.iter_mut().enumerate() {
+                    // Only rows that somebody touched take part.
+                    let row = (index.checked_sub(3)).map(|index| (index / DIM) as u64);
+                    if row.is_none_or(|row| touched.contains(&row)) {
+                        let gradient = *value - mean[index];
+                        momentum[index] = f64::from(OUTER_MOMENTUM) * momentum[index] + gradient;
+                        *value -= f64::from(OUTER_RATE) * (gradient + f64::from(OUTER_MOMENTUM) * momentum[index]);
+                    }
+                }
+                for worker in &workers {
+                    prop_assert_eq!(all(worker.model()), all(workers[0].model()));
+                    for (value, expected) in all(worker.model()).iter().zip(&base) {
+                        let near = (f64::from(*value) - expected).abs() < 1e-4 * expected.abs().max(1.0);
+                        prop_assert!(near, "{} {}", value, expected);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn a_worker_that_comes_has_the_moments_of_the_outer_optimizer(seed in 0_u64..1 << 40, rounds in 1_u64..5) {
+            let (adagrad, outer) = (&rule("adagrad", 0.1), &outer(OUTER_RATE, OUTER_MOMENTUM));
+            let workers = replaced(seed, rounds, adagrad, outer);
+            for worker in &workers {
+                prop_assert_eq!(all(worker.model()), all(workers[0].model()));
+                prop_assert_eq!(worker.portion(), workers[0].portion());
+            }
+        }
+
+        #[test]
+        fn an_outer_step_of_one_without_momentum_is_the_mean(seed in any::<u32>(), rounds in 1_u64..5) {
+            let adagrad = &rule("adagrad", 0.1);
+            let with_outer = LocalReplica::with_outer(replica(adagrad), &outer(1.0, 0.0), Seed(3)).unwrap();
+            let mut with_outer = vec![with_outer; 3];
+            let mut without = vec![LocalReplica::new(replica(adagrad)); 3];
+            for round in 0..rounds {
+                for index in 0..3 {
+                    let (dense, rows, samples) = gradient(u64::from(seed) + round * 10 + index as u64);
+                    with_outer[index].advance(&dense, &rows, samples).unwrap();
+                    without[index].advance(&dense, &rows, samples).unwrap();
+                }
+                average(&mut with_outer);
+                average(&mut without);
+                for (value, expected) in all(with_outer[0].model()).iter().zip(all(without[0].model())) {
+                    prop_assert!((value - expected).abs() < 1e-5, "{} {}", value, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_has_the_moments_of_the_outer_optimizer_and_nothing_of_the_workers() {
+        let (adam, outer) = (&rule("adam", 0.1), &outer(OUTER_RATE, OUTER_MOMENTUM));
+        let mut before = replaced(7, 3, adam, outer);
+        let (dense, rows, samples) = gradient(1);
+        // Its steps since the average are not part of it.
+        before[1].advance(&dense, &rows, samples).unwrap();
+        let portion = before[1].portion();
+        assert_eq!(portion.dense_state.len(), 1, "one number for each value");
+        assert_eq!(portion, before[0].portion());
+        let mut after = LocalReplica::with_outer(replica(adam), outer, Seed(3)).unwrap();
+        assert_eq!(after.restore(&portion, true).unwrap(), 3);
+        assert_eq!(after.portion(), portion);
+        assert_eq!(all(after.model()), all(before[0].model()));
+        after.advance(&dense, &rows, samples).unwrap();
+        after.revert();
+        assert_eq!(all(after.model()), all(before[0].model()));
+        // Without the state the outer optimizer begins anew, from the same parameters.
+        let mut anew = LocalReplica::with_outer(replica(adam), outer, Seed(3)).unwrap();
+        anew.restore(&portion, false).unwrap();
+        assert_eq!(all(anew.model()), all(before[0].model()));
+        assert!(anew.portion().dense_state[0].iter().all(|sum| *sum == 0.0));
+        // A mode without an outer optimizer goes on from it too.
+        let mut other = LocalReplica::new(replica(adam));
+        assert!(other.restore(&portion, true).is_err(), "Adam keeps two numbers");
+        other.restore(&portion, false).unwrap();
+        assert_eq!(all(other.model()), all(before[0].model()));
+        other.advance(&dense, &rows, samples).unwrap();
+        other.revert();
+        assert_eq!(all(other.model()), all(before[0].model()));
+    }
+
+    #[test]
+    fn the_outer_optimizer_leaves_statistics_to_the_mean() {
+        use antdt_core::ParamGroup;
+        let groups = vec![ParamGroup::trainable("w", 1), ParamGroup::state("mean", 2)];
+        let layout = ParamLayout::new(groups, Vec::new()).unwrap();
+        let model = Replica::new(&layout, &rule("sgd", 1.0), Seed(3), vec![1.0, 10.0, -4.0]).unwrap();
+        let outer = &outer(0.5, 0.0);
+        let mut worker = LocalReplica::with_outer(model, outer, Seed(3)).unwrap();
+        let none = SparseGradient::default();
+        for _ in 0..2 {
+            // Gradient 1, and statistics (3, 2).
+            worker.advance(&[2.0, 6.0, 4.0], &none, 2).unwrap();
+            let drift = worker.drift().0;
+            worker.average(&drift, &none, 2).unwrap();
+        }
+        assert_eq!(worker.model().dense(), [0.0, 3.0, 2.0]);
+    }
+
+    #[test]
+    fn what_is_no_export_of_an_outer_optimizer_is_refused() {
+        let (sgd, outer) = (&rule("sgd", 0.5), &outer(OUTER_RATE, OUTER_MOMENTUM));
+        let bytes = LocalReplica::with_outer(replica(sgd), outer, Seed(3)).unwrap().export();
+        let import = |bytes: &[u8]| LocalReplica::import(bytes, &layout(), sgd, Some(outer), Seed(3));
+        import(&bytes).unwrap();
+        for len in 0..bytes.len() {
+            assert!(import(&bytes[..len]).is_err(), "{len}");
+        }
+        let plain = LocalReplica::new(replica(sgd)).export();
+        assert!(import(&plain).is_err());
+        assert!(LocalReplica::import(&bytes, &layout(), sgd, None, Seed(3)).is_err());
     }
 
     #[test]

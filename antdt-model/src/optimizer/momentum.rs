@@ -29,6 +29,11 @@ impl Momentum {
     /// Name in the registry.
     pub const NAME: &'static str = "momentum";
 
+    /// Returns momentum that looks ahead along the running sum. The share is from 0 to below 1.
+    pub const fn nesterov(momentum: f32) -> Self {
+        Self { momentum, nesterov: true }
+    }
+
     pub(super) fn read(settings: &Settings<'_>) -> Result<Self, InvalidValue> {
         const RANGE: &str = "a number from 0 to below 1";
         let Self { momentum, nesterov } = Self::default();
