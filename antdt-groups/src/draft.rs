@@ -34,6 +34,7 @@ pub struct Draft<'a> {
     roster: &'a Roster,
     filter: ProgressFilter,
     initiator: Slot,
+    held: &'a [Slot],
     rng: &'a mut DetRng,
     groups: Vec<(GroupOrigin, Vec<Slot>)>,
 }
@@ -43,9 +44,10 @@ impl<'a> Draft<'a> {
         roster: &'a Roster,
         filter: ProgressFilter,
         initiator: Slot,
+        held: &'a [Slot],
         rng: &'a mut DetRng,
     ) -> Self {
-        Self { roster, filter, initiator, rng, groups: Vec::new() }
+        Self { roster, filter, initiator, held, rng, groups: Vec::new() }
     }
 
     /// The groups, in the order in which they were formed, their members in order of nodes.
@@ -76,6 +78,12 @@ impl<'a> Draft<'a> {
     /// no group. O(their number).
     pub fn idle(&self) -> Vec<Candidate> {
         self.roster.idle(self.least()).map(|slot| self.candidate(slot)).collect()
+    }
+
+    /// Returns the workers that wait for more to come, in the order in which they came, the initiator last.
+    pub fn waiting(&self) -> Vec<Candidate> {
+        let others = self.held.iter().filter(|slot| **slot != self.initiator);
+        others.chain([&self.initiator]).map(|slot| self.candidate(*slot)).collect()
     }
 
     /// Returns a worker drawn evenly from all; `None` if the worker drawn is too far behind. O(1).
@@ -123,7 +131,14 @@ impl<'a> Draft<'a> {
             self.roster.holds(candidate.slot, candidate.holder)
                 && self.roster[candidate.slot].progress >= least
         };
-        let mut slots: Vec<Slot> = members.iter().filter(may).map(|candidate| candidate.slot).collect();
+        let members: Vec<Candidate> = members.iter().filter(may).copied().collect();
+        self.form_of_any(kind, &members);
+    }
+
+    /// The same, of workers however far behind they are: nobody waits for one that is there.
+    pub fn form_of_any(&mut self, kind: GroupOrigin, members: &[Candidate]) {
+        let here = |candidate: &&Candidate| self.roster.holds(candidate.slot, candidate.holder);
+        let mut slots: Vec<Slot> = members.iter().filter(here).map(|candidate| candidate.slot).collect();
         slots.sort_unstable_by_key(|slot| self.roster[*slot].holder.node);
         slots.dedup();
         if slots.len() > 1 {

@@ -122,6 +122,8 @@ pub struct GroupGenerator {
     vacant: Vec<usize>,
     order_next: u64,
     locks: LockVector,
+    /// Workers whose requests wait for more workers to come, in the order in which they came: fewer than a group has.
+    held: Vec<Slot>,
     /// When running groups are given up.
     deadlines: BTreeSet<(JobTime, usize)>,
     connectivity: Option<Connectivity>,
@@ -149,6 +151,7 @@ impl GroupGenerator {
             vacant: Vec::new(),
             order_next: 0,
             locks: LockVector::default(),
+            held: Vec::new(),
             deadlines: BTreeSet::new(),
             effects: VecDeque::new(),
         })
@@ -237,6 +240,7 @@ impl GroupGenerator {
         self.roster.ask(slot, sequence);
         if !self.policy.is_buffered() || self.roster[slot].buffer.is_empty() {
             self.generate(slot);
+            self.call(now);
         }
         let buffer = &self.roster[slot].buffer;
         let target = if self.policy.is_buffered() { buffer.front() } else { buffer.back() };
@@ -245,6 +249,7 @@ impl GroupGenerator {
                 self.roster[slot].target = order;
                 self.arrive(now, slot);
             }
+            None if self.policy.waits_for_more() && self.roster.len() > 1 => self.held.push(slot),
             None => self.skip(slot),
         }
         Ok(Taken::New)
@@ -346,7 +351,7 @@ impl GroupGenerator {
     // Making groups.
 
     fn generate(&mut self, initiator: Slot) {
-        let mut draft = Draft::new(&self.roster, self.config.filter, initiator, &mut self.rng);
+        let mut draft = Draft::new(&self.roster, self.config.filter, initiator, &self.held, &mut self.rng);
         self.policy.form(&mut draft);
         for (kind, members) in draft.finish() {
             self.append(kind, members);
@@ -354,6 +359,31 @@ impl GroupGenerator {
         let bridge = self.connectivity.as_mut().and_then(|connectivity| connectivity.bridge(&self.roster));
         if let Some(members) = bridge.filter(|members| members.len() > 1) {
             self.append(GroupOrigin::Bridge, members);
+        }
+    }
+
+    /// Workers that waited for more to come are in a group now.
+    fn call(&mut self, now: JobTime) {
+        let roster = &self.roster;
+        let called: Vec<Slot> = self.held.extract_if(.., |slot| !roster[*slot].buffer.is_empty()).collect();
+        for slot in called {
+            let first = self.roster[slot].buffer.front().copied();
+            if let Some(order) = first.map(|index| self.group(index).key.order) {
+                self.roster[slot].target = order;
+                self.arrive(now, slot);
+            }
+        }
+    }
+
+    /// One worker less may come: those that wait for more are all, or one is left alone.
+    fn fewer_may_come(&mut self, now: JobTime) {
+        let Some(last) = self.held.last().copied() else { return };
+        if self.roster.len() > 1 {
+            self.generate(last);
+            self.call(now);
+        } else {
+            self.held.clear();
+            self.skip(last);
         }
     }
 
@@ -553,6 +583,8 @@ impl GroupGenerator {
         }
         self.roster.leave(slot);
         self.changed(holder, false);
+        self.held.retain(|held| *held != slot);
+        self.fewer_may_come(now);
     }
 }
 

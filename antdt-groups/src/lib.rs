@@ -76,5 +76,5 @@ pub use message::{
     GeneratorEffect, GeneratorError, GeneratorEvent, Go, GroupDecision, GroupKey, GroupOrigin, ReduceOutcome,
     Taken,
 };
-pub use policy::{Bipartite, Division, GroupPolicy, InterIntra, Random};
+pub use policy::{Bipartite, Division, FirstToArrive, GroupPolicy, InterIntra, Random};
 pub use static_schedule::StaticSchedule;

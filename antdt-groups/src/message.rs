@@ -31,6 +31,8 @@ pub enum GroupOrigin {
     Random,
     /// A worker of each of two sides.
     Pair,
+    /// The first that came.
+    Arrival,
     /// One part of a division of all idle workers.
     Division,
     /// One worker of each host, to average across hosts.

@@ -1,7 +1,7 @@
 use antdt_core::Incarnation;
 
 use super::*;
-use crate::policy::{Bipartite, Division, InterIntra, Random};
+use crate::policy::{Bipartite, Division, FirstToArrive, InterIntra, Random};
 
 mod room;
 mod small;
@@ -352,8 +352,54 @@ fn impossible_messages_and_settings_are_refused_with_what_to_do() {
     );
     for size in [0, 1] {
         assert!(Random::new(size).is_err() && Random::buffered(size).is_err());
-        assert!(Division::new(size).is_err() && InterIntra::new(size).is_err());
+        assert!(
+            Division::new(size).is_err()
+                && InterIntra::new(size).is_err()
+                && FirstToArrive::new(size).is_err()
+        );
     }
+}
+
+#[test]
+fn the_first_to_arrive_are_a_group_however_far_behind_one_is() {
+    let mut story = Story::of(4, FirstToArrive::new(2).unwrap());
+    let config = GeneratorConfig { bridges: false, ..GeneratorConfig::default() };
+    story.generator = GroupGenerator::new(config, Box::new(FirstToArrive::new(2).unwrap())).unwrap();
+    for index in 0..4 {
+        story.generator.hello(story.now, holder(index), 0).unwrap();
+    }
+    story.said();
+    // Workers 2 and 3 are slow: the others are ahead of them by more than the filter lets pass.
+    for sequence in 1..=20 {
+        assert!(story.request(0, sequence).is_empty());
+        let group = key(sequence - 1, 0);
+        let [first, second] = [0, 1].map(|index| format!("{index} go {group} [0 1]"));
+        assert_eq!(story.request(1, sequence), [first, second]);
+        story.reduced(0, group);
+        assert_eq!(story.reduced(1, group), [format!("0 commit {group}"), format!("1 commit {group}")]);
+    }
+    assert!(story.request(3, 1).is_empty());
+    assert!(story.generator.request(story.now, holder(3), 1) == Ok(Taken::Again) && story.said().is_empty());
+    assert_eq!(story.request(0, 21), ["0 go 20.0 [0 3]", "3 go 20.0 [0 3]"]);
+}
+
+#[test]
+fn nobody_waits_for_workers_that_are_gone() {
+    let mut story = Story::of(4, FirstToArrive::new(3).unwrap());
+    assert!(story.request(0, 1).is_empty() && story.request(1, 1).is_empty());
+    // Two are all there are.
+    story.generator.bye(story.now, holder(2)).unwrap();
+    assert_eq!(story.said().len(), 1);
+    story.generator.lost(story.now, holder(3)).unwrap();
+    let said = story.said();
+    assert_eq!(said[1..], ["0 go 0.0 [0 1]", "1 go 0.0 [0 1]"], "{said:?}");
+    story.reduced(0, key(0, 0));
+    story.reduced(1, key(0, 0));
+    assert!(story.request(1, 2).is_empty());
+    story.generator.lost(story.now, holder(0)).unwrap();
+    assert_eq!(story.said()[1..], ["1 skip 2"], "it is alone");
+    assert_eq!(story.request(1, 3), ["1 skip 3"]);
+    assert_eq!(story.generator.bye(story.now, holder(1)), Ok(Taken::New));
 }
 
 #[test]
@@ -400,12 +446,13 @@ fn a_generator_that_is_told_the_same_again_is_in_the_same_state() {
 /// I20 for all histories of small worlds.
 #[test]
 fn every_history_of_three_workers_with_any_one_fault_ends() {
-    let policies: [Box<dyn GroupPolicy>; 6] = [
+    let policies: [Box<dyn GroupPolicy>; 7] = [
         Box::new(Random::new(2).unwrap()),
         Box::new(Random::buffered(2).unwrap()),
         Box::new(Division::new(2).unwrap()),
         Box::new(InterIntra::new(2).unwrap()),
         Box::new(Bipartite),
+        Box::new(FirstToArrive::new(2).unwrap()),
         Box::new(listed(&[&[0, 1], &[1, 2], &[0, 2]])),
     ];
     for policy in policies {

@@ -5,6 +5,7 @@
 //! | [`Random`] | every busy worker in its groups, about `g` groups a step | one group of `g` at a time |
 //! | [`Random::buffered`] | the same, one group a step | one group of `g` at a time |
 //! | [`Bipartite`] | the rest of one peer's step, if it is active | one pair at a time, between the two sides |
+//! | [`FirstToArrive`] | the next `g - 1` workers to come | one group of `g` at a time |
 //! | [`Division`] | the rest of `g - 1` peers' steps | all idle, `(n - g) / (g (n - 1))` of the variance is left |
 //! | [`InterIntra`] | one worker of each host or some of its own, then all of its own | all idle, one flow for each host |
 
@@ -15,11 +16,13 @@ use antdt_core::InvalidValue;
 use crate::draft::{Candidate, Draft};
 use crate::message::GroupOrigin;
 
+mod arrival;
 mod bipartite;
 mod division;
 mod inter_intra;
 mod random;
 
+pub use arrival::FirstToArrive;
 pub use bipartite::Bipartite;
 pub use division::Division;
 pub use inter_intra::InterIntra;
@@ -40,6 +43,12 @@ pub trait GroupPolicy: Debug + Send {
     /// forms groups, and is answered after all groups that its worker is in then.
     fn is_buffered(&self) -> bool {
         true
+    }
+
+    /// Returns whether a request for which no group is formed waits for more workers to come. If not, it is answered without a group.
+    /// A policy that says so forms a group when all workers wait.
+    fn waits_for_more(&self) -> bool {
+        false
     }
 
     /// Forms groups for the initiator of `draft`; the initiator need not be a member.

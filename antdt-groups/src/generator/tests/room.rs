@@ -102,13 +102,14 @@ impl Room {
         let mut rng = Seed(seed).rng();
         let workers = 2 + rng.below(9) as u32;
         let size = 2 + rng.below(4) as u32;
-        let policy: Box<dyn GroupPolicy> = match rng.below(8) {
+        let policy: Box<dyn GroupPolicy> = match rng.below(10) {
             0 => Box::new(Random::new(size).unwrap()),
             1 => Box::new(Random::buffered(size).unwrap()),
             2 | 3 => Box::new(Division::new(size).unwrap()),
             4 => Box::new(InterIntra::new(size).unwrap()),
             5 => Box::new(Kin),
             6 => Box::new(Bipartite),
+            7 | 8 => Box::new(FirstToArrive::new(size).unwrap()),
             _ => Box::new(InterIntra::new(size).unwrap().with_laggards_in_a_single_phase()),
         };
         let gap_max = 1 + rng.below(4);
@@ -469,7 +470,7 @@ impl Room {
             assert_eq!(self.generator.is_locked(node), running.contains(&node), "{node}");
             assert!(buffer.windows(2).all(|pair| pair[0] < pair[1]), "{node}: {buffer:?}");
             let most = match self.policy.name() {
-                "division" | "bipartite" => 1,
+                "division" | "bipartite" | "arrival" => 1,
                 "inter-intra" => 2,
                 _ => usize::MAX - 8,
             };
@@ -499,12 +500,18 @@ impl Room {
                 continue;
             }
             let behind = |node: &NodeId| progress(initiator).saturating_sub(progress(*node)) >= self.gap_max;
-            assert!(!nodes.iter().any(behind), "{group} of {initiator}: {nodes:?}");
+            let filtered = kind != GroupOrigin::Arrival;
+            assert!(!filtered || !nodes.iter().any(behind), "{group} of {initiator}: {nodes:?}");
             let hosts: BTreeSet<u32> = nodes.iter().map(|node| node.index / self.per_host).collect();
             let phase = match kind {
                 GroupOrigin::Random => {
                     assert!(nodes.contains(&initiator) && nodes.len() <= self.policy.group_size() as usize);
                     continue;
+                }
+                GroupOrigin::Arrival => {
+                    assert!(nodes.contains(&initiator));
+                    assert_eq!(nodes.len(), self.generator.members().min(self.policy.group_size() as usize));
+                    0
                 }
                 GroupOrigin::Pair => {
                     assert!(nodes.len() == 2 && nodes.contains(&initiator));
