@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod head;
 pub mod limits;
 pub mod mode;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use antdt_agent::AgentSession;
 use antdt_core::{Capabilities, Holder, InvalidValue, JobTime, Joined, Readiness, Standing, text::nearest};
 
+use crate::choice::Traffic;
 use crate::head::HeadCore;
 use crate::worker::{Call, Reply, WorkerCore};
 
@@ -24,6 +25,7 @@ mod shared;
 pub mod ad_psgd;
 pub mod all_reduce;
 pub mod d_psgd;
+pub mod diloco;
 pub mod local_sgd;
 pub mod ps_asp;
 pub mod ps_backup;
@@ -40,6 +42,7 @@ pub const REGISTRY: &[Entry] = &[
     ps_backup::ENTRY,
     ps_ssp::ENTRY,
     local_sgd::ENTRY,
+    diloco::ENTRY,
     d_psgd::ENTRY,
     ad_psgd::ENTRY,
     ripples_static::ENTRY,
@@ -84,6 +87,15 @@ pub enum Departure {
     EndOfData,
 }
 
+/// The step that an average of all models is for an outer optimizer: momentum that looks ahead (Nesterov).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OuterStep {
+    /// Learning rate, finite and above 0.
+    pub rate: f32,
+    /// Share of the running sum that is left after a step, from 0 to below 1.
+    pub momentum: f32,
+}
+
 /// One way of combining the gradients or models of the workers.
 pub trait Mode: fmt::Debug + Send + Sync {
     /// Its name in the [`REGISTRY`].
@@ -96,6 +108,16 @@ pub trait Mode: fmt::Debug + Send + Sync {
 
     /// What it asks of everyone else.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns what workers move when they combine their results, in a job of so many workers and servers.
+    fn traffic(&self, workers: u32, servers: u32) -> Traffic {
+        Traffic::usual(self.capabilities(), workers, servers)
+    }
+
+    /// Returns how an average changes the model; `None` if workers go on with the average itself.
+    fn outer(&self) -> Option<OuterStep> {
+        None
+    }
 
     /// What it decides at the master, for a job in which nothing has happened yet.
     fn head(&self) -> Box<dyn HeadHalf>;
@@ -224,6 +246,16 @@ impl SyncMode {
     /// Returns what the mode asks of all other parts of a job.
     pub fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    /// Returns what workers move when they combine their results, in a job of so many workers and servers.
+    pub fn traffic(&self, workers: u32, servers: u32) -> Traffic {
+        self.0.traffic(workers, servers)
+    }
+
+    /// Returns how an average changes the model; `None` if workers go on with the average itself.
+    pub fn outer(&self) -> Option<OuterStep> {
+        self.0.outer()
     }
 
     /// Returns the half of the mode that runs in the master.

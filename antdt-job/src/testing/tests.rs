@@ -7,6 +7,21 @@ fn every_mode_of_the_registry_keeps_its_promises() {
     }
 }
 
+/// Of those that differ in more than a number.
+#[test]
+fn every_variant_of_a_mode_keeps_its_promises() {
+    for mode in [
+        "ripples=division:2",
+        "ripples=buffer:2",
+        "ripples=arrival:2",
+        "ripples=arrival",
+        "ripples=smart:2:filter=off",
+        "d-psgd=exp",
+    ] {
+        check_mode(&mode.parse().unwrap()).unwrap();
+    }
+}
+
 /// Those that had not left yet apply their last step after the job went back without them.
 #[test]
 fn the_last_step_of_those_that_the_job_went_back_without_is_nobodys() {

@@ -15,6 +15,8 @@
 
 use antdt_core::{Capabilities, InvalidValue};
 
+use crate::choice::Traffic;
+
 use super::shared::group::Group;
 use super::shared::local_steps::LocalSteps;
 use super::shared::member::Member;
@@ -29,16 +31,14 @@ pub const ENTRY: Entry = Entry {
     parse,
 };
 
-/// Most steps between two averages: beyond, a slip of the hand is likelier than a wish.
-const STEPS_MAX: u32 = 1_000_000;
-
 fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
-    let steps = setting.and_then(|steps| steps.parse().ok()).filter(|steps| (1..=STEPS_MAX).contains(steps));
+    let steps = setting.and_then(LocalSteps::read);
     let refused = || {
         let given = setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
         let expected = format!(
-            "{} with 1 to {STEPS_MAX} steps between two averages, such as {}",
+            "{} with 1 to {} steps between two averages, such as {}",
             ENTRY.usage(),
+            LocalSteps::MOST,
             ENTRY.example
         );
         InvalidValue::new("--sync", given, expected)
@@ -64,6 +64,10 @@ impl Mode for LocalSgd {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::AVERAGED
+    }
+
+    fn traffic(&self, workers: u32, servers: u32) -> Traffic {
+        Traffic { every: self.steps, ..Traffic::usual(self.capabilities(), workers, servers) }
     }
 
     fn head(&self) -> Box<dyn HeadHalf> {

@@ -17,7 +17,11 @@
 use std::fmt;
 
 use antdt_core::{Capabilities, InvalidValue};
-use antdt_groups::{Division, GeneratorConfig, GroupPolicy, InterIntra, Random};
+use antdt_groups::{
+    Division, FirstToArrive, GeneratorConfig, GroupPolicy, InterIntra, ProgressFilter, Random,
+};
+
+use crate::choice::Traffic;
 
 use super::shared::grouped::{Head, Worker};
 use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
@@ -26,7 +30,7 @@ use super::{Entry, HeadHalf, Mode, SyncMode, WorkerHalf};
 pub const ENTRY: Entry = Entry {
     name: "ripples",
     setting: Some("POLICY"),
-    about: "every worker trains a model of its own and averages it in groups that the master forms: smart, division or random, as in smart:4",
+    about: "every worker trains a model of its own and averages it in groups that the master forms: smart, division, buffer or arrival, as in smart:4",
     example: "ripples=smart:2",
     parse,
 };
@@ -38,23 +42,29 @@ const SIZE_DEFAULT: u32 = 3;
 const SIZE_MAX: u32 = 4096;
 
 fn parse(setting: Option<&str>) -> Result<SyncMode, InvalidValue> {
-    let given = setting.unwrap_or_default();
-    let (name, size) = given.split_once(':').map_or((given, None), |(name, size)| (name, Some(size)));
-    let size = size.map_or(Some(SIZE_DEFAULT), |size| size.parse().ok());
-    let size = size.filter(|size| (2..=SIZE_MAX).contains(size));
-    let groupings = [Grouping::Smart, Grouping::Division, Grouping::Random];
-    match (groupings.into_iter().find(|grouping| grouping.name() == name), size) {
-        (Some(grouping), Some(size)) => Ok(SyncMode::new(Ripples { grouping, size })),
-        _ => {
-            let given =
-                setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
-            let expected = format!(
-                "{0}=smart, {0}=division or {0}=random, or with the size of a group from 2 to {SIZE_MAX}, such as {0}=smart:4",
-                ENTRY.name
-            );
-            Err(InvalidValue::new("--sync", given, expected))
-        }
-    }
+    setting.and_then(read).map(SyncMode::new).ok_or_else(|| {
+        let given = setting.map_or_else(|| ENTRY.name.to_owned(), |given| format!("{}={given}", ENTRY.name));
+        let expected = format!(
+            "{0}=smart, {0}=division, {0}=buffer or {0}=arrival, or with the size of a group from 2 to {SIZE_MAX}, such as {0}=smart:4; \
+             :{UNFILTERED} after it lets groups have members that are far behind",
+            ENTRY.name
+        );
+        InvalidValue::new("--sync", given, expected)
+    })
+}
+
+/// What turns the filter off.
+const UNFILTERED: &str = "filter=off";
+
+fn read(text: &str) -> Option<Ripples> {
+    let (text, filtered) = text
+        .strip_suffix(UNFILTERED)
+        .and_then(|rest| rest.strip_suffix(':'))
+        .map_or((text, true), |rest| (rest, false));
+    let (name, size) = text.split_once(':').map_or((text, None), |(name, size)| (name, Some(size)));
+    let size = size.map_or(Some(SIZE_DEFAULT), |size| size.parse().ok())?;
+    let grouping = Grouping::ALL.into_iter().find(|grouping| grouping.name() == name)?;
+    (2..=SIZE_MAX).contains(&size).then_some(Ripples { grouping, size, filtered })
 }
 
 /// How the generator chooses the workers of a group.
@@ -64,16 +74,21 @@ pub enum Grouping {
     Smart,
     /// Parts of all workers that are idle.
     Division,
-    /// Any workers.
-    Random,
+    /// Any workers, of which each runs the groups that it is in in the order in which they were drawn.
+    Buffer,
+    /// The first to arrive.
+    Arrival,
 }
 
 impl Grouping {
+    const ALL: [Self; 4] = [Self::Smart, Self::Division, Self::Buffer, Self::Arrival];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Smart => "smart",
             Self::Division => "division",
-            Self::Random => "random",
+            Self::Buffer => "buffer",
+            Self::Arrival => "arrival",
         }
     }
 }
@@ -85,6 +100,8 @@ pub struct Ripples {
     pub grouping: Grouping,
     /// Number of members of a group, where the grouping does not take all workers of a host; at least 2.
     pub size: u32,
+    /// Whether groups are formed without workers that are far behind.
+    pub filtered: bool,
 }
 
 impl Ripples {
@@ -93,7 +110,8 @@ impl Ripples {
         let made: Result<Box<dyn GroupPolicy>, InvalidValue> = match self.grouping {
             Grouping::Smart => InterIntra::new(self.size).map(|policy| Box::new(policy) as _),
             Grouping::Division => Division::new(self.size).map(|policy| Box::new(policy) as _),
-            Grouping::Random => Random::buffered(self.size).map(|policy| Box::new(policy) as _),
+            Grouping::Buffer => Random::buffered(self.size).map(|policy| Box::new(policy) as _),
+            Grouping::Arrival => FirstToArrive::new(self.size).map(|policy| Box::new(policy) as _),
         };
         made.expect("the size was checked")
     }
@@ -101,7 +119,8 @@ impl Ripples {
 
 impl fmt::Display for Ripples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.grouping.name(), self.size)
+        write!(f, "{}:{}", self.grouping.name(), self.size)?;
+        if self.filtered { Ok(()) } else { write!(f, ":{UNFILTERED}") }
     }
 }
 
@@ -118,8 +137,14 @@ impl Mode for Ripples {
         Capabilities::MIXED_IN_GROUPS
     }
 
+    fn traffic(&self, workers: u32, _servers: u32) -> Traffic {
+        Traffic::among(self.size.min(workers))
+    }
+
     fn head(&self) -> Box<dyn HeadHalf> {
-        Box::new(Head::new(GeneratorConfig::default(), self.groups()))
+        let filter = if self.filtered { ProgressFilter::default() } else { ProgressFilter::off() };
+        let config = GeneratorConfig { filter, ..GeneratorConfig::default() };
+        Box::new(Head::new(config, self.groups()))
     }
 
     fn worker(&self) -> Box<dyn WorkerHalf> {
@@ -136,16 +161,28 @@ mod tests {
         for (text, written) in [
             ("ripples=smart", "ripples=smart:3"),
             ("ripples=division:2", "ripples=division:2"),
-            ("ripples=random:4096", "ripples=random:4096"),
+            ("ripples=buffer:4096", "ripples=buffer:4096"),
+            ("ripples=arrival", "ripples=arrival:3"),
+            ("ripples=smart:filter=off", "ripples=smart:3:filter=off"),
+            ("ripples=smart:2:filter=off", "ripples=smart:2:filter=off"),
         ] {
             assert_eq!(text.parse::<SyncMode>().unwrap().to_string(), written);
         }
-        for wrong in
-            ["ripples", "ripples=", "ripples=fast", "ripples=smart:", "ripples=smart:1", "ripples=smart:4097"]
-        {
+        for wrong in [
+            "ripples",
+            "ripples=",
+            "ripples=random",
+            "ripples=fast",
+            "ripples=smart:",
+            "ripples=smart:1",
+            "ripples=smart:4097",
+            "ripples=filter=off",
+            "ripples=smart:filter=on",
+            "ripples=smart:2:3",
+        ] {
             let error = wrong.parse::<SyncMode>().unwrap_err().to_string();
             let expected =
-                format!("--sync = {wrong}: must be ripples=smart, ripples=division or ripples=random");
+                format!("--sync = {wrong}: must be ripples=smart, ripples=division, ripples=buffer or");
             assert!(error.starts_with(&expected), "{error}");
         }
     }

@@ -22,6 +22,14 @@ pub(crate) struct LocalSteps {
 }
 
 impl LocalSteps {
+    /// Most steps of a round: beyond, a slip of the hand is likelier than a wish.
+    pub(crate) const MOST: u32 = 1_000_000;
+
+    /// Reads a number of steps.
+    pub(crate) fn read(text: &str) -> Option<u32> {
+        text.parse().ok().filter(|steps| (1..=Self::MOST).contains(steps))
+    }
+
     pub(crate) fn new(steps: u32) -> Self {
         Self { steps, taken: 0, batches: Batch::default(), loss_sum: 0.0 }
     }
