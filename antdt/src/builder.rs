@@ -71,18 +71,21 @@ impl JobBuilder {
     /// Starts the nodes of a job by another launcher than the processes of this machine.
     pub fn launcher(mut self, launcher: LauncherFactory) -> Self {
         self.seams.launcher = launcher;
+        self.seams.again = None;
         self
     }
 
     /// Keeps the log of a job's ledger in a store; without one, it is kept in the run directory, as long as the job runs.
     pub fn ledger_store(mut self, store: StoreFactory) -> Self {
         self.seams.store = Some(store);
+        self.seams.again = None;
         self
     }
 
     /// Records a job elsewhere than in the file that `--record` names.
     pub fn recorder(mut self, recorder: RecorderFactory) -> Self {
         self.seams.recorder = recorder;
+        self.seams.again = None;
         self
     }
 

@@ -16,7 +16,9 @@ use antdt_rt::CancellationToken;
 use crate::cli::{CliError, Command, DataSynth, Show, Status};
 use crate::job::processor::{Place, Processor};
 use crate::job::{JobSpec, LogFormat};
-use crate::master::{self, Fleet, Orphaned, Programs, RecorderFactory, Seams, StoreFactory, TrainingData};
+use crate::master::{
+    self, Fleet, Orphaned, PartsAgain, Programs, RecorderFactory, Seams, StoreFactory, TrainingData,
+};
 use crate::node::NodeEnv;
 use crate::remote::{self, RemoteError, RemoteJob};
 use crate::report::{self, Outcome, Report};
@@ -30,10 +32,6 @@ const EXIT_INCOMPLETE: u8 = 3;
 
 /// Exit code of a computation that was interrupted, as shells have it for an interrupt.
 const EXIT_INTERRUPTED: u8 = 130;
-
-/// Variable with the shape of the parameters, for servers, which need not read the data: dense length, table rows,
-/// table columns, initial scale.
-const LAYOUT: &str = "ANTDT_LAYOUT";
 
 /// Reads the command line of this process and carries it out; a job that it runs has these parts.
 pub(crate) fn main(seams: Seams) -> ExitCode {
@@ -347,7 +345,7 @@ fn ended(run: anyhow::Result<(JobSpec, Report)>) -> ExitCode {
 struct Host {
     runtime: tokio::runtime::Runtime,
     fleet: Fleet,
-    parts: (Option<StoreFactory>, RecorderFactory),
+    parts: (Option<StoreFactory>, RecorderFactory, Option<PartsAgain>),
     /// Cancelled by a signal.
     stop: CancellationToken,
 }
@@ -355,12 +353,12 @@ struct Host {
 impl Host {
     fn new(seams: Seams, quiet: bool) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let Seams { launcher, store, recorder } = seams;
+        let Seams { launcher, store, recorder, again } = seams;
         let fleet = {
             let _entered = runtime.enter();
             Fleet::new(launcher, quiet)
         };
-        Ok(Self { runtime, fleet, parts: (store, recorder), stop: CancellationToken::new() })
+        Ok(Self { runtime, fleet, parts: (store, recorder, again), stop: CancellationToken::new() })
     }
 }
 
@@ -399,7 +397,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
     }
     let env = trainer
         .as_ref()
-        .map(|trainer| serde_json::to_string(trainer.layout()).map(|text| (LAYOUT.to_owned(), text)))
+        .map(|trainer| serde_json::to_string(trainer.layout()).map(|text| (NodeEnv::LAYOUT.to_owned(), text)))
         .transpose()?
         .into_iter()
         .collect();
@@ -552,9 +550,13 @@ fn run_worker(env: &NodeEnv) -> Result<(), WorkerError> {
 }
 
 fn run_server(env: &NodeEnv) -> Result<(), WorkerError> {
-    let text = std::env::var(LAYOUT).unwrap_or_default();
+    let text = std::env::var(NodeEnv::LAYOUT).unwrap_or_default();
     let layout = serde_json::from_str(&text).map_err(|error| {
-        WorkerError::Environment(InvalidValue::new(LAYOUT, &text, format!("a layout in JSON ({error})")))
+        WorkerError::Environment(InvalidValue::new(
+            NodeEnv::LAYOUT,
+            &text,
+            format!("a layout in JSON ({error})"),
+        ))
     })?;
     let workload = workload::of(&env.spec).map_err(|error| WorkerError::Input(error.to_string()))?;
     server::run(

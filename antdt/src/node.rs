@@ -63,6 +63,8 @@ impl NodeEnv {
     pub const INCARNATION: &'static str = "ANTDT_INCARNATION";
     /// Variable with the start of the job, nanoseconds since the Unix epoch.
     pub const JOB_START: &'static str = "ANTDT_JOB_START_NS";
+    /// Variable with the shape of the parameters in JSON, for servers, which need not read the data.
+    pub(crate) const LAYOUT: &'static str = "ANTDT_LAYOUT";
     /// Variable with the path to the lines of the emulated network; only if the job has one.
     pub const NETWORK: &'static str = "ANTDT_NETWORK";
     /// Variable with the settings, as JSON.

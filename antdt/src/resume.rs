@@ -232,8 +232,8 @@ impl Taken {
 }
 
 /// Whether a job with this optimizer takes over what the optimizer of the checkpoint kept: it must be the same one, and there
-/// must have been one model for it to keep something of.
+/// must have been one for all workers.
 pub(crate) fn keeps_state(manifest: &Manifest, optimizer: &str) -> bool {
-    let one_model = |mode: SyncMode| !mode.capabilities().averages_models();
-    manifest.optimizer == optimizer && manifest.mode.parse().is_ok_and(one_model)
+    let one_for_all = |mode: SyncMode| !mode.capabilities().averages_models() || mode.outer().is_some();
+    manifest.optimizer == optimizer && manifest.mode.parse().is_ok_and(one_for_all)
 }

@@ -147,7 +147,7 @@ fn assert_exact(report: &Report, samples: u64) {
 }
 
 /// Flags of the ways to combine what workers compute.
-const MODES: [&[&str]; 10] = [
+const MODES: [&[&str]; 11] = [
     &["--sync", "allreduce"],
     &["--sync", "ps-bsp", "--servers", "2"],
     &["--sync", "ps-asp", "--servers", "2"],
@@ -158,6 +158,7 @@ const MODES: [&[&str]; 10] = [
     &["--sync", "ad-psgd"],
     &["--sync", "ripples-static=2"],
     &["--sync", "ripples=division:2"],
+    &["--sync", "diloco=2"],
 ];
 
 const SMALL: &[&str] =
@@ -169,7 +170,7 @@ fn every_mode_trains_every_sample_once_and_learns() {
         let report = run(&[mode, SMALL, &["--seed", "7"]].concat());
         assert_exact(&report, 3000);
         // An average of two steps counts as one.
-        let steps = if mode[1].starts_with("local-sgd") { 25 } else { 50 };
+        let steps = if ["local-sgd=2", "diloco=2"].contains(&mode[1]) { 25 } else { 50 };
         assert!(report.steps >= steps, "{} steps", report.steps);
         let auc = report.final_quality.metrics["auc"];
         assert!(auc > 0.6, "{mode:?}: auc {auc}");

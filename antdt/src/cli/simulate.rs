@@ -9,6 +9,7 @@ use antdt_collective::schedule::CostModel;
 use antdt_controller::policy;
 use antdt_core::text::{named_duration, nearest};
 use antdt_core::{InvalidValue, JobTime, Seed};
+use antdt_job::SyncMode;
 use antdt_monitor::Rule;
 use antdt_sim::Setup;
 use antdt_sim::partial::GroupFormation;
@@ -71,7 +72,7 @@ type Shared = (&'static str, fn(&JobSpec, &mut Setup));
 
 const SHARED: [Shared; 13] = [
     ("servers", |job, setup| setup.servers = job.servers),
-    ("sync", |job, setup| setup.sync = job.sync.clone()),
+    ("sync", |job, setup| setup.sync = SyncMode::clone(&job.sync)),
     ("pace-rule", |job, setup| {
         let named = Rule::named(&job.pace_rule, &BTreeMap::new());
         setup.pace_rule = named.expect("its name was checked as it was set, and it has defaults");
@@ -281,6 +282,10 @@ pub(super) fn whatif(matches: &ArgMatches) -> Result<WhatIfCommand, CliError> {
             changes.job.set(name, value)?;
             changes.given.insert(name);
         }
+    }
+    if changes.job.sync.choice().is_some() {
+        let expected = "one mode: a simulated job has no first steps to measure";
+        return Err(InvalidValue::new("--sync", &changes.job.sync, expected).into());
     }
     let positive = |name: &str| match number::<f64>(matches, name, "a number above 0")? {
         Some(value) if !(value.is_finite() && value > 0.0) => {

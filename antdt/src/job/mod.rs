@@ -8,6 +8,7 @@ pub mod processor;
 pub mod setting;
 pub mod spec;
 pub mod straggler;
+pub mod sync;
 pub mod tables;
 pub mod value;
 
@@ -19,4 +20,5 @@ pub use processor::Processor;
 pub use setting::JobSetting;
 pub use spec::JobSpec;
 pub use straggler::{AfterRestart, StragglerSpec};
+pub use sync::SyncSpec;
 pub use tables::{PartSettings, Tables};

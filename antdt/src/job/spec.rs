@@ -35,6 +35,7 @@ use super::network::NetworkSpec;
 use super::processor::Processor;
 use super::setting::{JobSetting, settings};
 use super::straggler::StragglerSpec;
+use super::sync::SyncSpec;
 use super::tables::{PartKind, Tables};
 use crate::{gpu, net, workload};
 
@@ -70,7 +71,8 @@ settings! {
     /// Parameter servers; only for a --sync that keeps the model on servers.
     servers: u32 = 0, "servers", "N";
     /// Sync mode: how the gradients or models of the workers are combined.
-    sync: SyncMode = SyncMode::default(), "sync", "MODE";
+    /// With auto, or auto=MODE,MODE, it is chosen when the first steps are measured.
+    sync: SyncSpec = SyncSpec::default(), "sync", "MODE";
     /// Policy that decides how the job reacts to stragglers.
     policy: String = "nd".to_owned(), "policy", "NAME", among policy::REGISTRY.names();
     /// Write down what the policy would do, and do nothing; plans for a new membership are even.
@@ -393,6 +395,37 @@ impl JobSpec {
     /// # Errors
     /// With the first setting that cannot be, naming the flag and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidValue> {
+        if self.sync.choice().is_none() {
+            return self.validate_in_mode();
+        }
+        let choices = self.choices();
+        if let Some(file) = &self.record {
+            let expected = "left out with --sync auto: a recording is of a job in one mode";
+            return Err(InvalidValue::new("--record", file.display(), expected));
+        }
+        if self.servers > 0 && !choices.iter().any(|mode| mode.capabilities().needs_servers()) {
+            let expected = format!("0 with --sync {}, of which no mode has servers", self.sync);
+            return Err(InvalidValue::new("--servers", self.servers, expected));
+        }
+        choices.into_iter().try_for_each(|mode| self.in_mode(mode).validate_in_mode())
+    }
+
+    /// The modes of which the job goes on in one; just one if nothing is to be chosen. Those that were not named and need servers are
+    /// left out in a job without servers.
+    pub(crate) fn choices(&self) -> Vec<SyncMode> {
+        let Some((modes, named)) = self.sync.choice() else { return vec![SyncMode::clone(&self.sync)] };
+        let may = |mode: &&SyncMode| named || self.servers > 0 || !mode.capabilities().needs_servers();
+        modes.iter().filter(may).cloned().collect()
+    }
+
+    /// The same job in one mode, with servers if that has some.
+    pub(crate) fn in_mode(&self, mode: SyncMode) -> Self {
+        let servers = if mode.capabilities().needs_servers() { self.servers } else { 0 };
+        let servers = if self.sync.choice().is_some() { servers } else { self.servers };
+        Self { sync: mode.into(), servers, ..self.clone() }
+    }
+
+    fn validate_in_mode(&self) -> Result<(), InvalidValue> {
         for setting in Self::SETTINGS {
             setting.check_least(self)?;
         }

@@ -9,9 +9,7 @@ use antdt_collective::Compression;
 use antdt_collective::schedule::Choice;
 use antdt_core::InvalidValue;
 use antdt_core::text::{format_duration, named_duration, nearest};
-use antdt_job::SyncMode;
 use antdt_job::head::CheckpointEvery;
-use antdt_job::mode::{Entry, REGISTRY};
 use antdt_model::RateSchedule;
 use serde_json::{Value as Json, json};
 
@@ -19,6 +17,7 @@ use super::data_spec::DataSpec;
 use super::device::DeviceSetting;
 use super::network::NetworkSpec;
 use super::straggler::StragglerSpec;
+use super::sync::SyncSpec;
 
 /// Form of a setting's texts, for the help, the list of settings and the schema of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,9 +267,9 @@ impl<T: SettingValue> SettingValue for Vec<T> {
     }
 }
 
-impl SettingValue for SyncMode {
+impl SettingValue for SyncSpec {
     fn form() -> Form {
-        Form::Usage(REGISTRY.iter().map(Entry::usage).collect())
+        Form::Usage(SyncSpec::usages())
     }
 
     fn parse(flag: &str, text: &str) -> Result<Self, InvalidValue> {

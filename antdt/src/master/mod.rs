@@ -5,6 +5,7 @@ mod desk;
 mod fleet;
 mod journal;
 mod operate;
+mod probe;
 mod record;
 mod recorder;
 mod restorer;
@@ -13,6 +14,7 @@ mod seams;
 mod service;
 mod shards;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,11 +26,11 @@ use antdt_collective::runtime::transport::paced::Lines;
 use antdt_controller::{Launcher, LauncherEvent, OutputStream};
 use antdt_core::registry::BuildError;
 use antdt_core::{
-    CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus, Role,
-    Seed,
+    CheckpointId, Counts, Epoch, Exit, Holder, Incarnation, InvalidValue, JobTime, NodeId, NodeStatus,
+    ParamLayout, Role, Seed,
 };
 use antdt_job::head::CheckpointSchedule;
-use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent};
+use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent, SyncMode};
 use antdt_monitor::{HangConfig, MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
@@ -44,10 +46,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::InterceptorLayer;
 
-use crate::job::{JobSpec, Sharding};
+use crate::job::{JobSpec, NetworkSpec, Sharding};
 use crate::net;
 use crate::node::NodeEnv;
-use crate::report::{LiveProgress, MeasuredOn, MissingEntry, Outcome, Report, SampleBalance};
+use crate::report::{LiveProgress, MeasuredOn, MissingEntry, Outcome, Report, SampleBalance, ShardSpan};
 use crate::resume::{self, ResumeError};
 use crate::run_dir::{self, RunDir, RunDirError};
 use crate::worker::TRAIN_DATASET;
@@ -55,6 +57,7 @@ use console::Console;
 use desk::Desk;
 use journal::{HeadJournal, HeadState, JobFile};
 use operate::{JobService, Pace};
+use probe::Chooser;
 use recorder::Recorder;
 use restorer::{Restorer, Start};
 use runner::{HeadRunner, NodeTemplate, Nodes};
@@ -63,7 +66,7 @@ use shards::{ShardTap, ShardWatch};
 
 pub(crate) use fleet::Fleet;
 pub(crate) use journal::{Orphaned, left_settings};
-pub use seams::{PartError, RecorderFactory, Seams, StoreFactory};
+pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
 const INBOX_BOUND: usize = 1024;
@@ -181,9 +184,9 @@ pub async fn run(
     seams: Seams,
     stop: CancellationToken,
 ) -> Result<Report, JobError> {
-    let Seams { launcher, store, recorder } = seams;
+    let Seams { launcher, store, recorder, again } = seams;
     let fleet = Fleet::new(launcher, spec.quiet);
-    run_or_take_over(spec, data, programs, (store, recorder), fleet, stop, None).await
+    run_or_take_over(spec, data, programs, (store, recorder, again), fleet, stop, None).await
 }
 
 /// As [`run`], with the parts besides the launcher; goes on with the nodes of `orphaned`, whose settings are `spec`.
@@ -191,12 +194,101 @@ pub(crate) async fn run_or_take_over(
     spec: &JobSpec,
     data: Option<TrainingData>,
     programs: &Programs,
-    (store, recorder): (Option<StoreFactory>, RecorderFactory),
+    (store, recorder, again): (Option<StoreFactory>, RecorderFactory, Option<PartsAgain>),
     fleet: Fleet,
     stop: CancellationToken,
     orphaned: Option<Orphaned>,
 ) -> Result<Report, JobError> {
     spec.validate()?;
+    let modes = spec.choices();
+    let first = spec.in_mode(modes[0].clone());
+    let parts = (store, recorder);
+    if spec.sync.choice().is_none() || orphaned.is_some() {
+        return run_in_mode(&first, data, programs, parts, fleet, stop, orphaned, None, None)
+            .await
+            .map(|(report, _)| report);
+    }
+    let fixed = match (&again, &data) {
+        (None, _) => Some("parts of its master are replaced"),
+        (_, None) => Some("its program has its data from elsewhere"),
+        _ => None,
+    };
+    let chooser = chooser(spec, modes, programs, fixed);
+    let (report, next) =
+        run_in_mode(&first, data.clone(), programs, parts, fleet, stop.clone(), None, Some(chooser), None)
+            .await?;
+    let (Some((mode, before)), Some(again)) = (next.filter(|_| !stop.is_cancelled()), again) else {
+        return Ok(report);
+    };
+    let resume = report.checkpoint.map(|checkpoint| checkpoint.folder).or_else(|| spec.resume.clone());
+    let next = JobSpec { resume, job_id: Some(report.job_id), ..spec.in_mode(mode) };
+    let Seams { launcher, store, recorder, .. } = again();
+    let fleet = Fleet::new(launcher, next.quiet);
+    run_in_mode(&next, data, programs, (store, recorder), fleet, stop, None, None, Some(before))
+        .await
+        .map(|(report, _)| report)
+}
+
+/// What the mode of a job is chosen by.
+fn chooser(
+    spec: &JobSpec,
+    modes: Vec<SyncMode>,
+    programs: &Programs,
+    fixed: Option<&'static str>,
+) -> Chooser {
+    let layout = programs.env.iter().find(|(name, _)| name == NodeEnv::LAYOUT);
+    let layout = layout.and_then(|(_, text)| serde_json::from_str::<ParamLayout>(text).ok());
+    let latency = spec.emulate_network.as_ref().map(|NetworkSpec(network)| network.latency.as_secs_f64());
+    Chooser {
+        modes,
+        workers: spec.workers,
+        servers: spec.servers,
+        latency: latency.unwrap_or_default(),
+        whole: layout.map_or(1.0, |layout| whole(&layout, spec.global_batch_size)),
+        global_batch_size: spec.global_batch_size,
+        fixed,
+    }
+}
+
+/// Size of a model in units of what a step changes: the flat vector, and of each table a row for each sample.
+fn whole(layout: &ParamLayout, batch: u32) -> f64 {
+    let rows = |most: u64| -> f64 {
+        let values =
+            layout.tables().iter().map(|table| table.rows.min(most).saturating_mul(table.dim as u64));
+        #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+        let values = values.fold(layout.dense_len() as u64, u64::saturating_add) as f64;
+        values
+    };
+    (rows(u64::MAX) / rows(batch.into()).max(1.0)).max(1.0)
+}
+
+/// What a job has behind it that goes on in another mode.
+struct Before {
+    recorder: Recorder,
+    shards: Vec<ShardSpan>,
+    /// Samples of each worker.
+    samples: BTreeMap<NodeId, u64>,
+    duplicated: u64,
+    /// How long that took.
+    took: Duration,
+    /// When the job began, since the epoch of the system's clock.
+    job_start: Duration,
+}
+
+/// The first of the modes that a job runs in, or the only one. Returns the mode that it is to go on in, if it is to change, and what it
+/// then has behind it.
+#[allow(clippy::too_many_arguments, reason = "the two ways in have nothing in common but these")]
+async fn run_in_mode(
+    spec: &JobSpec,
+    data: Option<TrainingData>,
+    programs: &Programs,
+    (store, recorder): (Option<StoreFactory>, RecorderFactory),
+    fleet: Fleet,
+    stop: CancellationToken,
+    orphaned: Option<Orphaned>,
+    chooser: Option<Chooser>,
+    before: Option<Before>,
+) -> Result<(Report, Option<(SyncMode, Before)>), JobError> {
     let Fleet { launcher, events, console } = fleet;
     // Whichever way this function is left, nobody goes on waiting to write.
     let closing = console.close_on_drop();
@@ -204,7 +296,8 @@ pub(crate) async fn run_or_take_over(
     let (record, job_start, job, begun) = match &orphaned {
         None => {
             let record = recorder(spec).map_err(|source| part("recorder", source))?;
-            let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let start = before.as_ref().map_or(now, |before| before.job_start);
             let job = spec.job_id.clone().unwrap_or_else(|| format!("antdt-{:x}", start.as_nanos()));
             let begun = begin(spec, data.as_ref(), &job)?;
             (record, start, job, begun)
@@ -241,7 +334,7 @@ pub(crate) async fn run_or_take_over(
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let watch = Arc::new(Mutex::new(ShardWatch::default()));
     let config = HeadConfig {
-        sync: spec.sync.clone(),
+        sync: SyncMode::clone(&spec.sync),
         workers: spec.workers,
         servers: spec.servers,
         global_batch_size: spec.global_batch_size,
@@ -324,7 +417,21 @@ pub(crate) async fn run_or_take_over(
     announce(spec, &mut run_dir, &master, &job, &token)?;
     let (mailbox, inbox) = mailbox(INBOX_BOUND);
     let parked = Parked::default();
-    let recorder = Arc::new(Mutex::new(Recorder::new(spec.sync.capabilities(), spec.workers)));
+    let before = before.unwrap_or_else(|| Before {
+        recorder: Recorder::new(spec.sync.capabilities(), spec.workers),
+        shards: Vec::new(),
+        samples: BTreeMap::new(),
+        duplicated: 0,
+        took: Duration::ZERO,
+        job_start,
+    });
+    let recorder = before.recorder.clone().later(spec.sync.capabilities(), before.took);
+    let recorder = Arc::new(Mutex::new(recorder));
+    let chooser = chooser.map(|chooser| {
+        let fixed =
+            folder.is_none().then_some("it keeps no checkpoints (--report-dir, --run-dir, --checkpoint-dir)");
+        Chooser { fixed: chooser.fixed.or(fixed), ..chooser }
+    });
     let state = taken.as_ref().map(|(_, state, ..)| state.clone()).unwrap_or_default();
     let mut gone = nodes.adopt(&state.handles);
     gone.extend(unknown(&state));
@@ -427,9 +534,9 @@ pub(crate) async fn run_or_take_over(
         // From here on the job ends with this function, or with a master that dies within it.
         dir.keep = false;
     }
-    let outcome =
-        watch_job(spec, &mailbox, (&recorder, &pace, &workers), handle.as_ref(), &console, end, &stop)
-            .await?;
+    let watched = (&*recorder, &*pace, &*workers);
+    let (outcome, next) =
+        watch_job(spec, &mailbox, watched, handle.as_ref(), &console, end, &stop, chooser).await?;
     drop(closing);
 
     parked.clear();
@@ -457,7 +564,26 @@ pub(crate) async fn run_or_take_over(
     tasks.shutdown().await;
     let watch = std::mem::take(&mut *lock(&watch));
     let recorder = lock(&recorder).clone();
-    Ok(report(spec, job, outcome, (&counts, missing), recorder, watch, clock.now()))
+    let Before { mut shards, samples: by_worker, duplicated, took: earlier, .. } = before;
+    let took = earlier + clock.now().since_start();
+    let duplicated = duplicated + watch.duplicated();
+    let (spans, in_mode) = watch.finish(clock.now());
+    let by_worker = sum(by_worker, in_mode);
+    shards.extend(spans.into_iter().map(|span| span.later(earlier)));
+    let next = next.map(|mode| {
+        let (recorder, shards, samples) = (recorder.clone(), shards.clone(), by_worker.clone());
+        (mode, Before { recorder, shards, samples, duplicated, took, job_start })
+    });
+    let report =
+        report(spec, job, outcome, (&counts, missing), recorder, (shards, by_worker, duplicated), took);
+    Ok((report, next))
+}
+
+fn sum(mut first: BTreeMap<NodeId, u64>, second: BTreeMap<NodeId, u64>) -> BTreeMap<NodeId, u64> {
+    for (node, samples) in second {
+        *first.entry(node).or_default() += samples;
+    }
+    first
 }
 
 /// What a job begins with.
@@ -754,16 +880,26 @@ async fn watch_job(
     console: &Console,
     mut end: oneshot::Receiver<Result<(), String>>,
     stop: &CancellationToken,
-) -> Result<Result<(), String>, JobError> {
+    mut chooser: Option<Chooser>,
+) -> Result<(Result<(), String>, Option<SyncMode>), JobError> {
     let mut tick = tokio::time::interval(spec.control_tick);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let gone = || JobError::Master("the head has ended".to_owned());
-    let mut stopping = false;
+    let (mut stopping, mut next) = (false, None::<(SyncMode, String)>);
     loop {
         tokio::select! {
-            outcome = &mut end => return outcome.map_err(|_| gone()),
+            outcome = &mut end => {
+                if let Some(Chooser { modes, .. }) = &chooser {
+                    let text = format!("--sync auto: {}, since the job ended before its steps were measured", modes[0]);
+                    lock(recorder).chosen = Some(text);
+                }
+                let outcome = outcome.map_err(|_| gone())?;
+                // It may have come to an end of its own meanwhile.
+                let next = next.filter(|(_, why)| outcome.as_ref().is_err_and(|ended| ended == why));
+                return Ok((outcome, next.map(|(mode, _)| mode)));
+            }
             () = stop.cancelled(), if !stopping => {
-                stopping = true;
+                (stopping, next) = (true, None);
                 head.send(HeadEvent::Stop("interrupted".to_owned())).await.map_err(|_| gone())?;
             }
             _ = tick.tick() => {
@@ -782,6 +918,25 @@ async fn watch_job(
                 let counts = counts.unwrap_or_default();
                 #[allow(clippy::cast_precision_loss, reason = "an estimate for people")]
                 let left = counts.total.saturating_sub(counts.acked) as f64;
+                if let Some(choice) = chooser.as_ref().and_then(|chooser| {
+                    lock(recorder).probe.choose(chooser, counts.total.saturating_sub(counts.acked))
+                }) {
+                    let Some(Chooser { modes, fixed, .. }) = chooser.take() else { continue };
+                    let text = match fixed {
+                        Some(why) if choice.at != 0 => {
+                            format!("--sync auto: goes on in {}, since {why}; {}", modes[0], choice.why)
+                        }
+                        _ => format!("--sync auto: {}", choice.why),
+                    };
+                    console.line(OutputStream::Err, text.clone());
+                    lock(recorder).chosen = Some(text);
+                    if choice.at != 0 && fixed.is_none() {
+                        let mode = modes[choice.at].clone();
+                        let why = format!("goes on with --sync {mode}");
+                        next = Some((mode, why.clone()));
+                        head.send(HeadEvent::Stop(why)).await.map_err(|_| gone())?;
+                    }
+                }
                 let (steps, loss) = lock(recorder).pulse();
                 let rate = seen.samples_per_second;
                 *lock(pace) = Pace { members: seen.members, samples_per_second: rate };
@@ -839,11 +994,10 @@ fn report(
     outcome: Result<(), String>,
     (counts, missing): (&Counts, Vec<MissingEntry>),
     recorder: Recorder,
-    watch: ShardWatch,
-    now: JobTime,
+    (shards, by_worker, duplicated): (Vec<ShardSpan>, BTreeMap<NodeId, u64>, u64),
+    took: Duration,
 ) -> Report {
-    let samples = SampleBalance::of(counts, outcome.is_err(), watch.duplicated(), recorder.repeated_at_most);
-    let (shards, by_worker) = watch.finish(now);
+    let samples = SampleBalance::of(counts, outcome.is_err(), duplicated, recorder.repeated_at_most);
     let model_spread = recorder.model_spread();
     let workers = recorder
         .workers
@@ -868,7 +1022,7 @@ fn report(
             Err(why) => Outcome::Failed { why },
         },
         missing,
-        job_completion_time_s: recorder.completed.unwrap_or(now).as_secs_f64(),
+        job_completion_time_s: recorder.completed.map_or(took, JobTime::since_start).as_secs_f64(),
         samples,
         steps: recorder.steps,
         policy: spec.policy.clone(),
@@ -882,6 +1036,7 @@ fn report(
         loss_curve: recorder.loss,
         shards,
         resumed: recorder.resumed,
+        chosen: recorder.chosen,
         checkpoint: recorder.checkpoint,
         model_spread,
         config: spec.texts(),

@@ -1,6 +1,7 @@
 //! Collects the content of the report while the job runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use antdt_core::{
     AckPoint, BatchReport, Capabilities, Holder, JobTime, ModelDistance, NodeId, Phase, Plan, PlanVersion,
@@ -8,6 +9,7 @@ use antdt_core::{
 };
 use antdt_job::Note;
 
+use super::probe::Probe;
 use crate::report::{
     ActionEntry, CheckpointEntry, EventEntry, FinalQuality, LossSeries, ModelSpread, WorkerEntry,
 };
@@ -34,6 +36,12 @@ pub(super) struct Recorder {
     pub(super) completed: Option<JobTime>,
     /// What the job went on from, in words.
     pub(super) resumed: Option<String>,
+    /// Why the job is in this sync mode, if it was chosen, in words.
+    pub(super) chosen: Option<String>,
+    /// What its first steps cost.
+    pub(super) probe: Probe,
+    /// What the job has behind it in another mode; times are told since its start there.
+    earlier: Duration,
     /// The newest complete checkpoint.
     pub(super) checkpoint: Option<CheckpointEntry>,
     /// Of each worker, how far its model was from the newest average of all that it told of, and when it did.
@@ -57,11 +65,29 @@ impl Recorder {
             repeated_at_most: 0,
             completed: None,
             resumed: None,
+            chosen: None,
+            probe: Probe::default(),
+            earlier: Duration::ZERO,
             checkpoint: None,
             distances: BTreeMap::new(),
             plans: BTreeMap::new(),
             recent_steps: BTreeSet::new(),
             loss_now: None,
+        }
+    }
+
+    /// Goes on with the record of a job in another mode, after it took so long.
+    pub(super) fn later(self, mode: Capabilities, earlier: Duration) -> Self {
+        Self {
+            mode,
+            earlier,
+            // It counts its own, and numbers its plans and steps anew.
+            resumed: None,
+            completed: None,
+            distances: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            recent_steps: BTreeSet::new(),
+            ..self
         }
     }
 
@@ -77,6 +103,7 @@ impl Recorder {
 
     /// Writes down what the head noted.
     pub(super) fn note(&mut self, at: JobTime, note: Note) {
+        let at = at + self.earlier;
         let time_s = at.as_secs_f64();
         match note {
             Note::Action { kind, target, reason } => {
@@ -156,6 +183,7 @@ impl Recorder {
         if node.role != Role::Worker || report.phase != Phase::Train || report.samples == 0 {
             return;
         }
+        self.probe.note(end.as_secs_f64(), report);
         if self.mode.steps_in_common() {
             self.steps += u64::from(self.recent_steps.insert(report.iteration.0));
             while self.recent_steps.len() > STEP_MEMORY {
@@ -191,8 +219,6 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use antdt_job::SyncMode;
 
     use super::*;

@@ -20,6 +20,9 @@ pub type StoreFactory = Box<dyn FnOnce(&JobSpec, &DatasetSpec) -> Result<BoxStor
 pub type RecorderFactory =
     Box<dyn FnOnce(&JobSpec) -> Result<Option<(Box<dyn TraceSink>, Packing)>, PartError> + Send>;
 
+/// Callback that builds the same parts once more.
+pub type PartsAgain = Box<dyn FnOnce() -> Seams + Send>;
+
 /// The parts of a job's master that a program may replace. The defaults are those of `antdt run`.
 pub struct Seams {
     /// Launcher, which starts and ends the nodes. Default: processes of this machine.
@@ -29,6 +32,9 @@ pub struct Seams {
     pub store: Option<StoreFactory>,
     /// Recorder. Default: the file that `--record` names.
     pub recorder: RecorderFactory,
+    /// The same parts once more, for a job that goes on in another sync mode (`--sync auto`). `None`: such a job stays in its first mode.
+    /// Default: the defaults.
+    pub again: Option<PartsAgain>,
 }
 
 impl Default for Seams {
@@ -40,6 +46,7 @@ impl Default for Seams {
                 let Some(path) = &spec.record else { return Ok(None) };
                 Ok(Some((Box::new(record::open(path)?), Packing::of(path))))
             }),
+            again: Some(Box::new(Self::default)),
         }
     }
 }

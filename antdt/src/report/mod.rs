@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use antdt_core::{Better, Counts, Metric, Metrics, NodeId};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,9 @@ pub struct Report {
     /// The checkpoint that the job continued from, in words; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<String>,
+    /// Why the job ran in this sync mode, in words, if it was chosen when the first steps were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
     /// The newest complete checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointEntry>,
@@ -359,6 +363,14 @@ pub struct ShardSpan {
     pub to_s: f64,
     /// Outcome of the lease.
     pub outcome: ShardOutcome,
+}
+
+impl ShardSpan {
+    /// Returns the span in a job that took so long before.
+    pub(crate) fn later(self, by: Duration) -> Self {
+        let by = by.as_secs_f64();
+        Self { from_s: self.from_s + by, to_s: self.to_s + by, ..self }
+    }
 }
 
 /// How a worker's lease on a shard ended.

@@ -74,8 +74,8 @@ pub fn render(report: &Report) -> String {
             if samples.is_exact() { "exact" } else { "NOT EXACT" },
         ),
     );
-    if let Some(resumed) = &report.resumed {
-        push(&mut out, format_args!("{resumed}\n"));
+    for text in [&report.chosen, &report.resumed].into_iter().flatten() {
+        push(&mut out, format_args!("{text}\n"));
     }
     if let Some(CheckpointEntry { id, samples, folder }) = &report.checkpoint {
         push(&mut out, format_args!("checkpoint {id}, of {samples} samples, in {}\n", folder.display()));

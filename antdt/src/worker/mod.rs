@@ -74,7 +74,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let pacing = Pacing::new(env.spec.clone(), env.holder, env.job_start);
     let mut compute = Compute::new(trainer, pacing, agent.pulse());
     let sync = &env.spec.sync;
-    let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), rule.identity())?;
+    let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), weights::kept_optimizer(sync, rule))?;
     match sync.capabilities().model {
         ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => {
             let timeout = env.spec.collective_timeout;

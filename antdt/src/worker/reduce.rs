@@ -34,7 +34,7 @@ use super::mean;
 use super::share::Share;
 use super::spread::Spread;
 use super::stream::{self, GradientStream, Spare};
-use super::weights::Weights;
+use super::weights::{Weights, kept_optimizer};
 use crate::net;
 use crate::resume::Taken;
 
@@ -62,14 +62,15 @@ impl Ring<'_> {
     fn model(&self, compute: &mut Compute, checkpoint: Option<&Path>) -> Result<Weights, WorkerError> {
         let layout = compute.layout().clone();
         let dense = compute.trainer().initial_dense(self.seed);
-        let mut replica = Replica::new(&layout, self.rule, self.seed, dense)
+        let replica = Replica::new(&layout, self.rule, self.seed, dense)
             .map_err(|e| WorkerError::Parameters(e.to_string()))?;
-        if let Some(taken) = Taken::open(checkpoint, &layout, &self.rule.identity())? {
+        let mut weights = Weights::new(self.sync, replica, self.seed)?;
+        if let Some(taken) = Taken::open(checkpoint, &layout, &kept_optimizer(self.sync, self.rule))? {
             let trained =
-                taken.restore(layout.dense_len(), |portion, state| replica.restore(portion, state))?;
-            replica.set_trained(trained);
+                taken.restore(layout.dense_len(), |portion, state| weights.restore(portion, state))?;
+            weights.set_trained(trained);
         }
-        Ok(Weights::new(self.sync.capabilities().model, replica))
+        Ok(weights)
     }
 
     /// Compressors for so many calls, which have sent everything so far.
@@ -402,7 +403,7 @@ impl Reducer<'_, '_> {
         comm.broadcast(source, &mut model)?;
         if !self.trained {
             let layout = self.compute.layout().clone();
-            self.weights.import(&model, &layout, self.ring.rule, self.ring.seed)?;
+            self.weights.import(&model, &layout, self.ring.rule, self.ring.sync, self.ring.seed)?;
         }
         Ok(())
     }

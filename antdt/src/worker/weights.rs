@@ -1,8 +1,11 @@
 //! [`Weights`]: the model in a worker, either the same on all workers or one of its own.
 
 use antdt_agent::Gradient;
-use antdt_core::{ModelPlace, ParamLayout, Seed};
-use antdt_model::{Given, LocalReplica, Replica, SparseGradient, UpdateRule};
+use antdt_core::{InvalidValue, ModelPlace, ParamLayout, Seed};
+use antdt_job::SyncMode;
+use antdt_job::mode::OuterStep;
+use antdt_model::optimizer::Momentum;
+use antdt_model::{Given, LocalReplica, Portion, Replica, SparseGradient, Trained, UpdateRule};
 
 use super::error::WorkerError;
 use super::keep::ModelCopy;
@@ -15,16 +18,46 @@ pub(super) enum Weights {
     Own(LocalReplica),
 }
 
+/// How averages change the model, in a mode with an outer optimizer.
+fn outer_rule(sync: &SyncMode) -> Option<UpdateRule> {
+    let OuterStep { rate, momentum } = sync.outer()?;
+    Some(UpdateRule { rate, ..UpdateRule::new(Box::new(Momentum::nesterov(momentum))) })
+}
+
+/// The optimizer whose state goes to checkpoints: the one that all workers have in common, or that of the parameter servers.
+pub(crate) fn kept_optimizer(sync: &SyncMode, rule: &UpdateRule) -> String {
+    outer_rule(sync).map_or_else(|| rule.identity(), |outer| format!("outer {}", outer.identity()))
+}
+
 fn unfit(error: impl std::fmt::Display) -> WorkerError {
     WorkerError::Parameters(error.to_string())
 }
 
 impl Weights {
     /// The model that a job begins with, for a sync mode that keeps it in the workers.
-    pub(super) fn new(place: ModelPlace, replica: Replica) -> Self {
-        match place {
-            ModelPlace::PerWorker | ModelPlace::Mixed => Self::Own(LocalReplica::new(replica)),
-            ModelPlace::Replicas | ModelPlace::Servers => Self::Shared(replica),
+    pub(super) fn new(sync: &SyncMode, replica: Replica, seed: Seed) -> Result<Self, WorkerError> {
+        Ok(match (sync.capabilities().model, outer_rule(sync)) {
+            (ModelPlace::PerWorker | ModelPlace::Mixed, None) => Self::Own(LocalReplica::new(replica)),
+            (ModelPlace::PerWorker | ModelPlace::Mixed, Some(rule)) => {
+                Self::Own(LocalReplica::with_outer(replica, &rule, seed).map_err(unfit)?)
+            }
+            (ModelPlace::Replicas | ModelPlace::Servers, _) => Self::Shared(replica),
+        })
+    }
+
+    /// Overwrites the parameters that `portion` has and, if `with_state`, the state of the optimizer that all workers have in common.
+    pub(super) fn restore(&mut self, portion: &Portion, with_state: bool) -> Result<usize, InvalidValue> {
+        match self {
+            Self::Shared(replica) => replica.restore(portion, with_state),
+            Self::Own(local) => local.restore(portion, with_state),
+        }
+    }
+
+    /// Sets how far the model is trained, after its portions were restored.
+    pub(super) const fn set_trained(&mut self, trained: Trained) {
+        match self {
+            Self::Shared(replica) => replica.set_trained(trained),
+            Self::Own(local) => local.set_trained(trained),
         }
     }
 
@@ -67,12 +100,15 @@ impl Weights {
         bytes: &[u8],
         layout: &ParamLayout,
         rule: &UpdateRule,
+        sync: &SyncMode,
         seed: Seed,
     ) -> Result<(), WorkerError> {
-        let replica = Replica::import(bytes, layout, rule, seed).map_err(unfit)?;
         match self {
-            Self::Shared(shared) => *shared = replica,
-            Self::Own(local) => *local = LocalReplica::new(replica),
+            Self::Shared(shared) => *shared = Replica::import(bytes, layout, rule, seed).map_err(unfit)?,
+            Self::Own(local) => {
+                let outer = outer_rule(sync);
+                *local = LocalReplica::import(bytes, layout, rule, outer.as_ref(), seed).map_err(unfit)?;
+            }
         }
         Ok(())
     }

@@ -159,12 +159,41 @@ fn the_batch_has_a_sample_for_each_worker_in_every_mode() {
 }
 
 #[test]
+fn a_choice_of_modes_is_checked_in_each_of_them() {
+    let with =
+        |sync: &str, servers, workers| JobSpec { sync: sync.parse().unwrap(), servers, workers, ..valid() };
+    let names = |spec: &JobSpec| spec.choices().iter().map(ToString::to_string).collect::<Vec<_>>();
+    // Without servers no mode is left that needs them, unless it is named.
+    assert_eq!(names(&with("auto", 0, 2)), ["allreduce"]);
+    assert_eq!(names(&with("auto", 2, 2)), ["allreduce", "ps-bsp"]);
+    assert_eq!(names(&with("ps-asp", 2, 2)), ["ps-asp"]);
+    for good in [with("auto", 0, 2), with("auto", 2, 2), with("auto=local-sgd=4,ps-asp", 1, 2)] {
+        good.validate().unwrap();
+        for mode in good.choices() {
+            let one = good.in_mode(mode.clone());
+            assert_eq!((one.sync.to_string(), one.sync.choice()), (mode.to_string(), None));
+            assert_eq!(one.servers > 0, mode.capabilities().needs_servers());
+        }
+    }
+    for (wrong, field) in [
+        (with("auto=allreduce,ps-bsp", 0, 2), "--servers"),
+        (with("auto=allreduce,local-sgd=4", 2, 2), "--servers"),
+        (with("auto=allreduce,ps-backup=2", 1, 2), "--sync"),
+        (with("auto=allreduce,ripples=smart", 0, 1), "--sync"),
+        (JobSpec { record: Some("x.trace".into()), ..with("auto", 0, 2) }, "--record"),
+    ] {
+        let error = wrong.validate().unwrap_err();
+        assert!(error.field == field && !error.to_string().contains('\n'), "{error}");
+    }
+}
+
+#[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
     assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
     assert_eq!(
         e("sync", "ps_bsp"),
-        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, d-psgd=GRAPH, ad-psgd, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
+        "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd=GRAPH, ad-psgd, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"
     );
     assert!(e("workload", "deepmf").ends_with("did you mean `deepfm`?"));
     assert_eq!(e("sharding", "x"), "--sharding = x: must be one of dynamic, static");
