@@ -19,7 +19,10 @@ pub(super) enum Scheme {
     AdPsgd,
     RipplesSmart,
     RipplesDivision,
-    RipplesRandom,
+    RipplesBuffer,
+    RipplesUnfiltered,
+    DiLoCo,
+    Auto,
     RipplesStatic,
     RipplesStaticNd,
     DPsgd,
@@ -35,7 +38,7 @@ impl Scheme {
         Self::RipplesSmart,
         Self::RipplesStatic,
     ];
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::AllReduce,
         Self::AllReduceNd,
         Self::PsBspOne,
@@ -48,7 +51,10 @@ impl Scheme {
         Self::RipplesStatic,
         Self::RipplesStaticNd,
         Self::DPsgd,
-        Self::RipplesRandom,
+        Self::RipplesBuffer,
+        Self::RipplesUnfiltered,
+        Self::DiLoCo,
+        Self::Auto,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -62,7 +68,10 @@ impl Scheme {
             Self::AdPsgd => "ad-psgd",
             Self::RipplesSmart => "ripples=smart",
             Self::RipplesDivision => "ripples=division",
-            Self::RipplesRandom => "ripples=random",
+            Self::RipplesBuffer => "ripples=buffer",
+            Self::RipplesUnfiltered => "ripples=smart, filter off",
+            Self::DiLoCo => "diloco=4",
+            Self::Auto => "auto",
             Self::RipplesStatic => "ripples-static",
             Self::RipplesStaticNd => "ripples-static, nd",
             Self::DPsgd => "d-psgd",
@@ -75,9 +84,17 @@ impl Scheme {
             Self::PsBspOne | Self::PsBspFair => "ps-bsp".to_owned(),
             Self::PsAspOne | Self::PsAspFair => "ps-asp".to_owned(),
             Self::RipplesStatic | Self::RipplesStaticNd => format!("ripples-static={}", setting.per_host),
-            Self::AdPsgd | Self::RipplesSmart | Self::RipplesDivision | Self::RipplesRandom | Self::DPsgd => {
-                self.name().to_owned()
+            Self::RipplesUnfiltered => "ripples=smart:filter=off".to_owned(),
+            // It may take what is fast here by the other rows.
+            Self::Auto => {
+                format!("auto=allreduce,ripples-static={},ripples=division,ad-psgd", setting.per_host)
             }
+            Self::AdPsgd
+            | Self::RipplesSmart
+            | Self::RipplesDivision
+            | Self::RipplesBuffer
+            | Self::DPsgd
+            | Self::DiLoCo => self.name().to_owned(),
         }
     }
 
