@@ -277,6 +277,56 @@ fn an_active_worker_averages_with_a_passive_one_and_no_other_worker_waits() {
     assert_eq!(told.len(), 4, "{told:?}");
 }
 
+/// A worker asks for a group, or says that it has the average. What workers were told by it: of which group, and whether it is the end.
+fn asks(world: &mut World, index: u32, step: u64, end_of_data: bool) -> Vec<(u32, u64, bool)> {
+    let readiness = Readiness { samples: 0, end_of_data, plan: PlanVersion(0), acks: Vec::new() };
+    world.tell(HeadEvent::Ready { holder: worker(index, 0), step, readiness });
+    let told = |effect: HeadEffect| match effect {
+        HeadEffect::Committed(to, commit) => Some((to.node.index, commit.step, commit.end)),
+        _ => None,
+    };
+    world.effects.drain(..).filter_map(told).collect()
+}
+
+#[test]
+fn the_end_of_a_group_of_a_few_is_not_the_end_of_all() {
+    let mut world = World::new("ripples=arrival:2", 4, 0).running();
+    assert_eq!(asks(&mut world, 0, 2, false), []);
+    assert_eq!(asks(&mut world, 1, 2, false), [(0, 1, false), (1, 1, false)]);
+    // Another worker has heard of the end of the data: an average of all is due.
+    assert_eq!(asks(&mut world, 2, 2, true), []);
+    assert_eq!(asks(&mut world, 0, 3, true), []);
+    assert_eq!(asks(&mut world, 1, 3, true), [(0, 1, false), (1, 1, false)], "two of four");
+    for (index, step) in [(0, 4), (1, 4)] {
+        assert_eq!(asks(&mut world, index, step, true), []);
+    }
+    let all = |group, end| [0, 1, 2, 3].map(|index| (index, group, end));
+    assert_eq!(asks(&mut world, 3, 2, true), all(2, false));
+    for (index, step) in [(0, 5), (1, 5), (2, 3)] {
+        assert_eq!(asks(&mut world, index, step, true), []);
+    }
+    assert_eq!(asks(&mut world, 3, 3, true), all(2, true));
+}
+
+#[test]
+fn no_group_of_a_few_is_formed_while_a_checkpoint_waits_for_its_keeper() {
+    let mut world = with_checkpoints("ripples=arrival:2", 4, 0);
+    assert_eq!(asks(&mut world, 0, 2, false), []);
+    world.tell(HeadEvent::Stop("interrupted".to_owned()));
+    for index in [1, 2] {
+        assert_eq!(asks(&mut world, index, 2, false), [], "the copy is of the mean of all");
+    }
+    assert_eq!(asks(&mut world, 3, 2, false), [0, 1, 2, 3].map(|index| (index, 1, false)));
+}
+
+#[test]
+fn of_workers_that_are_all_told_to_leave_the_first_stays_with_the_model() {
+    let mut world = World::new("ripples=arrival:2", 2, 0).running();
+    world.head.core.draining.extend([worker(0, 0), worker(1, 0)]);
+    assert_eq!(asks(&mut world, 0, 2, false), [], "it has to meet the other one");
+    assert_eq!(asks(&mut world, 1, 2, false), [(1, 0, true)]);
+}
+
 /// Two workers a host, all at one address.
 #[test]
 fn groups_go_by_the_hosts_that_workers_say_they_are_on() {
