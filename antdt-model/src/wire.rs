@@ -274,7 +274,7 @@ mod bulk {
         D: serde::Deserializer<'a>,
     {
         let bytes: &[u8] = Deserialize::deserialize(deserializer)?;
-        if bytes.len() % size_of::<E>() != 0 {
+        if !bytes.len().is_multiple_of(size_of::<E>()) {
             return Err(D::Error::custom("a number is cut off"));
         }
         Ok(match bytemuck::try_cast_slice(bytes) {
