@@ -50,7 +50,7 @@ struct GptSizes {
 
 impl Default for GptSizes {
     fn default() -> Self {
-        // 120,000 parameters: learns the words of a language in a minute on one core.
+        // 120,576 parameters, half a megabyte: an epoch over a million bytes is minutes on one core.
         Self { layers: 2, heads: 4, width: 64, context: 64 }
     }
 }

@@ -17,8 +17,8 @@ use crate::flat::Running;
 /// Keeps the division of a norm finite.
 const EPSILON: f32 = 1e-5;
 
-/// Share of a running statistic that a batch replaces. Usual since the batch norm's own paper's successors; smaller ones need
-/// more steps than small jobs have.
+/// Share of a running statistic that a batch replaces: PyTorch's default (recalled). A smaller one needs more steps than small jobs
+/// have.
 const MOMENTUM: f32 = 0.1;
 
 /// Channels that a group norm takes together, at most.
