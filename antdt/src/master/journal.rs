@@ -99,7 +99,7 @@ impl HeadState {
 pub(super) struct HeadJournal {
     path: PathBuf,
     state: HeadState,
-    /// Whether a write failed: an old state is worse than none.
+    /// Whether the last write failed: then there is no file, for an old state is worse than none.
     failed: bool,
 }
 
@@ -122,13 +122,18 @@ impl HeadJournal {
     }
 
     fn write(&mut self) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = write(&self.path, &self.state, Durability::Process) {
-            tracing::error!(%error, "the job goes on, but no other master can take it over");
-            self.failed = true;
-            let _ = std::fs::remove_file(&self.path);
+        match write(&self.path, &self.state, Durability::Process) {
+            Ok(()) => {
+                if std::mem::take(&mut self.failed) {
+                    tracing::info!("another master can take the job over again");
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::error!(%error, "the job goes on, but no other master can take it over");
+                }
+                let _ = std::fs::remove_file(&self.path);
+            }
         }
     }
 }
@@ -332,6 +337,23 @@ mod tests {
             std::fs::write(&path, &flipped).unwrap();
             assert!(read::<HeadState>(&path).is_err(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_for_a_while_keeps_no_later_state_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("away");
+        let mut journal = HeadJournal::new(&dir, HeadState::default());
+        let plan = |plan| HeadRecord { plan: antdt_core::PlanVersion(plan), ..HeadRecord::default() };
+        journal.record(plan(1));
+        assert!(!dir.join(HEAD).exists());
+        std::fs::create_dir(&dir).unwrap();
+        journal.record(plan(2));
+        assert_eq!(read::<HeadState>(&dir.join(HEAD)).unwrap().unwrap().record, plan(2));
+        std::fs::remove_dir_all(&dir).unwrap();
+        journal.record(plan(3));
+        std::fs::create_dir(&dir).unwrap();
+        assert!(read::<HeadState>(&dir.join(HEAD)).unwrap().is_none(), "no old state is left");
     }
 
     #[test]
