@@ -25,7 +25,7 @@ use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
-use crate::{checkpoints, diagnosis, gpu, server, worker, workload};
+use crate::{chaos, checkpoints, diagnosis, gpu, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -70,6 +70,7 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
         }
         Command::Run(spec) => return run(&spec, seams),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
+        Command::Chaos(asked) => return under_chaos(&asked),
         Command::WhatIf(asked) => {
             let json = asked.json.clone().filter(|file| file != Path::new("-"));
             let files = json.into_iter().chain(asked.html.clone()).collect();
@@ -432,6 +433,40 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
         report
     })?;
     Ok((spec.clone(), report))
+}
+
+/// Runs a job while things go wrong, and says what came of it.
+fn under_chaos(asked: &chaos::Chaos) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(stop_on_signal(stop.clone()));
+        let mut say = |line: String| {
+            // A reader that went away does not end the job.
+            let _ = print(&format!("{line}\n"));
+        };
+        let done = chaos::run(asked, &mut say, &stop).await;
+        signals.abort();
+        done
+    });
+    runtime.shutdown_background();
+    match done {
+        Ok(report) => answer(Ok(CommandOutput { text: report.render(), good: report.is_good() })),
+        Err(chaos::ChaosError::Interrupted) => {
+            complain(&chaos::ChaosError::Interrupted);
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

@@ -1,6 +1,6 @@
 //! `antdt config`: the settings of a job, where each comes from, and what there is to set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -48,6 +48,11 @@ pub(super) struct Resolved {
 }
 
 impl Resolved {
+    /// Names of the settings that were given.
+    pub(super) fn given(&self) -> BTreeSet<&'static str> {
+        self.origins.keys().copied().collect()
+    }
+
     fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }

@@ -7,14 +7,15 @@ use antdt_core::text::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use super::{CliError, Command, DataSynth, config, model, simulate};
+use super::{CliError, Command, DataSynth, chaos, config, model, simulate};
 use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "run",
     "master",
+    "chaos",
     "status",
     "scale",
     "checkpoint",
@@ -151,6 +152,7 @@ fn grammar() -> Clap {
         .disable_help_subcommand(true)
         .subcommand(run)
         .subcommand(master)
+        .subcommand(chaos::grammar())
         .subcommand(
             Clap::new("data")
                 .about("Data sets")
@@ -244,6 +246,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 .map(|setting| setting.name)
                 .chain(simulate::NAMES)
                 .chain(model::NAMES)
+                .chain(chaos::NAMES)
                 .chain(["job", "standby", "rows", "out", "origin", "diagnose", "help"])
                 .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
@@ -263,7 +266,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, status, scale, checkpoint, stop, model, config, whatif, sim and data synth"
+                    "{word} is not a command; the commands are run, master, status, scale, checkpoint, stop, model, config, whatif, sim, chaos and data synth"
                 ),
             }
         }

@@ -13,9 +13,11 @@ use antdt_core::InvalidValue;
 use antdt_core::text::beginning;
 use antdt_model::optimizer;
 
+use crate::chaos::Chaos;
 use crate::job::JobSpec;
 use crate::workload;
 
+mod chaos;
 mod config;
 mod earlier;
 mod flags;
@@ -42,6 +44,8 @@ pub enum Command {
         /// Whether nothing is shown of the job.
         quiet: bool,
     },
+    /// `antdt chaos`: train while things go wrong.
+    Chaos(Box<Chaos>),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
     /// `antdt model list`: list the checkpoints of a folder.
@@ -175,6 +179,7 @@ where
             dir: master.get_one::<String>("standby").map(PathBuf::from).unwrap_or_default(),
             quiet: master.get_flag("quiet"),
         }),
+        Some(("chaos", asked)) => chaos::chaos(asked, &env).map(|chaos| Command::Chaos(Box::new(chaos))),
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
         Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),

@@ -1,0 +1,191 @@
+//! The kinds of faults.
+
+use std::fmt;
+use std::time::Duration;
+
+use antdt_core::InvalidValue;
+use serde::{Deserialize, Serialize};
+
+/// Something that goes wrong with a running job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A worker gets SIGKILL.
+    WorkerKill,
+    /// A worker is stopped and goes on later.
+    Stop,
+    /// The training thread of a worker stands still, and its other threads go on.
+    Hang,
+    /// A worker gets little of the processor.
+    SlowCpu,
+    /// Messages from and to a worker take longer.
+    SlowLink,
+    /// Packets from and to a worker are lost.
+    LossyLink,
+    /// Connections from and to a worker are reset, and new ones refused.
+    CutLink,
+    /// Packets from and to a worker vanish.
+    BlackHole,
+    /// A bit of what workers and servers send each other is another one.
+    CorruptFrame,
+    /// Calls to the master arrive twice.
+    DuplicateRpc,
+    /// Calls to the master arrive late and in another order.
+    ReorderRpc,
+    /// The disk of the run directory is full.
+    DiskFull,
+    /// The folder of checkpoints can only be read.
+    DiskReadOnly,
+    /// The wall clock of all processes shows another time.
+    ClockJump,
+    /// The master gets SIGKILL, and another one takes over.
+    MasterKill,
+    /// A parameter server gets SIGKILL.
+    ServerKill,
+    /// All workers get SIGKILL.
+    AllWorkersKill,
+    /// A worker runs out of memory.
+    OutOfMemory,
+    /// The platform takes a worker back: SIGTERM.
+    Preempt,
+}
+
+/// What two faults cannot have at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shared {
+    Disk,
+    Clock,
+    Calls,
+    Master,
+}
+
+impl FaultKind {
+    /// Every kind.
+    pub const ALL: [Self; 19] = [
+        Self::WorkerKill,
+        Self::Stop,
+        Self::Hang,
+        Self::SlowCpu,
+        Self::SlowLink,
+        Self::LossyLink,
+        Self::CutLink,
+        Self::BlackHole,
+        Self::CorruptFrame,
+        Self::DuplicateRpc,
+        Self::ReorderRpc,
+        Self::DiskFull,
+        Self::DiskReadOnly,
+        Self::ClockJump,
+        Self::MasterKill,
+        Self::ServerKill,
+        Self::AllWorkersKill,
+        Self::OutOfMemory,
+        Self::Preempt,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WorkerKill => "worker-kill",
+            Self::Stop => "stop",
+            Self::Hang => "hang",
+            Self::SlowCpu => "slow-cpu",
+            Self::SlowLink => "slow-link",
+            Self::LossyLink => "lossy-link",
+            Self::CutLink => "cut-link",
+            Self::BlackHole => "black-hole",
+            Self::CorruptFrame => "corrupt-frame",
+            Self::DuplicateRpc => "duplicate-rpc",
+            Self::ReorderRpc => "reorder-rpc",
+            Self::DiskFull => "disk-full",
+            Self::DiskReadOnly => "disk-read-only",
+            Self::ClockJump => "clock-jump",
+            Self::MasterKill => "master-kill",
+            Self::ServerKill => "server-kill",
+            Self::AllWorkersKill => "all-workers-kill",
+            Self::OutOfMemory => "out-of-memory",
+            Self::Preempt => "preempt",
+        }
+    }
+
+    /// Reads a list of names, or `all`.
+    ///
+    /// # Errors
+    /// Names the first that is none.
+    pub fn list(field: &str, text: &str) -> Result<Vec<Self>, InvalidValue> {
+        let mut kinds = Vec::new();
+        for name in text.split(',').map(str::trim) {
+            if name == "all" {
+                kinds.extend(Self::ALL);
+                continue;
+            }
+            let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+            let names = || format!("all, or some of {}", Self::ALL.map(Self::name).join(", "));
+            kinds.push(found.ok_or_else(|| InvalidValue::new(field, format!("`{name}`"), names()))?);
+        }
+        kinds.sort_unstable();
+        kinds.dedup();
+        Ok(kinds)
+    }
+
+    /// How long it lasts, from and to; nothing if it is over at once.
+    pub(super) fn lasts(self) -> Option<(Duration, Duration)> {
+        let ms = |from, to| Some((Duration::from_millis(from), Duration::from_millis(to)));
+        match self {
+            Self::WorkerKill
+            | Self::ServerKill
+            | Self::AllWorkersKill
+            | Self::OutOfMemory
+            | Self::Preempt => None,
+            // Until another master is started.
+            Self::MasterKill => ms(1, 2_000),
+            Self::Stop => ms(200, 4_000),
+            Self::Hang => ms(1_000, 8_000),
+            Self::CutLink | Self::BlackHole | Self::CorruptFrame => ms(500, 4_000),
+            Self::DiskFull | Self::DiskReadOnly => ms(500, 4_000),
+            Self::SlowCpu | Self::SlowLink | Self::LossyLink => ms(1_000, 8_000),
+            Self::DuplicateRpc | Self::ReorderRpc | Self::ClockJump => ms(1_000, 8_000),
+        }
+    }
+
+    pub(super) const fn shared(self) -> Option<Shared> {
+        match self {
+            Self::DiskFull | Self::DiskReadOnly => Some(Shared::Disk),
+            Self::ClockJump => Some(Shared::Clock),
+            Self::DuplicateRpc | Self::ReorderRpc => Some(Shared::Calls),
+            Self::MasterKill => Some(Shared::Master),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_by_name_and_an_unknown_one_is_named() {
+        let kinds = FaultKind::list("--faults", "hang, worker-kill,hang").unwrap();
+        assert_eq!(kinds, [FaultKind::WorkerKill, FaultKind::Hang]);
+        assert_eq!(FaultKind::list("--faults", "stop,all").unwrap(), FaultKind::ALL);
+        let error = FaultKind::list("--faults", "stop,flood").unwrap_err().to_string();
+        assert!(
+            error.contains("--faults") && error.contains("`flood`") && error.contains("black-hole"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_name_is_the_same_on_the_command_line_and_in_a_file() {
+        for kind in FaultKind::ALL {
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+        }
+    }
+}

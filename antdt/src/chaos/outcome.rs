@@ -1,0 +1,128 @@
+//! What came of it.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::kind::FaultKind;
+
+/// A fault that was to happen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FaultEntry {
+    /// Its place in the schedule.
+    pub number: u32,
+    /// What went wrong.
+    pub kind: FaultKind,
+    /// When it was to begin, in seconds since the job began to train.
+    pub due_s: f64,
+    /// When it began; `None` if it did not.
+    pub began_s: Option<f64>,
+    /// When it ended, if it lasted.
+    pub ended_s: Option<f64>,
+    /// Whom it hit and how, or why it did not happen.
+    pub text: String,
+}
+
+/// A kind of fault.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KindEntry {
+    /// Its name.
+    pub kind: FaultKind,
+    /// How often it happened.
+    pub injected: u32,
+    /// How often it was to happen and did not.
+    pub missed: u32,
+    /// Why it cannot happen here.
+    pub skipped: Option<String>,
+}
+
+/// What happened to a job, and what it came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChaosReport {
+    /// Seed of the schedule.
+    pub seed: u64,
+    /// Kinds that were asked for.
+    pub kinds: Vec<KindEntry>,
+    /// Faults in order of time.
+    pub faults: Vec<FaultEntry>,
+    /// Time from the job's first step to its end, in seconds.
+    pub lasted_s: f64,
+    /// Masters that were started.
+    pub masters: u32,
+    /// How the job ended.
+    pub outcome: String,
+    /// What the count of samples rests on.
+    pub counted: String,
+    /// What the job did wrong; nothing if it did well.
+    pub violations: Vec<String>,
+}
+
+impl ChaosReport {
+    /// Whether nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// Renders it as text of some lines.
+    pub fn render(&self) -> String {
+        let mut text = format!("\n{:<18}{:>9}{:>8}\n", "fault", "injected", "missed");
+        for KindEntry { kind, injected, missed, skipped } in &self.kinds {
+            let _ = match skipped {
+                Some(why) => writeln!(text, "{:<18}  skipped: {why}", kind.name()),
+                None if *injected == 0 => {
+                    writeln!(text, "{:<18}{injected:>9}{missed:>8}  never occurred", kind.name())
+                }
+                None => writeln!(text, "{:<18}{injected:>9}{missed:>8}", kind.name()),
+            };
+        }
+        let injected: u32 = self.kinds.iter().map(|kind| kind.injected).sum();
+        let _ = writeln!(
+            text,
+            "\nseed {}: {injected} faults in {:.1} s, {} masters; {}",
+            self.seed, self.lasted_s, self.masters, self.outcome
+        );
+        let _ = writeln!(text, "counted {}", self.counted);
+        for violation in &self.violations {
+            let _ = writeln!(text, "VIOLATION: {violation}");
+        }
+        text += if self.is_good() { "verdict: exact\n" } else { "verdict: NOT EXACT\n" };
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_never_occurred_or_was_skipped_is_named() {
+        let kind = |kind, injected, skipped: Option<&str>| KindEntry {
+            kind,
+            injected,
+            missed: 0,
+            skipped: skipped.map(str::to_owned),
+        };
+        let mut report = ChaosReport {
+            seed: 7,
+            kinds: vec![
+                kind(FaultKind::WorkerKill, 3, None),
+                kind(FaultKind::Hang, 0, None),
+                kind(FaultKind::ServerKill, 0, Some("the job has no servers")),
+            ],
+            faults: Vec::new(),
+            lasted_s: 12.0,
+            masters: 2,
+            outcome: "completed".to_owned(),
+            counted: "by the model".to_owned(),
+            violations: Vec::new(),
+        };
+        let text = report.render();
+        assert!(text.contains("hang                      0       0  never occurred"), "{text}");
+        assert!(text.contains("server-kill         skipped: the job has no servers"), "{text}");
+        assert!(text.ends_with("verdict: exact\n"), "{text}");
+        report.violations.push("sample 7 is 3 times in the model".to_owned());
+        assert!(
+            report.render().ends_with("VIOLATION: sample 7 is 3 times in the model\nverdict: NOT EXACT\n")
+        );
+    }
+}

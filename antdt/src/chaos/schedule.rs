@@ -1,0 +1,210 @@
+//! When what goes wrong: a function of a seed, pure, without knowledge of a job.
+//!
+//! A [`Schedule`] says which [`Fault`]s begin and end by a moment. Whom a fault hits is for whoever carries it out, who takes the
+//! fault's [`pick`](Fault::pick) among those that live then: a schedule can be repeated, the job's answer to it cannot.
+
+use std::time::Duration;
+
+use antdt_core::{DetRng, Seed};
+use serde::{Deserialize, Serialize};
+
+use super::kind::{FaultKind, Shared};
+
+/// What a schedule is drawn from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Seed: the same one gives the same schedule.
+    pub seed: u64,
+    /// Kinds that occur.
+    pub kinds: Vec<FaultKind>,
+    /// Mean time between the beginnings of two faults.
+    pub mtbf: Duration,
+    /// Faults begin within this time.
+    pub lasting: Duration,
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Its place in the schedule, from 0.
+    pub number: u32,
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// When it begins.
+    pub at: Duration,
+    /// How long it lasts; zero if it is over at once.
+    pub lasts: Duration,
+    /// Chooses whom it hits.
+    pub pick: u64,
+    /// How bad it is, from 0 to 1.
+    pub strength: f64,
+}
+
+/// A fault begins or ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Step {
+    /// It begins.
+    Begin(Fault),
+    /// A fault that lasts ends.
+    End(Fault),
+}
+
+/// The faults of a job in order of time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    faults: Vec<Fault>,
+    /// Steps that are not due yet, the latest first.
+    steps: Vec<(Duration, Step)>,
+}
+
+impl Schedule {
+    /// Draws a schedule. Every kind occurs before one occurs again. No two faults have a disk, the clock, the calls or the master at the
+    /// same time; the later one begins when the earlier one has ended.
+    pub fn draw(plan: &Plan) -> Self {
+        let rng = &mut Seed(plan.seed).derive("faults").rng();
+        let (mut faults, mut busy) = (Vec::new(), Vec::new());
+        let (mut now, mut round) = (Duration::ZERO, Vec::new());
+        while !plan.kinds.is_empty() && !plan.mtbf.is_zero() {
+            now = now.saturating_add(waiting(plan.mtbf, rng));
+            if now >= plan.lasting {
+                break;
+            }
+            if round.is_empty() {
+                round = plan.kinds.clone();
+            }
+            let kind = round.swap_remove(index(round.len(), rng));
+            let lasts = match kind.lasts() {
+                None => Duration::ZERO,
+                Some((from, to)) => from + (to - from).mul_f64(rng.unit()),
+            };
+            let at = kind.shared().map_or(now, |shared| take(&mut busy, shared, now, lasts));
+            let number = u32::try_from(faults.len()).unwrap_or(u32::MAX);
+            faults.push(Fault { number, kind, at, lasts, pick: rng.next_u64(), strength: rng.unit() });
+        }
+        let begins = faults.iter().map(|fault| (fault.at, Step::Begin(*fault)));
+        let lasting = faults.iter().filter(|fault| !fault.lasts.is_zero());
+        let ends = lasting.map(|fault| (fault.at + fault.lasts, Step::End(*fault)));
+        // An end goes before a beginning at the same moment, which may wait for it.
+        let mut steps: Vec<(Duration, Step)> = ends.chain(begins).collect();
+        steps.sort_by_key(|(at, _)| *at);
+        steps.reverse();
+        Self { faults, steps }
+    }
+
+    /// Every fault, in the order in which they were drawn.
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// When the next step is due.
+    pub fn next(&self) -> Option<Duration> {
+        self.steps.last().map(|(at, _)| *at)
+    }
+
+    /// Takes a step that is due.
+    pub fn due(&mut self, now: Duration) -> Option<Step> {
+        self.steps.pop_if(|(at, _)| *at <= now).map(|(_, step)| step)
+    }
+}
+
+/// The moment from `now` on at which a shared thing is free, which is taken for so long.
+fn take(busy: &mut Vec<(Shared, Duration)>, shared: Shared, now: Duration, lasts: Duration) -> Duration {
+    let at = busy.iter().find(|(what, _)| *what == shared).map_or(now, |(_, until)| now.max(*until));
+    busy.retain(|(what, _)| *what != shared);
+    busy.push((shared, at + lasts));
+    at
+}
+
+/// An exponential time.
+fn waiting(mean: Duration, rng: &mut DetRng) -> Duration {
+    mean.mul_f64(-(1.0 - rng.unit()).ln())
+}
+
+fn index(len: usize, rng: &mut DetRng) -> usize {
+    usize::try_from(rng.below(len as u64)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plans() -> impl Strategy<Value = Plan> {
+        let kinds = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 1..=FaultKind::ALL.len());
+        (any::<u64>(), kinds, 1_u64..60_000, 0_u64..600_000).prop_map(|(seed, kinds, mtbf, lasting)| Plan {
+            seed,
+            kinds,
+            mtbf: Duration::from_millis(mtbf.max(lasting / 500)),
+            lasting: Duration::from_millis(lasting),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_seed_gives_the_same_faults_within_their_time_and_of_their_kinds(plan in plans()) {
+            let schedule = Schedule::draw(&plan);
+            prop_assert_eq!(&schedule, &Schedule::draw(&plan));
+            for fault in schedule.faults() {
+                prop_assert!(plan.kinds.contains(&fault.kind));
+                prop_assert!(fault.kind.shared().is_some() || fault.at < plan.lasting);
+                let (from, to) = fault.kind.lasts().unwrap_or_default();
+                prop_assert!(from <= fault.lasts && fault.lasts <= to);
+            }
+        }
+
+        #[test]
+        fn every_kind_occurs_before_one_occurs_again(plan in plans()) {
+            let mut counts: BTreeMap<FaultKind, u32> = plan.kinds.iter().map(|kind| (*kind, 0)).collect();
+            for fault in Schedule::draw(&plan).faults() {
+                *counts.get_mut(&fault.kind).unwrap() += 1;
+                let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
+                prop_assert!(most - least <= 1, "{counts:?}");
+            }
+        }
+
+        #[test]
+        fn steps_come_in_order_and_a_fault_ends_once_after_it_began(plan in plans(), stride in 1_u64..5_000) {
+            let mut schedule = Schedule::draw(&plan);
+            let (mut now, mut last) = (Duration::ZERO, Duration::ZERO);
+            let (mut begun, mut ended, mut shared) = (Vec::new(), Vec::new(), Vec::new());
+            while let Some(next) = schedule.next() {
+                now = now.max(next).saturating_add(Duration::from_millis(stride));
+                while let Some(step) = schedule.due(now) {
+                    let at = match step {
+                        Step::Begin(fault) => {
+                            if let Some(of) = fault.kind.shared() {
+                                prop_assert!(!shared.contains(&of), "{fault:?}");
+                                shared.extend((!fault.lasts.is_zero()).then_some(of));
+                            }
+                            begun.push(fault.number);
+                            fault.at
+                        }
+                        Step::End(fault) => {
+                            prop_assert!(begun.contains(&fault.number) && !ended.contains(&fault.number));
+                            shared.retain(|of| Some(*of) != fault.kind.shared());
+                            ended.push(fault.number);
+                            fault.at + fault.lasts
+                        }
+                    };
+                    prop_assert!(last <= at && at <= now);
+                    last = at;
+                }
+            }
+            prop_assert_eq!(begun.len(), schedule.faults().len());
+            let lasting = schedule.faults().iter().filter(|fault| !fault.lasts.is_zero()).count();
+            prop_assert_eq!(ended.len(), lasting);
+        }
+    }
+
+    #[test]
+    fn faults_are_as_often_as_was_asked() {
+        let kinds = FaultKind::ALL.to_vec();
+        let (mtbf, lasting) = (Duration::from_secs(15), Duration::from_secs(15 * 4_000));
+        let drawn = Schedule::draw(&Plan { seed: 3, kinds, mtbf, lasting }).faults().len();
+        // Four standard deviations of a Poisson count of 4,000.
+        assert!((3_750..=4_250).contains(&drawn), "{drawn}");
+    }
+}
