@@ -68,7 +68,7 @@ pub struct Arguments {
     /// Be done within four minutes.
     #[arg(long)]
     pub quick: bool,
-    /// Measure the whole matrix, which takes hours (baselines).
+    /// Measure the whole matrix, which takes hours (baselines), or all counts of the targets (survive).
     #[arg(long, conflicts_with = "quick")]
     pub full: bool,
     /// Keep the cells that an earlier `--full` run has measured, and go on with the others (baselines).
@@ -126,8 +126,11 @@ impl Arguments {
                 "--allow-missing is about peers; name them with --peer, or leave it out".to_owned(),
             );
         }
-        if arguments.full && name != Name::Baselines {
-            return refuse(format!("--full is for `baselines`; leave it out with `{name}`"));
+        if arguments.full && ![Name::Baselines, Name::Survive].contains(&name) {
+            return refuse(format!("--full is for `baselines` and `survive`; leave it out with `{name}`"));
+        }
+        if arguments.go_on && name != Name::Baselines {
+            return refuse(format!("--continue is for `baselines`; leave it out with `{name}`"));
         }
         if !arguments.only.is_empty() && ![Name::Job, Name::Collective, Name::Shard].contains(&name) {
             return refuse(format!(
@@ -177,7 +180,8 @@ mod tests {
             ("bench sim --peer gloo", "--peer is for `collective`"),
             ("bench collective --allow-missing", "name them with --peer"),
             ("bench collective --peer gloo --peer-limit 0", "--peer-limit"),
-            ("bench job --full", "--full is for `baselines`"),
+            ("bench job --full", "--full is for `baselines` and `survive`"),
+            ("bench survive --full --continue", "--continue is for `baselines`"),
             ("bench baselines --full --quick", "--quick"),
             ("bench baselines --continue", "--full"),
             ("bench sim --only tcp", "--only is for `job`, `collective` and `shard`"),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use antdt::report::{EventEntry, Report};
-use antdt_core::Barrier;
+use antdt_core::{Barrier, Seed};
 use antdt_job::SyncMode;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -20,8 +20,10 @@ use crate::{Entry, Rows, Settings};
 
 mod job;
 mod pause;
+mod soak;
 
 use job::{Job, Left, Order, SAMPLES, is_alive, newest, send};
+use soak::Soak;
 
 /// Samples of a step of all workers.
 const GLOBAL_BATCH_SIZE: u32 = 24;
@@ -61,11 +63,31 @@ struct Scale {
     others: u32,
     /// Most workers of the job that is scaled.
     workers: u32,
+    /// Jobs that are killed whole at a random moment and resumed with another number of workers.
+    crashes: u32,
+    /// Jobs under chaos: how many of the modes below, and for how long.
+    soaks: usize,
+    soak: Soak,
 }
 
+/// Modes of the jobs under chaos.
+const SOAKED: [&str; 5] = ["ps-bsp", "allreduce", "ps-asp", "local-sgd=4", "ad-psgd"];
+
 impl Scale {
-    const QUICK: Self = Self { kills: 1, jobs: 1, stops: 1, others: 1, workers: 8 };
-    const FULL: Self = Self { kills: 5, jobs: 4, stops: 10, others: 5, workers: 16 };
+    const QUICK: Self =
+        Self { kills: 1, jobs: 1, stops: 1, others: 1, workers: 8, crashes: 0, soaks: 1, soak: Soak::QUICK };
+    const FULL: Self = Self {
+        kills: 5,
+        jobs: 4,
+        stops: 10,
+        others: 5,
+        workers: 16,
+        crashes: 10,
+        soaks: 5,
+        soak: Soak::CORE,
+    };
+    /// As core, with chaos for as long as the target says.
+    const WHOLE: Self = Self { crashes: 50, soaks: 2, soak: Soak::FULL, ..Self::FULL };
 }
 
 /// What all jobs of the benchmark have shown.
@@ -94,7 +116,11 @@ struct Bench<'a> {
 /// # Errors
 /// If a job cannot be run, or does not end as it should.
 pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
-    let scale = if settings.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = match (settings.quick, settings.full) {
+        (true, _) => Scale::QUICK,
+        (false, false) => Scale::FULL,
+        (false, true) => Scale::WHOLE,
+    };
     let folder = settings.antdt.parent().context("the program under test has no folder")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let program = folder.join("examples/counting");
@@ -119,7 +145,11 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
         rows.push(bench.kill_whole()?);
     }
     rows.extend(bench.scale(scale.workers)?);
+    if scale.crashes > 0 {
+        rows.push(bench.crashes(scale.crashes)?);
+    }
     rows.push(exactness(&bench.found));
+    rows.extend(bench.soak(&SOAKED[..scale.soaks], scale.soak)?);
     Ok(())
 }
 
@@ -374,6 +404,53 @@ impl Bench<'_> {
         let first = pause::until_next(&report, 0.0).context("the job that goes on took no step")?;
         let from = report.resumed.context("the second job went on from nothing")?;
         Ok(Entry::shown("kill -9 of everything, --resume: until the first step", first, "s").beside(from))
+    }
+
+    /// Kills jobs of all modes whole at a random moment after their first checkpoint and goes on with another number of workers. The
+    /// parameters count how often each sample was trained: equal to those of a job that was never killed.
+    fn crashes(&mut self, crashes: u32) -> Result<Entry> {
+        let rng = &mut Seed(16).derive("crashes").rng();
+        let inexact = self.found.inexact.len();
+        for (crash, sync) in (0..crashes).zip(SyncMode::examples().into_iter().cycle()) {
+            let job = self.kept("crash", &sync)?;
+            std::thread::sleep(Duration::from_secs(3).mul_f64(rng.unit()));
+            let folder = job.folder.clone();
+            job.kill_whole()?;
+            println!();
+            let workers = [2, 4, 5][usize::try_from(rng.below(3)).unwrap_or(0)];
+            let resume = ["--resume".to_owned(), folder.display().to_string()];
+            let arguments = [of_mode(&sync, workers), resume.to_vec()].concat();
+            let what = format!("crash {crash}, {sync}, {workers} workers");
+            let order = self.order(&what, &sync, epochs(KEPT), &arguments);
+            let job = Job::start(&order)?;
+            self.finish(job)?;
+        }
+        let wrong = self.found.inexact.len() - inexact;
+        #[allow(clippy::cast_precision_loss, reason = "a handful")]
+        let row =
+            Entry::shown("kill -9 of everything, 2 to 5 workers resume: not exact", wrong as f64, "jobs");
+        Ok(row.at_most(0.0).beside(format!("of {crashes}, at random moments, all modes")))
+    }
+
+    /// Runs jobs of some modes under all kinds of faults.
+    fn soak(&mut self, modes: &[&str], soak: Soak) -> Result<Vec<Entry>> {
+        let mut soaks = Vec::new();
+        for (seed, name) in (1..).zip(modes) {
+            let sync: SyncMode = name.parse()?;
+            // Half of the time goes to what the faults cost.
+            let order = self.order(
+                &format!("chaos, {name}"),
+                &sync,
+                epochs(soak.lasting / 2),
+                &of_mode(&sync, WORKERS),
+            );
+            let mode = ["--sync".to_owned(), order.sync, "--epochs".to_owned(), order.epochs.to_string()];
+            let arguments = [&mode[..], &order.arguments].concat();
+            let report = soak::run(&order.program, &order.folder, seed, soak, &arguments)?;
+            println!("{:>6.1} s", report.lasted_s);
+            soaks.push(((*name).to_owned(), report));
+        }
+        Ok(soak::rows(&soaks))
     }
 
     /// Scales a job of one worker up and down again.

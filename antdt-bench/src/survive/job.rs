@@ -7,6 +7,7 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use antdt::chaos::count::{counted, inexact};
 use antdt::checkpoint::{Checkpoint, Folder};
 use antdt::remote::RemoteJob;
 use antdt::report::Report;
@@ -164,7 +165,11 @@ impl Job {
             bail!("the job ended with {status}\n{}", last_lines(&log));
         }
         let report = report(&self.folder)?;
-        let inexact = inexact(&report, &counted(&self.folder)?, self.epochs, self.averages);
+        let counts = counted(&self.folder)?.context("the job left no checkpoint")?;
+        let expected = SAMPLES * u64::from(self.epochs);
+        let short = (report.samples.expected != expected)
+            .then(|| format!("{} samples were to be trained, not {expected}", report.samples.expected));
+        let inexact = short.or_else(|| inexact(&report, Some(&counts), self.epochs, self.averages));
         Ok(Left { report, inexact })
     }
 }
@@ -192,57 +197,4 @@ pub(super) fn send(pid: Pid, signal: Signal) -> Result<()> {
 /// A job's newest whole checkpoint.
 pub(super) fn newest(folder: &Path) -> Result<Checkpoint> {
     Folder::open(folder.join("run/checkpoints"))?.newest()?.checkpoint.context("the job left no checkpoint")
-}
-
-/// The parameters of a job's newest checkpoint: how often each sample is in the model.
-fn counted(folder: &Path) -> Result<Vec<f32>> {
-    let checkpoint = newest(folder)?;
-    let mut counts = vec![f32::NAN; checkpoint.manifest().job.layout.dense_len()];
-    for portion in checkpoint.portions() {
-        let portion = portion?;
-        counts[portion.dense_from..][..portion.dense.len()].copy_from_slice(&portion.dense);
-    }
-    Ok(counts)
-}
-
-/// What is wrong with the counts of a job that completed: those of the ledger, and those that the model is.
-#[allow(clippy::cast_precision_loss, reason = "a handful of epochs")]
-pub(super) fn inexact(report: &Report, counts: &[f32], epochs: u32, averages: bool) -> Option<String> {
-    let samples = &report.samples;
-    if !samples.is_exact() || samples.committed != SAMPLES * u64::from(epochs) {
-        return Some(format!("by the ledger: {samples:?}"));
-    }
-    let epochs = epochs as f32;
-    let fits = |count: &f32| if averages { *count > 0.0 && *count <= epochs } else { *count == epochs };
-    if counts.len() != SAMPLES as usize {
-        return Some(format!("the model has {} parameters", counts.len()));
-    }
-    let wrong = counts.iter().position(|count| !fits(count))?;
-    Some(format!("sample {wrong} is {} times in the model after {epochs} epochs", counts[wrong]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(committed: u64) -> Report {
-        let mut report = Report::default();
-        report.samples.expected = 2 * SAMPLES;
-        report.samples.committed = committed;
-        report
-    }
-
-    #[test]
-    fn a_count_that_is_off_by_one_sample_is_seen() {
-        let mut counts = vec![2.0; SAMPLES as usize];
-        assert_eq!(inexact(&of(2 * SAMPLES), &counts, 2, false), None);
-        counts[7] = 3.0;
-        assert!(inexact(&of(2 * SAMPLES), &counts, 2, false).unwrap().contains("sample 7 is 3 times"));
-        counts[7] = 1.5;
-        assert_eq!(inexact(&of(2 * SAMPLES), &counts, 2, true), None, "an average has a share of it");
-        counts[7] = 0.0;
-        assert!(inexact(&of(2 * SAMPLES), &counts, 2, true).is_some());
-        assert!(inexact(&of(2 * SAMPLES - 1), &[2.0; SAMPLES as usize], 2, false).is_some());
-        assert!(inexact(&of(2 * SAMPLES), &[2.0; 3], 2, false).is_some());
-    }
 }
