@@ -16,6 +16,7 @@ pub struct PlanSwitch {
     batch_size: u32,
     micro_batches: u32,
     local_steps: Option<u32>,
+    backups: Option<u32>,
 }
 
 impl PlanSwitch {
@@ -30,6 +31,7 @@ impl PlanSwitch {
             batch_size: 0,
             micro_batches: 1,
             local_steps: None,
+            backups: None,
         }
     }
 
@@ -46,6 +48,11 @@ impl PlanSwitch {
     /// Returns the number of steps between two averages in the plan in force; `None` leaves it to the sync mode.
     pub const fn local_steps(&self) -> Option<u32> {
         self.local_steps
+    }
+
+    /// Workers that a step need not wait for in the plan in force; `None` leaves it to the sync mode.
+    pub const fn backups(&self) -> Option<u32> {
+        self.backups
     }
 
     /// Returns the version of the plan in force.
@@ -109,6 +116,7 @@ impl PlanSwitch {
         self.batch_size = plan.batch_sizes.get(&self.node).copied().unwrap_or(self.batch_size);
         self.micro_batches = plan.micro_batches(self.node);
         self.local_steps = plan.local_steps;
+        self.backups = plan.backups;
     }
 }
 

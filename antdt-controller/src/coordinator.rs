@@ -8,7 +8,7 @@
 //!
 //! With backups a step does not wait for its slowest workers: it is committed when all members that may have samples are ready but for
 //! that many, at least one. A push that comes later is in no step: its worker is told the newest commit, and that its own push is
-//! not counted. Since every worker asks about one step until it is answered, it is enough to remember for each member the newest
+//! not counted. The number of backups may change between two steps. Since every worker asks about one step until it is answered, it is enough to remember for each member the newest
 //! step that it was counted in; an answer that was lost is given again, whatever was committed since. A step in which a plan may
 //! come into force takes every member, and so do all steps while the caller says so.
 //!
@@ -111,6 +111,16 @@ impl StepCoordinator {
     /// with its pull.
     pub const fn last_with_samples(&self) -> Option<&StepCommit> {
         self.last_with_samples.as_ref()
+    }
+
+    /// Workers that a step need not wait for.
+    pub const fn backups(&self) -> usize {
+        self.backups
+    }
+
+    /// Steps wait for all members but `backups` of them, from the open step on. Then ask [`commit`](Self::commit).
+    pub const fn set_backups(&mut self, backups: u32) {
+        self.backups = backups as usize;
     }
 
     /// Makes every step wait for all members, or lets steps use their backups again. The caller then asks

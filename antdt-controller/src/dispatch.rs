@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::{Discriminant, discriminant};
+use std::sync::Arc;
 use std::time::Duration;
 
 use antdt_core::{
@@ -86,14 +87,35 @@ pub enum Decided {
     Nothing,
     /// Nothing was done, because the policy's decision would break the job.
     Refused,
-    /// A plan of this version was published.
-    Plan(PlanVersion),
+    /// A plan of this version was published, and what it changes.
+    Plan(PlanVersion, Change),
     /// A restart of this incarnation was ordered.
     Restart(ActionId, Holder),
-    /// In a dry run: a plan would be published.
-    WouldPlan,
+    /// In a dry run: a plan would be published, and what it would change.
+    WouldPlan(Change),
     /// In a dry run: a restart of this incarnation would be ordered.
     WouldRestart(Holder),
+}
+
+/// What a plan changes; if it changes several things, the first of them in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// Batch sizes, micro-batches, or the steps between two averages.
+    #[doc(alias = "ADJUST_BS")]
+    Batches,
+    /// Workers that a step need not wait for.
+    #[doc(alias = "BACKUP_WORKERS")]
+    Backups,
+}
+
+impl Change {
+    const fn of(decision: &Decision) -> Self {
+        match (&decision.batch_sizes, decision.backups) {
+            (None, Some(_)) => Self::Backups,
+            (Some(_), _) | (None, None) => Self::Batches,
+        }
+    }
 }
 
 /// One entry of the log of decisions: what was decided, when, by which policy, and why.
@@ -102,7 +124,7 @@ pub struct DecisionRecord {
     /// Time of the decision.
     pub at: JobTime,
     /// Name of the policy.
-    pub policy: &'static str,
+    pub policy: Arc<str>,
     /// The decision.
     pub decided: Decided,
     /// Reasons for the decision.
@@ -115,9 +137,11 @@ impl DecisionRecord {
         match self.decided {
             Decided::Nothing => "NONE",
             Decided::Refused => "REFUSED",
-            Decided::Plan(_) => "ADJUST_BS",
+            Decided::Plan(_, Change::Batches) => "ADJUST_BS",
+            Decided::Plan(_, Change::Backups) => "BACKUP_WORKERS",
             Decided::Restart(..) => "KILL_RESTART",
-            Decided::WouldPlan => "WOULD_ADJUST_BS",
+            Decided::WouldPlan(Change::Batches) => "WOULD_ADJUST_BS",
+            Decided::WouldPlan(Change::Backups) => "WOULD_BACKUP_WORKERS",
             Decided::WouldRestart(_) => "WOULD_KILL_RESTART",
         }
     }
@@ -125,7 +149,7 @@ impl DecisionRecord {
     /// Returns the incarnation that a restart concerns; `None` for every other decision.
     pub const fn target(&self) -> Option<Holder> {
         match self.decided {
-            Decided::Nothing | Decided::Refused | Decided::Plan(_) | Decided::WouldPlan => None,
+            Decided::Nothing | Decided::Refused | Decided::Plan(..) | Decided::WouldPlan(_) => None,
             Decided::Restart(_, holder) | Decided::WouldRestart(holder) => Some(holder),
         }
     }
@@ -233,7 +257,7 @@ impl Dispatcher {
     }
 
     /// Returns the name of the policy.
-    pub fn policy(&self) -> &'static str {
+    pub fn policy(&self) -> &str {
         self.policy.name()
     }
 
@@ -256,6 +280,15 @@ impl Dispatcher {
     /// Returns the plan in flight: published, and not yet applied by all workers.
     pub fn pending(&self) -> Option<&Plan> {
         self.pending.as_ref().map(|(plan, _)| plan)
+    }
+
+    /// Returns the plan of this version, if it is in force, in flight, or was withdrawn last: workers may switch to one that was
+    /// withdrawn too late.
+    pub fn plan(&self, version: PlanVersion) -> Option<&Plan> {
+        [self.in_force(), self.pending(), self.withdrawn.as_ref()]
+            .into_iter()
+            .flatten()
+            .find(|plan| plan.version == version)
     }
 
     /// Returns the plan in flight, or else the one in force.
@@ -296,7 +329,9 @@ impl Dispatcher {
             }
         } else if let Some(split) = self.wanted(&decision) {
             let expiry = now + self.config.plan_expiry.max(self.step_time(view) * 10);
-            self.publish(now, split, decision.local_steps, Some(expiry), decision.reasons);
+            let change = Change::of(&decision);
+            let pace = (decision.local_steps, decision.backups);
+            self.publish(now, split, pace, Some(expiry), change, decision.reasons);
             self.promised = decision.forecast.map(|forecast| (self.pending_version(), forecast));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
@@ -310,9 +345,12 @@ impl Dispatcher {
             let restart = |it: ProposedAction| (Decided::WouldRestart(it.target), vec![it.reason]);
             would.extend(decision.node_actions.into_iter().map(restart));
         } else if let Some(split) = self.wanted(&decision) {
+            let change = Change::of(&decision);
             let mut reasons = decision.reasons;
-            reasons.push(Reason::Other(said_sizes(&split)));
-            would.push((Decided::WouldPlan, reasons));
+            if decision.batch_sizes.is_some() {
+                reasons.push(Reason::Other(said_sizes(&split)));
+            }
+            would.push((Decided::WouldPlan(change), reasons));
         } else {
             self.record(now, Decided::Nothing, decision.reasons);
         }
@@ -341,7 +379,7 @@ impl Dispatcher {
     }
 
     fn decision(&self, at: JobTime, decided: Decided, reasons: Vec<Reason>) -> DecisionRecord {
-        DecisionRecord { at, policy: self.policy.name(), decided, reasons }
+        DecisionRecord { at, policy: self.policy.name().into(), decided, reasons }
     }
 
     fn pending_version(&self) -> PlanVersion {
@@ -365,14 +403,17 @@ impl Dispatcher {
         self.policy.on_outcome(now, &ActionOutcome::Measured { version, forecast, step });
     }
 
-    /// The batches of the plan that a decision asks for, if it asks for one: those in force, if it only changes the steps
-    /// between two averages.
+    /// The batches of the plan that a decision asks for, if it asks for one: those in force, if it only changes how the workers
+    /// take their steps.
     fn wanted(&self, decision: &Decision) -> Option<Split> {
         if let Some(batch_sizes) = decision.batch_sizes.clone() {
             return Some(Split { batch_sizes, accumulation: decision.accumulation.clone() });
         }
-        let in_force = self.in_force.as_ref().filter(|plan| plan.local_steps != decision.local_steps);
-        decision.local_steps.and(in_force).map(|plan| Split {
+        let is_new = |plan: &&Plan| {
+            (decision.local_steps.is_some() && plan.local_steps != decision.local_steps)
+                || (decision.backups.is_some() && plan.backups != decision.backups)
+        };
+        self.in_force.as_ref().filter(is_new).map(|plan| Split {
             batch_sizes: (*plan.batch_sizes).clone(),
             accumulation: (*plan.accumulation).clone(),
         })
@@ -407,7 +448,7 @@ impl Dispatcher {
             nominal_sizes(&self.config, seats)?.into()
         };
         let reason = Reason::MembershipChanged { workers: seats.len() };
-        self.publish(now, split, None, None, vec![reason]);
+        self.publish(now, split, (None, None), None, Change::Batches, vec![reason]);
         Ok(())
     }
 
@@ -440,19 +481,23 @@ impl Dispatcher {
         &mut self,
         now: JobTime,
         split: Split,
-        local_steps: Option<u32>,
+        (local_steps, backups): (Option<u32>, Option<u32>),
         expiry: Option<JobTime>,
+        change: Change,
         reasons: Vec<Reason>,
     ) {
         let version = self.next_version;
         self.next_version = version.next();
-        // What an earlier plan said of the steps between averages holds until another plan says something else.
-        let local_steps = local_steps.or(self.in_force.as_ref().and_then(|plan| plan.local_steps));
+        // What an earlier plan said of how steps are taken holds until another plan says something else.
+        let before = self.in_force.as_ref();
+        let local_steps = local_steps.or(before.and_then(|plan| plan.local_steps));
+        let backups = backups.or(before.and_then(|plan| plan.backups));
         let plan = Plan::new(version, self.membership, split.batch_sizes)
             .with_accumulation(split.accumulation)
-            .with_local_steps(local_steps);
+            .with_local_steps(local_steps)
+            .with_backups(backups);
         self.promised = None;
-        self.record(now, Decided::Plan(version), reasons);
+        self.record(now, Decided::Plan(version, change), reasons);
         self.effects.push_back(DispatchEffect::Publish(plan.clone()));
         self.pending = Some((plan, expiry));
     }

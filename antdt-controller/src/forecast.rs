@@ -7,6 +7,9 @@
 //! With the time of a batch log-normal around its median, and independent of those of other workers, `E[max]
 //! = L + integral from L of (1 - product of F_i(t)) dt`, where no batch is done before `L`. It is integrated
 //! over `POINTS` points: O(workers).
+//!
+//! A step that need not wait for its `b` slowest workers ends when all but `b` of them are done. The chance that at most `b` are late at
+//! a time is a sum over how many are, one worker after the other: O(workers * b) for each point.
 
 use std::time::Duration;
 
@@ -47,6 +50,77 @@ pub fn expected_step(batches: &[(Duration, f64)]) -> Duration {
         expected += (1.0 - all_done) * width;
     }
     Duration::try_from_secs_f64(expected).unwrap_or(Duration::MAX)
+}
+
+/// Returns, for each number of backups from 0 to `most`, the expected time until all workers but so many have done their batch, and
+/// for each of them the samples that are expected to be in the step: those of the workers that are done by then. `batches` is as in
+/// [`expected_step`], with the samples of the batch.
+pub fn expected_steps_with_backups(batches: &[(Duration, f64, u32)], most: usize) -> Vec<(Duration, f64)> {
+    /// Standard deviations beyond which no batch is expected.
+    const FAR: f64 = 4.0;
+    let most = most.min(batches.len().saturating_sub(1));
+    let times = |far: f64| {
+        batches.iter().map(move |(median, spread, _)| median.as_secs_f64() * (far * spread.max(1e-6)).exp())
+    };
+    let (low, high) = (times(-FAR).fold(f64::INFINITY, f64::min), times(FAR).fold(0.0, f64::max));
+    // Times of workers may be far apart: the points are as dense, in proportion, everywhere.
+    let (low, high) = (low.max(f64::MIN_POSITIVE).ln(), high.max(f64::MIN_POSITIVE).ln());
+    let width = (high - low) / f64::from(POINTS * 4);
+    let total: f64 = batches.iter().map(|(_, _, samples)| f64::from(*samples)).sum();
+    let mut done = vec![0.0; batches.len()];
+    let mut steps = vec![(low.exp(), total); most + 1];
+    let mut ended_before = vec![0.0; most + 1];
+    for point in 0..POINTS * 4 {
+        let at = low + width * f64::from(point + 1);
+        // The chance that so many are late, by how many they are.
+        let mut late = vec![0.0; most + 1];
+        late[0] = 1.0;
+        for ((median, spread, _), done) in batches.iter().zip(&mut done) {
+            *done = normal((at - median.as_secs_f64().ln()) / spread.max(1e-6));
+            for count in (0..=most).rev() {
+                let one_less = if count > 0 { late[count - 1] } else { 0.0 };
+                late[count] = late[count] * *done + one_less * (1.0 - *done);
+            }
+        }
+        let (mut ended, span) = (0.0, at.exp() - (at - width).exp());
+        for (backups, chance) in late.iter().enumerate() {
+            ended += chance;
+            let (before, step) = (&mut ended_before[backups], &mut steps[backups]);
+            step.0 += (1.0 - f64::midpoint(*before, ended)) * span;
+            // Who is late is asked once, at the median end of the step.
+            if *before < 0.5 && ended >= 0.5 {
+                step.1 = total - left_out(batches, &done, backups);
+            }
+            *before = ended;
+        }
+    }
+    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    steps.into_iter().map(|(seconds, samples)| (time(seconds), samples)).collect()
+}
+
+/// Expected samples of the batches that are late, if exactly `backups` are, and these are the chances of each that it is done.
+///
+/// With the odds `o` of being late, the chance of each is close to `x * o / (1 + x * o)`, with the one `x` for which they add up to the number.
+fn left_out(batches: &[(Duration, f64, u32)], done: &[f64], backups: usize) -> f64 {
+    if backups == 0 {
+        return 0.0;
+    }
+    /// Halvings of an interval of 30 powers of ten: far below a thousandth of a sample.
+    const HALVINGS: u32 = 48;
+    let odds: Vec<f64> =
+        done.iter().map(|done| done.clamp(1e-9, 1.0 - 1e-9)).map(|done| (1.0 - done) / done).collect();
+    let chances = |log: f64| {
+        let x = log.exp();
+        odds.iter().map(move |odds| x * odds / (1.0 + x * odds))
+    };
+    #[allow(clippy::cast_precision_loss, reason = "a number of workers")]
+    let wanted = backups as f64;
+    let (mut low, mut high) = (-35.0, 35.0);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if chances(middle).sum::<f64>() < wanted { low = middle } else { high = middle }
+    }
+    batches.iter().zip(chances(high)).map(|((_, _, samples), chance)| f64::from(*samples) * chance).sum()
 }
 
 /// The normal distribution function, to 0.0002.
@@ -102,6 +176,46 @@ mod tests {
             let given: Vec<_> = batches.iter().map(|(m, s)| (Duration::from_secs_f64(*m), *s)).collect();
             let expected = expected_step(&given).as_secs_f64();
             assert!((expected / mean - 1.0).abs() < 0.01, "{batches:?}: {expected} and {mean}");
+        }
+    }
+
+    #[test]
+    fn with_backups_it_is_the_mean_of_the_slowest_but_some() {
+        let mut rng = Seed(2).rng();
+        for batches in [
+            vec![(1.0, 0.1, 64); 4],
+            vec![(1.0, 0.5, 32); 8],
+            vec![(1.0, 0.2, 10), (1.1, 0.2, 20), (4.0, 0.2, 30)],
+            vec![(1.0, 0.02, 64), (1.0, 0.02, 64), (1.0, 0.02, 64), (50.0, 0.02, 64)],
+            vec![(1.0, 0.0, 1), (2.0, 0.0, 3)],
+        ] {
+            let draws = 40_000;
+            let most = batches.len() - 1;
+            let mut sums = vec![(0.0, 0.0); most + 1];
+            for _ in 0..draws {
+                let draw = |(m, s, n): &(f64, f64, u32)| (m * (s * rng.normal()).exp(), f64::from(*n));
+                let mut times: Vec<(f64, f64)> = batches.iter().map(draw).collect();
+                times.sort_by(|a, b| a.0.total_cmp(&b.0));
+                for (backups, sum) in sums.iter_mut().enumerate() {
+                    let taken = &times[..times.len() - backups];
+                    sum.0 += taken[taken.len() - 1].0;
+                    sum.1 += taken.iter().map(|(_, samples)| samples).sum::<f64>();
+                }
+            }
+            let given: Vec<_> =
+                batches.iter().map(|(m, s, n)| (Duration::from_secs_f64(*m), *s, *n)).collect();
+            for (backups, (time, samples)) in
+                expected_steps_with_backups(&given, most).into_iter().enumerate()
+            {
+                let (mean, in_step) =
+                    (sums[backups].0 / f64::from(draws), sums[backups].1 / f64::from(draws));
+                let off = (time.as_secs_f64() / mean - 1.0).abs();
+                assert!(off < 0.02, "{batches:?} but {backups}: {time:?} and {mean}");
+                assert!(
+                    (samples / in_step - 1.0).abs() < 0.03,
+                    "{batches:?} but {backups}: {samples} and {in_step}"
+                );
+            }
         }
     }
 }

@@ -28,7 +28,9 @@ pub use apportion::{ApportionError, Apportionment, Share, apportion, apportion_e
 pub use budget::{BudgetConfig, BudgetRefusal, RestartBudget};
 pub use clocks::{AskError, Clocks};
 pub use coordinator::{ReadyError, StepCoordinator};
-pub use dispatch::{Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig};
+pub use dispatch::{
+    Change, Decided, DecisionRecord, DispatchEffect, DispatchEvent, Dispatcher, DispatcherConfig,
+};
 pub use launcher::{
     EventSink, LaunchError, LaunchStatus, Launcher, LauncherEvent, LauncherFactory, LineSink, NodeExit,
     NodeSpec, Outlets, OutputLine, OutputStream,

@@ -75,6 +75,22 @@ pub enum Refusal {
         /// Steps between averages that the mode allows.
         mode: LocalSteps,
     },
+    /// Backups where a step cannot be committed without all workers.
+    #[error(
+        "a step is to wait for all but {backups} workers; that takes a sync mode with servers whose workers take each step together"
+    )]
+    Backups {
+        /// The backups asked for.
+        backups: u32,
+    },
+    /// As many backups as there are workers, or more.
+    #[error("a step is to wait for all but {backups} of {workers} workers; it needs at least one")]
+    TooManyBackups {
+        /// The backups asked for.
+        backups: u32,
+        /// Live workers.
+        workers: usize,
+    },
     /// The target of a node action is not a running node.
     #[error("{target} is not running")]
     NotRunning {
@@ -183,6 +199,15 @@ pub fn validate(
         && (steps == 0 || view.mode.local_steps == LocalSteps::One)
     {
         return Err(Refusal::LocalSteps { steps, mode: view.mode.local_steps });
+    }
+
+    if let Some(backups) = decision.backups {
+        if !view.mode.takes_backups() {
+            return Err(Refusal::Backups { backups });
+        }
+        if backups as usize >= live.len().max(1) {
+            return Err(Refusal::TooManyBackups { backups, workers: live.len() });
+        }
     }
 
     let mut targets = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::id::{ActionId, Holder, MembershipVersion, NodeId, PlanVersion};
 
-/// A versioned global action: the batch size of every worker. All workers switch to it at one iteration, or
+/// A versioned global action: the batch size of every worker, and how the workers take their steps. All workers switch to it at one iteration, or
 /// none does.
 #[doc(alias = "global action")]
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,11 @@ pub struct Plan {
     /// models; `None` leaves it to the mode's own setting.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub local_steps: Option<u32>,
+    /// Number of workers that a step need not wait for, where the sync mode
+    /// [takes backups](crate::Capabilities::takes_backups); `None` leaves it to the mode's own setting.
+    #[doc(alias = "BACKUP_WORKERS")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub backups: Option<u32>,
 }
 
 #[cfg(feature = "serde")]
@@ -46,7 +51,14 @@ impl Plan {
         batch_sizes: BTreeMap<NodeId, u32>,
     ) -> Self {
         let batch_sizes = Arc::new(batch_sizes);
-        Self { version, membership, batch_sizes, accumulation: Arc::default(), local_steps: None }
+        Self {
+            version,
+            membership,
+            batch_sizes,
+            accumulation: Arc::default(),
+            local_steps: None,
+            backups: None,
+        }
     }
 
     /// The same plan in which these workers compute their batches in so many micro-batches each.
@@ -67,6 +79,13 @@ impl Plan {
     #[must_use]
     pub fn with_local_steps(mut self, steps: Option<u32>) -> Self {
         self.local_steps = steps;
+        self
+    }
+
+    /// Returns the same plan with another number of workers that a step need not wait for.
+    #[must_use]
+    pub fn with_backups(mut self, backups: Option<u32>) -> Self {
+        self.backups = backups;
         self
     }
 }
@@ -141,6 +160,15 @@ pub enum Reason {
         /// Predicted gain in percent of the step time.
         gain_percent: u32,
     },
+    /// Steps wait for another number of workers than before.
+    Backups {
+        /// Number of workers that a step need not wait for from now on.
+        backups: u32,
+        /// The same before.
+        before: u32,
+        /// Predicted gain in percent of the time per trained sample.
+        gain_percent: u32,
+    },
     /// The membership changed, and the batch sizes follow.
     MembershipChanged {
         /// Number of live workers.
@@ -204,6 +232,7 @@ impl Reason {
             | Self::GainTooSmall { .. }
             | Self::TooSoon
             | Self::AlikeAgain { .. }
+            | Self::Backups { .. }
             | Self::MembershipChanged { .. }
             | Self::NotCarriedOut
             | Self::Refused { .. }
@@ -234,6 +263,10 @@ impl fmt::Display for Reason {
                     "no worker is slower than its peers; new batch sizes are expected to cut the step time by {gain_percent} %"
                 )
             }
+            Self::Backups { backups, before, gain_percent } => write!(
+                f,
+                "a step waits for all but {backups} workers instead of all but {before}, which is expected to cut the time per trained sample by {gain_percent} %"
+            ),
             Self::MembershipChanged { workers: 1 } => {
                 f.write_str("the only live worker has the global batch to itself")
             }

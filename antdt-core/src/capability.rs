@@ -115,6 +115,14 @@ impl Capabilities {
         Self { barrier: Barrier::AllBut(backups), ..Self::SERVERS_IN_STEP }
     }
 
+    /// Returns the same mode whose steps wait for all workers but `backups` of them: with 0, for all. Only for a mode that
+    /// [takes backups](Self::takes_backups).
+    #[must_use]
+    pub const fn with_backups(self, backups: u32) -> Self {
+        let barrier = if backups == 0 { Barrier::All } else { Barrier::AllBut(backups) };
+        Self { barrier, ..self }
+    }
+
     /// Asynchronous parameter servers (ASP): each worker trains at its own pace.
     #[doc(alias = "ASP")]
     pub const SERVERS_AT_OWN_PACE: Self = Self {
@@ -206,6 +214,21 @@ impl Capabilities {
     /// has the gradient of a step, and of several servers each has a part of it.
     pub const fn servers_sum_gradients(self) -> bool {
         self.needs_servers() && self.steps_in_common()
+    }
+
+    /// Returns whether a plan may say how many workers a step need not wait for: where one place commits each step, and can commit it
+    /// without the work of some.
+    #[doc(alias = "BACKUP_WORKERS")]
+    pub const fn takes_backups(self) -> bool {
+        self.needs_servers() && self.steps_in_common()
+    }
+
+    /// Number of workers that a step need not wait for.
+    pub const fn backups(self) -> u32 {
+        match self.barrier {
+            Barrier::AllBut(backups) => backups,
+            Barrier::All | Barrier::Within(_) | Barrier::Peers | Barrier::Nobody => 0,
+        }
     }
 
     /// Returns whether the batch sizes of a plan must add up to the global batch size.

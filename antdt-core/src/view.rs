@@ -172,7 +172,8 @@ pub struct SchedulerView {
 pub struct ClusterView {
     /// Running number of the control tick.
     pub tick: u64,
-    /// Properties of the sync mode: what it requires of a plan, and what a restart costs in it.
+    /// Properties of the sync mode at present: what it requires of a plan, what a restart costs in it, and how many workers a
+    /// step need not wait for.
     pub mode: Capabilities,
     /// Whether the job continues while a node is away.
     pub elastic: bool,

@@ -8,12 +8,13 @@
 //! Source: deterministic simulation with a safety and then a liveness phase, as in `TigerBeetle`'s VOPR: our design after its
 //! documents.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use antdt_controller::Policy;
-use antdt_controller::policy::REGISTRY;
+use antdt_controller::policy;
 use antdt_core::{DetRng, Exit, InvalidValue, JobTime, NodeId, Seed};
 use antdt_job::SyncMode;
 use antdt_monitor::Rule;
@@ -199,8 +200,7 @@ impl Case {
         if self.policy == Restless::NAME {
             return Ok(Box::new(Restless::new(self.setup.seed)));
         }
-        REGISTRY
-            .by_name(self.policy)
+        policy::build(self.policy, &BTreeMap::new())
             .map_err(|error| InvalidValue::new("policy", self.policy, error.to_string()))
     }
 

@@ -254,7 +254,7 @@ impl WhatIf {
     /// # Errors
     /// If the job cannot be.
     pub fn run(&self, policy: Box<dyn Policy>) -> Result<Run, WhatIfError> {
-        let name = policy.name();
+        let name = policy.name().to_owned();
         let world = World::new(self.setup.clone(), policy, self.models()?)?;
         let (outcome, _) = world.run(self.limit).map_err(|(violation, _)| violation)?;
         Ok(Run::simulated(name, outcome))

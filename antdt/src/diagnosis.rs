@@ -132,7 +132,7 @@ fn done_about<'a>(reply: &'a DiagnoseReply, node: &NodeDiagnosis) -> Vec<&'a Dec
     let name = name(node);
     let concerns = |it: &&Decision| {
         let since = it.at_ns >= node.pace_since_ns.unwrap_or(0);
-        since && (it.target == name || it.kind.ends_with("ADJUST_BS"))
+        since && (it.target == name || it.kind.ends_with("ADJUST_BS") || it.kind.ends_with("BACKUP_WORKERS"))
     };
     reply.actions.iter().filter(concerns).collect()
 }

@@ -583,6 +583,30 @@ fn a_step_does_not_wait_for_its_backups_and_every_sample_is_trained_once() {
     assert!(samples[1] * 2 < samples[0], "{samples:?}");
 }
 
+/// The steps of `ps-bsp` wait for all workers until the policy says something else.
+#[test]
+fn a_policy_has_steps_wait_for_fewer_workers_and_every_sample_is_trained_once() {
+    for policy in ["backup", "nd+backup"] {
+        let flags = ["--straggler", "worker=1,slow=6", "--nproc-per-node", "4", "--policy", policy];
+        let work = ["--data", "synthetic:6000", "--global-batch-size", "80", "--emulate-speed", "1000"];
+        let report = run(&[&["--sync", "ps-bsp", "--servers", "2"][..], &flags, &work].concat());
+        assert_exact(&report, 6000);
+        let first = |kind: &str| {
+            let mut of_policy = report.actions.iter().filter(|a| !a.reason.contains("live workers share"));
+            of_policy.find(|a| a.kind == kind).map(|a| a.reason.clone())
+        };
+        let samples: Vec<u64> = report.workers.iter().map(|worker| worker.samples).collect();
+        assert!(samples[1] * 2 < samples[0], "{policy}: {samples:?}");
+        if policy == "backup" {
+            let why = first("BACKUP_WORKERS").unwrap_or_else(|| panic!("{:?}", report.actions));
+            assert!(why.starts_with("a step waits for all but 1 workers instead of all but 0"), "{why}");
+            assert_eq!(first("ADJUST_BS"), None);
+        } else {
+            assert!(first("ADJUST_BS").is_some_and(|why| why.contains("worker-1")), "{:?}", report.actions);
+        }
+    }
+}
+
 #[test]
 fn generated_data_written_to_a_file_trains_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ use antdt_core::{
     PlanVersion, Reason,
 };
 
-use super::{Decision, Policy, Seat, Split, percent};
+use super::{ActionKind, Decision, Policy, Seat, Split, percent};
 use crate::apportion::{ApportionError, Apportionment, Share, apportion};
 use crate::budget::RestartBudget;
 
@@ -399,8 +399,12 @@ impl Dedicated {
 }
 
 impl Policy for Dedicated {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn actions(&self) -> &'static [ActionKind] {
+        &[ActionKind::Batches]
     }
 
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {

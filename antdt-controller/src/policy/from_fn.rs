@@ -10,7 +10,7 @@ use crate::budget::RestartBudget;
 pub struct FromFn(pub &'static str, pub fn(JobTime, &ClusterView, &RestartBudget) -> Decision);
 
 impl Policy for FromFn {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.0
     }
 

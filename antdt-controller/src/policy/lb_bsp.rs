@@ -20,7 +20,7 @@ use std::time::Duration;
 use antdt_core::registry::{Setting, Settings};
 use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeView, PaceEstimate, Reason};
 
-use super::{Decision, Policy, Seat, Split, percent, split_by};
+use super::{ActionKind, Decision, Policy, Seat, Split, percent, split_by};
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 
@@ -158,8 +158,12 @@ fn part_of_the_way(
 }
 
 impl Policy for LbBsp {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn actions(&self) -> &'static [ActionKind] {
+        &[ActionKind::Batches]
     }
 
     fn decide(&mut self, _now: JobTime, view: &ClusterView, _budget: &RestartBudget) -> Decision {

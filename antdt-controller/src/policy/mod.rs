@@ -3,7 +3,7 @@
 //! A policy is a pure function of its own state and the view; it cannot break an invariant, because the
 //! [`Dispatcher`](crate::Dispatcher) refuses a decision that would. To write one: implement [`Policy`], hand it to
 //! the dispatcher, and run the suite in `testing` (feature `testing`) over it. To name it on the command line, add
-//! it to the [`REGISTRY`].
+//! it to the [`REGISTRY`]; several make one policy, [`Composed`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +16,8 @@ use antdt_core::{
 use crate::apportion::{ApportionError, Share, apportion, apportion_evenly};
 use crate::budget::RestartBudget;
 
+pub mod backup_workers;
+pub mod composed;
 pub mod dedicated;
 pub mod from_fn;
 pub mod lb_bsp;
@@ -23,6 +25,8 @@ pub mod non_dedicated;
 pub mod none;
 pub mod registry;
 
+pub use backup_workers::{BackupWorkers, BackupWorkersConfig};
+pub use composed::{Composed, build};
 pub use dedicated::{Dedicated, DedicatedConfig};
 pub use from_fn::FromFn;
 pub use lb_bsp::{LbBsp, LbBspConfig};
@@ -41,6 +45,28 @@ pub struct ProposedAction {
     pub reason: Reason,
 }
 
+/// A kind of action that a policy may decide on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ActionKind {
+    /// Batch sizes, and the micro-batches in which they are computed.
+    #[doc(alias = "ADJUST_BS")]
+    Batches,
+    /// Steps between two averages.
+    LocalSteps,
+    /// Workers that a step need not wait for.
+    #[doc(alias = "BACKUP_WORKERS")]
+    Backups,
+    /// Restarts of nodes.
+    #[doc(alias = "KILL_RESTART")]
+    Restarts,
+}
+
+impl ActionKind {
+    /// Every kind.
+    pub const ALL: &'static [Self] = &[Self::Batches, Self::LocalSteps, Self::Backups, Self::Restarts];
+}
+
 /// What a policy decides, and why. Empty except for the reasons when nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
@@ -55,6 +81,11 @@ pub struct Decision {
     /// [averages models](antdt_core::LocalSteps::Several). `None` leaves it as it is. Without batch sizes, those in force
     /// stay.
     pub local_steps: Option<u32>,
+    /// Workers that a step need not wait for; only in a sync mode that
+    /// [takes backups](antdt_core::Capabilities::takes_backups), and fewer than there are workers. `None` leaves it as it is. Without batch sizes,
+    /// those in force stay.
+    #[doc(alias = "BACKUP_WORKERS")]
+    pub backups: Option<u32>,
     /// What the new batch sizes are expected to do to the step time. It is compared with what follows, and the policy is
     /// told; `None` if the policy expects nothing in particular.
     pub forecast: Option<Forecast>,
@@ -69,6 +100,14 @@ impl Decision {
     #[doc(alias = "NONE")]
     pub fn nothing(reason: Reason) -> Self {
         Self { reasons: vec![reason], ..Self::default() }
+    }
+
+    /// Whether anything is to be done.
+    pub fn acts(&self) -> bool {
+        self.batch_sizes.is_some()
+            || self.local_steps.is_some()
+            || self.backups.is_some()
+            || !self.node_actions.is_empty()
     }
 }
 
@@ -116,7 +155,13 @@ impl From<BTreeMap<NodeId, u32>> for Split {
 #[doc(alias = "solution")]
 pub trait Policy: fmt::Debug + Send {
     /// Its name on the command line and in reports.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
+
+    /// The kinds of action that it decides on; any, unless it says otherwise. Of several policies that are one
+    /// ([`Composed`]), only the last that takes a kind decides on it.
+    fn actions(&self) -> &'static [ActionKind] {
+        ActionKind::ALL
+    }
 
     /// What to do now. Called once per control tick, while no plan is on its way and the membership is settled.
     ///

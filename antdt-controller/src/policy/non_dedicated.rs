@@ -48,7 +48,7 @@ use antdt_core::{
     NodeActionKind, NodeId, NodeView, Pace, PaceEstimate, Reason, StragglerKind,
 };
 
-use super::{Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
+use super::{ActionKind, Decision, Policy, ProposedAction, Seat, Split, percent, split_by};
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
 use crate::forecast::expected_step;
@@ -452,8 +452,12 @@ fn speed(node: &NodeView) -> Option<f64> {
 }
 
 impl Policy for NonDedicated {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn actions(&self) -> &'static [ActionKind] {
+        &[ActionKind::Batches, ActionKind::Restarts]
     }
 
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {

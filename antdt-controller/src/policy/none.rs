@@ -2,7 +2,7 @@
 
 use antdt_core::{ClusterView, JobTime, Reason};
 
-use super::{Decision, Policy};
+use super::{ActionKind, Decision, Policy};
 use crate::budget::RestartBudget;
 
 /// Leaves stragglers alone. After a change of the membership the samples are shared out evenly.
@@ -15,8 +15,12 @@ impl Unmanaged {
 }
 
 impl Policy for Unmanaged {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn actions(&self) -> &'static [ActionKind] {
+        &[]
     }
 
     fn decide(&mut self, _now: JobTime, _view: &ClusterView, _budget: &RestartBudget) -> Decision {

@@ -5,7 +5,7 @@
 
 use antdt_core::registry::{self, Registry, Setting};
 
-use super::{Dedicated, LbBsp, NonDedicated, Policy, Unmanaged};
+use super::{BackupWorkers, Dedicated, LbBsp, NonDedicated, Policy, Unmanaged};
 
 /// A policy in the registry, under the name that [`Policy::name`] returns.
 pub type Entry = registry::Entry<Box<dyn Policy>>;
@@ -28,6 +28,8 @@ pub static REGISTRY: Registry<Entry> = Registry::new("policy", SHIPPED).with_syn
     ("antdt-dd", Dedicated::NAME),
     ("dedicated", Dedicated::NAME),
     ("lbbsp", LbBsp::NAME),
+    ("backups", BackupWorkers::NAME),
+    ("backup-workers", BackupWorkers::NAME),
 ]);
 
 /// Policies that ship.
@@ -48,12 +50,25 @@ const SHIPPED: &[Entry] = &[
         build: |settings| Ok(Box::new(Dedicated::read(settings)?)),
     },
     Entry {
+        name: BackupWorkers::NAME,
+        about: "steps that do not wait for their slowest workers, where that trains more samples per second",
+        settings: BackupWorkers::settings,
+        build: |settings| Ok(Box::new(BackupWorkers::read(settings)?)),
+    },
+    Entry {
         name: LbBsp::NAME,
         about: "a baseline: batch sizes in proportion to predicted speeds, a step of the way at a time",
         settings: LbBsp::settings,
         build: |settings| Ok(Box::new(LbBsp::read(settings)?)),
     },
 ];
+
+impl BackupWorkers {
+    /// Its settings with their defaults.
+    fn settings() -> Vec<Setting> {
+        BackupWorkers::default().texts()
+    }
+}
 
 impl Dedicated {
     /// Its settings with their defaults.
@@ -123,7 +138,10 @@ mod tests {
     #[test]
     fn the_names_of_papers_and_habits_are_suggested() {
         let text = REGISTRY.by_name("non-dedicated").unwrap_err().to_string();
-        assert!(text.starts_with("unknown policy `non-dedicated`; known: none, nd, dd, lb-bsp"), "{text}");
+        assert!(
+            text.starts_with("unknown policy `non-dedicated`; known: none, nd, dd, backup, lb-bsp"),
+            "{text}"
+        );
         assert!(text.ends_with("did you mean `nd`?"), "{text}");
     }
 }

@@ -92,7 +92,7 @@ impl Watched {
 }
 
 impl Policy for Watched {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.inner.name()
     }
 

@@ -110,6 +110,8 @@ pub struct HeadCore {
     pub(super) newest_plan: PlanVersion,
     pub(super) plan_membership: MembershipVersion,
     pub(super) membership_changed: bool,
+    /// Workers that a step need not wait for, if a plan has said how many.
+    backups: Option<u32>,
     pub(super) start_delay: Option<Duration>,
     pub(super) counts: Counts,
     pub(super) evaluator: Option<Holder>,
@@ -152,6 +154,7 @@ impl HeadCore {
             newest_plan: plan,
             plan_membership: MembershipVersion(0),
             membership_changed: false,
+            backups: None,
             start_delay: None,
             counts: Counts::default(),
             evaluator: None,
@@ -174,6 +177,22 @@ impl HeadCore {
     /// Returns what the job's sync mode asks of all other parts.
     pub fn capabilities(&self) -> Capabilities {
         self.config.sync.capabilities()
+    }
+
+    /// The newest plans by their version: those that workers may switch to, and the one in force.
+    pub fn plan(&self, version: PlanVersion) -> Option<&Plan> {
+        self.dispatcher.plan(version)
+    }
+
+    /// From the open step on, workers that a step need not wait for.
+    pub const fn set_backups(&mut self, backups: u32) {
+        self.backups = Some(backups);
+    }
+
+    /// What the sync mode asks of others at present.
+    fn capabilities_now(&self) -> Capabilities {
+        let mode = self.capabilities();
+        self.backups.map_or(mode, |backups| mode.with_backups(backups))
     }
 
     /// Returns the set of live workers, and where models live in the workers the group in force.
@@ -598,10 +617,10 @@ impl HeadCore {
     pub(super) fn decided(&mut self, record: &DecisionRecord) {
         let target = record.target().map_or_else(|| "all".to_owned(), |holder| holder.node.to_string());
         match record.decided {
-            Decided::Plan(_)
+            Decided::Plan(..)
             | Decided::Restart(..)
             | Decided::Refused
-            | Decided::WouldPlan
+            | Decided::WouldPlan(_)
             | Decided::WouldRestart(_) => {
                 self.action(record.at, record.kind(), target, record.reason());
             }
@@ -614,9 +633,10 @@ impl HeadCore {
     pub(super) fn view(&self, now: JobTime, samples_per_second: f64) -> ClusterView {
         let start_delay = self.start_delay.unwrap_or(START_DELAY_PRIOR);
         let of_role = |role| self.nodes.of_role(role).map(|(id, node)| self.view_of(now, id, node)).collect();
+        let mode = self.capabilities_now();
         ClusterView {
             tick: self.tick,
-            mode: self.capabilities(),
+            mode,
             elastic: true,
             membership: self.plan_membership,
             membership_changed: self.membership_changed
@@ -627,7 +647,7 @@ impl HeadCore {
             global_batch_size: self.config.global_batch_size,
             workers: of_role(Role::Worker),
             servers: of_role(Role::Server),
-            step: self.capabilities().steps_together().then(|| self.detector.steps()).flatten(),
+            step: mode.steps_together().then(|| self.detector.steps()).flatten(),
             progress: Progress {
                 committed: self.counts.acked,
                 expected: self.counts.total,

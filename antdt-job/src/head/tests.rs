@@ -1,5 +1,5 @@
 use antdt_controller::budget::RestartBudget;
-use antdt_controller::policy::{Decision, ProposedAction, Unmanaged};
+use antdt_controller::policy::{Decision, FromFn, ProposedAction, Unmanaged};
 
 use antdt_core::{
     Ack, ClusterView, DeviceClass, Generation, LeaseId, MembershipVersion, Metric, NodeActionKind, Reason,
@@ -697,7 +697,12 @@ fn a_worker_far_ahead_is_let_go_when_the_slow_one_dies_and_its_replacement_start
 
 /// Who is told what of the steps that they pushed for, when this worker has pushed.
 fn pushed(world: &mut World, holder: Holder, step: u64) -> Vec<String> {
-    let readiness = Readiness { samples: 3, end_of_data: false, plan: PlanVersion(0), acks: vec![] };
+    pushed_with(world, holder, step, PlanVersion(0))
+}
+
+/// The same of a worker that holds this plan.
+fn pushed_with(world: &mut World, holder: Holder, step: u64, plan: PlanVersion) -> Vec<String> {
+    let readiness = Readiness { samples: 3, end_of_data: false, plan, acks: vec![] };
     world.effects.clear();
     world.tell(HeadEvent::Ready { holder, step, readiness });
     let told = |effect| match effect {
@@ -1249,6 +1254,53 @@ fn after_a_rollback_a_step_still_does_not_wait_for_its_backups() {
     assert_eq!(pushed(&mut world, worker(1, 0), 0), ["worker-1#0 in 0, 1 is open"]);
     assert_eq!(pushed(&mut world, worker(1, 0), 1), ["worker-1#0 in 1, 2 is open"]);
     assert_eq!(pushed(&mut world, worker(0, 0), 0), ["worker-0#0 late for 0, 2 is open"]);
+}
+
+/// Wants steps that do not wait for one worker, if they wait for all, and the other way round.
+fn leaves_one_out(_: JobTime, view: &ClusterView, _: &RestartBudget) -> Decision {
+    let reasons = vec![Reason::Other("to see it".to_owned())];
+    Decision { backups: Some(1 - view.mode.backups()), reasons, ..Decision::default() }
+}
+
+#[test]
+fn a_plan_says_how_many_workers_a_step_need_not_wait_for_once_all_have_it() {
+    let policy = FromFn("leaves-one-out", leaves_one_out);
+    let mut world = World::with_policy("ps-bsp", 3, 1, Box::new(policy)).running();
+    let has = |world: &mut World, plan: u64| {
+        for index in 0..3 {
+            let (holder, plan) = (worker(index, 0), PlanVersion(plan));
+            let beat =
+                HeadEvent::Heartbeat { holder, reports: vec![], plan_ready: plan, plan_applied: (plan, 0) };
+            world.tell(beat);
+        }
+        let counts = Counts { total: 1000, ..Counts::default() };
+        // The first one after a change of the members takes note of it.
+        (0..2).for_each(|_| drop(world.tell(HeadEvent::Tick(Some(counts)))));
+    };
+    has(&mut world, 1);
+    assert_eq!(
+        world.head.core.published.as_ref().map(|plan| (plan.version.0, plan.backups)),
+        Some((2, Some(1)))
+    );
+    let three = |world: &mut World, step: u64, plans: [u64; 3]| -> Vec<usize> {
+        let push = |(index, plan)| pushed_with(world, worker(index, 0), step, PlanVersion(plan)).len();
+        (0..).zip(plans).map(push).collect()
+    };
+    assert_eq!(three(&mut world, 0, [2, 1, 2]), [0, 0, 3], "one does not have it yet");
+    assert_eq!(three(&mut world, 1, [2, 2, 2]), [0, 0, 3], "it comes into force with this step");
+    assert_eq!(three(&mut world, 2, [2, 2, 2]), [0, 2, 1], "the third is late");
+    has(&mut world, 2);
+    assert_eq!(
+        world.head.core.published.as_ref().map(|plan| (plan.version.0, plan.backups)),
+        Some((3, Some(0)))
+    );
+    assert_eq!(
+        three(&mut world, 3, [3, 2, 3]),
+        [0, 0, 3],
+        "a step in which a plan may come into force takes all"
+    );
+    assert_eq!(three(&mut world, 4, [3, 3, 3]), [0, 0, 3]);
+    assert_eq!(three(&mut world, 5, [3, 3, 3]), [0, 0, 3], "all are waited for again");
 }
 
 /// One that is a step ahead waits, and is told that its wait is over; after the rollback the clocks are even.

@@ -88,6 +88,9 @@ pub enum Step {
         pieces: u8,
         /// Steps between two averages.
         local_steps: u8,
+        /// Workers that a step need not wait for and one more; 0 leaves it to the mode.
+        #[serde(default)]
+        backups: u8,
     },
     /// The policy asks for the restart of a worker; a worker that it adds joins the job.
     Restart {
@@ -189,8 +192,10 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0..2_u8, prop::bool::ANY, prop::bool::ANY)
             .prop_map(|(server, late, written)| Step::ServerDies { server, late, written }),
         2 => process().prop_map(|process| Step::Break { process }),
-        3 => (0..8_u8, 0..4_u8, 1..6_u8)
-            .prop_map(|(shift, pieces, local_steps)| Step::Plan { shift, pieces, local_steps }),
+        3 => (0..8_u8, 0..4_u8, 1..6_u8).prop_map(|(shift, pieces, local_steps)| {
+            // A draw of its own would give every seed another history.
+            Step::Plan { shift, pieces, local_steps, backups: shift % 4 }
+        }),
         2 => (process(), 0..300_u16).prop_map(|(worker, drain_ms)| Step::Restart { worker, drain_ms }),
         1 => (0..=WORKERS_MAX + 2).prop_map(|workers| Step::Scale { workers }),
         1 => Just(Step::Checkpoint),

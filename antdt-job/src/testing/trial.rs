@@ -127,7 +127,7 @@ impl Invariants {
 /// What the policy is to decide next.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
-    Plan { shift: u8, pieces: u8, local_steps: u8 },
+    Plan { shift: u8, pieces: u8, local_steps: u8, backups: u8 },
     Restart { worker: u8, drain_ms: u16 },
 }
 
@@ -145,7 +145,7 @@ impl Policy for Scripted {
         let wish = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let live: Vec<_> = view.live_workers().collect();
         match wish {
-            Some(Wish::Plan { shift, pieces, local_steps }) if !live.is_empty() => {
+            Some(Wish::Plan { shift, pieces, local_steps, backups }) if !live.is_empty() => {
                 let mut sizes: BTreeMap<NodeId, u32> =
                     live.iter().map(|node| (node.id, node.batch_size)).collect();
                 let (first, last) = (live[0].id, live[live.len() - 1].id);
@@ -161,7 +161,11 @@ impl Policy for Scripted {
                     false => BTreeMap::new(),
                 };
                 let several = view.mode.local_steps == LocalSteps::Several;
+                let most = u32::try_from(live.len()).unwrap_or(1);
                 Decision {
+                    // None is named at 0, so that there are jobs in which every plan leaves it to the mode.
+                    backups: (view.mode.takes_backups() && backups > 0)
+                        .then(|| u32::from(backups - 1) % most),
                     batch_sizes: Some(sizes),
                     accumulation,
                     local_steps: several.then_some(u32::from(local_steps)),
@@ -476,8 +480,8 @@ impl<'a> Trial<'a> {
                     self.break_off(holder);
                 }
             }
-            Step::Plan { shift, pieces, local_steps } => {
-                self.wish(Wish::Plan { shift, pieces, local_steps });
+            Step::Plan { shift, pieces, local_steps, backups } => {
+                self.wish(Wish::Plan { shift, pieces, local_steps, backups });
             }
             Step::Restart { worker, drain_ms } => self.wish(Wish::Restart { worker, drain_ms }),
             Step::Scale { workers } => {

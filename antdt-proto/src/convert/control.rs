@@ -22,6 +22,7 @@ impl From<&core::Plan> for v1::Plan {
                 })
                 .collect(),
             local_steps: plan.local_steps,
+            backups: plan.backups,
         }
     }
 }
@@ -36,6 +37,7 @@ impl From<v1::Plan> for core::Plan {
         )
         .with_accumulation(wire.batch_sizes.iter().map(|b| (of(b), b.micro_batches)).collect())
         .with_local_steps(wire.local_steps)
+        .with_backups(wire.backups)
     }
 }
 
@@ -133,7 +135,8 @@ mod tests {
         let sizes = [(NodeId::worker(0), 3), (NodeId::worker(4), 9)].into_iter().collect();
         let plan = antdt_core::Plan::new(antdt_core::PlanVersion(7), antdt_core::MembershipVersion(2), sizes)
             .with_accumulation([(NodeId::worker(0), 1), (NodeId::worker(4), 3)].into_iter().collect())
-            .with_local_steps(Some(4));
+            .with_local_steps(Some(4))
+            .with_backups(Some(1));
         assert_eq!((plan.micro_batches(NodeId::worker(0)), plan.micro_batches(NodeId::worker(4))), (1, 3));
         assert_eq!(antdt_core::Plan::from(v1::Plan::from(&plan)), plan);
 

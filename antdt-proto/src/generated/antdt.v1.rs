@@ -1220,6 +1220,9 @@ pub struct Plan {
     /// Steps between two averages; absent leaves it to the sync mode.
     #[prost(uint32, optional, tag = "4")]
     pub local_steps: ::core::option::Option<u32>,
+    /// Workers that a step need not wait for; absent leaves it to the sync mode.
+    #[prost(uint32, optional, tag = "5")]
+    pub backups: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct BatchReport {

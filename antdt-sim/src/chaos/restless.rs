@@ -7,10 +7,10 @@ use antdt_controller::policy::ProposedAction;
 use antdt_controller::{Decision, Policy, RestartBudget};
 use antdt_core::{ClusterView, DetRng, Holder, JobTime, NodeActionKind, NodeView, Reason, Seed};
 
-/// Restarts whomever it happens to choose, and moves samples from one to another, both now and then, as far as
-/// it may: whatever a policy asks for, a job must stay in order.
+/// Restarts whomever it happens to choose, moves samples from one to another, and has steps wait for fewer or more workers, now and
+/// then, as far as it may: whatever a policy asks for, a job must stay in order.
 #[derive(Debug, Clone)]
-pub struct Restless(DetRng);
+pub struct Restless(DetRng, DetRng);
 
 impl Restless {
     /// Name of the policy in the registry.
@@ -18,7 +18,7 @@ impl Restless {
 
     /// Returns the policy whose random decisions are a function of the seed.
     pub fn new(seed: Seed) -> Self {
-        Self(seed.derive("restless").rng())
+        Self(seed.derive("restless").rng(), seed.derive("restless backups").rng())
     }
 
     fn pick<'a>(&mut self, workers: &[&'a NodeView]) -> &'a NodeView {
@@ -36,6 +36,9 @@ impl Policy for Restless {
         let workers: Vec<&NodeView> = view.live_workers().collect();
         let whim = self.0.below(8);
         let mut decision = Decision::nothing(Reason::Balanced);
+        if whim == 2 && !workers.is_empty() && view.mode.takes_backups() {
+            decision.backups = u32::try_from(self.1.below(workers.len() as u64)).ok();
+        }
         if workers.is_empty() || whim > 1 {
             return decision;
         }

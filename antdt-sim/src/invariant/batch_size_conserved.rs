@@ -234,6 +234,10 @@ impl Invariant for BatchSizeConserved {
                     let (version, global) = (plan.version, self.global);
                     return Err(format!("plan {version} adds up to {sum}, the global batch is {global}"));
                 }
+                // From then on steps may be made of the batches of some workers only.
+                if let Some(backups) = plan.backups.filter(|backups| *backups > 0) {
+                    self.mode = self.mode.with_backups(backups);
+                }
             }
             Happening::Worker(holder, reply, call) => {
                 let holding = self.holdings.entry(*holder).or_default();

@@ -79,7 +79,7 @@ impl Recording {
     /// its ledger was set back to a cut (a recording does not hold what is needed for that).
     pub fn replay(&self) -> Result<Replayed, RecordingError> {
         let head = self.head()?;
-        self.replay_with(policy::REGISTRY.build(&head.policy, &head.policy_settings)?)
+        self.replay_with(policy::build(&head.policy, &head.policy_settings)?)
     }
 
     /// [`replay`](Self::replay) with a policy that has no name here, in the state in which the recorded job began.

@@ -36,7 +36,7 @@ pub struct Expectation {
 }
 
 /// Actions as the report writes them.
-const KINDS: [&str; 4] = ["ADJUST_BS", "KILL_RESTART", "RESTART", "REFUSED"];
+const KINDS: [&str; 5] = ["ADJUST_BS", "BACKUP_WORKERS", "KILL_RESTART", "RESTART", "REFUSED"];
 
 impl Expectation {
     /// Whether it names actions that there are.

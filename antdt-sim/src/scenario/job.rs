@@ -103,6 +103,6 @@ fn sync_mode(text: &str) -> Result<SyncMode, InvalidValue> {
 
 /// By the rules of `antdt run`.
 pub(super) fn check(setup: &Setup, policy: &str) -> Result<(), ScenarioError> {
-    policy::REGISTRY.by_name(policy)?;
+    policy::build(policy, &BTreeMap::new())?;
     Ok(within("job", setup.validate())?)
 }

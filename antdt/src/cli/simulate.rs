@@ -154,7 +154,7 @@ pub(super) fn whatif_grammar() -> Clap {
         )
         .arg(flag("trace", "FILE", "recording, CSV of slowdowns, or scenario to simulate").required(true))
         .arg(
-            flag("policy", "NAMES", "policies, separated by commas: none, nd, dd, lb-bsp [default: none,nd]")
+            flag("policy", "NAMES", "policies, separated by commas: none, nd, dd, backup, lb-bsp [default: none,nd]")
                 .action(ArgAction::Append),
         )
         .arg(flag("workers", "N", "number of workers [default: that of the file]"))
@@ -240,7 +240,7 @@ fn path(matches: &ArgMatches, name: &str) -> Result<Option<PathBuf>, InvalidValu
 }
 
 fn known_policy(name: &str) -> Result<String, CliError> {
-    policy::REGISTRY.by_name(name).map(|_| name.to_owned()).map_err(|error| {
+    policy::build(name, &BTreeMap::new()).map(|_| name.to_owned()).map_err(|error| {
         CliError::new(format!(
             "--policy: {error}; one of your own runs through the library, in ten lines: antdt-sim/README.md, \
              \"What would my policy do?\", and its examples/own_policy.rs"

@@ -98,7 +98,10 @@ fn every_refusal_is_one_line_with_the_flag_and_the_remedy() {
         ("run --data synthetic:9 --global-batch-size 0", "--global-batch-size = 0: must be at least 1"),
         ("run --data synthetic:9 --straggler worker=9,slow=2", "--straggler worker = 9: must be 0"),
         ("run --data synthetic:9 --polcy nd", "--polcy is not a flag; did you mean --policy?"),
-        ("run --data synthetic:9 --policy best", "--policy = best: must be one of none, nd, dd, lb-bsp"),
+        (
+            "run --data synthetic:9 --policy best",
+            "--policy = best: must be one of none, nd, dd, backup, lb-bsp",
+        ),
         ("run --data synthetic:9 --epochs", "--epochs <N> needs a value"),
         ("run --data synthetic:9 --epochs 1 --epochs 2", "given more than once"),
         ("run --data synthetic:9 --epochs -1", "--epochs = -1: must be a whole number"),

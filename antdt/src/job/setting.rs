@@ -20,6 +20,8 @@ pub struct JobSetting {
     pub(super) unset: Option<&'static str>,
     /// The names that its text must be one of, if its type does not say it.
     pub(super) among: Option<fn() -> Vec<&'static str>>,
+    /// What joins several of the names, if several may be given.
+    pub(super) joined: Option<&'static str>,
     /// The least value of a whole number.
     pub(super) least: Option<u64>,
     /// Whether `ANTDT_<NAME>` sets it.
@@ -44,7 +46,10 @@ impl JobSetting {
     /// Returns the form of the setting's texts.
     pub fn form(&self) -> Form {
         match self.among {
-            Some(names) => Form::OneOf(names().into_iter().map(str::to_owned).collect()),
+            Some(names) => {
+                let names = names().into_iter().map(str::to_owned).collect();
+                if self.joined.is_some() { Form::Usage(names) } else { Form::OneOf(names) }
+            }
             None => (self.form)(),
         }
     }
@@ -83,12 +88,14 @@ impl JobSetting {
 
     /// Refuses a text that must be one of some names and is none.
     pub(super) fn check_name(&self, text: &str) -> Result<(), InvalidValue> {
-        match self.among.map(|names| names()) {
-            // A program that knows no name leaves it to its nodes.
-            Some(names) if !names.is_empty() && !names.contains(&text) => {
-                Err(not_one_of(&self.flag(), text, &names))
-            }
-            _ => Ok(()),
+        let Some(names) = self.among.map(|names| names()) else { return Ok(()) };
+        // A program that knows no name leaves it to its nodes.
+        let is_known = |name: &&str| names.is_empty() || names.contains(name);
+        let mut given =
+            self.joined.map_or_else(|| vec![text], |joint| text.split(joint).collect()).into_iter();
+        match given.find(|name| !is_known(name)) {
+            Some(name) => Err(not_one_of(&self.flag(), name, &names)),
+            None => Ok(()),
         }
     }
 
@@ -108,7 +115,7 @@ impl JobSetting {
 ///
 /// ```text
 /// /// Documentation, which is the help text too.
-/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, least N] [, no variable];
+/// field: Type = default, "name", "UNIT" [, unset "what happens without it"] [, among NAMES] [, joined by "JOINT"] [, least N] [, no variable];
 /// ```
 ///
 /// `Type` implements [`SettingValue`](super::value::SettingValue). `UNIT` stands for the value in the help. What follows `others` are
@@ -122,6 +129,7 @@ macro_rules! settings {
             $field:ident: $Type:ty = $default:expr, $name:literal, $unit:literal
             $(, unset $unset:literal)?
             $(, among $names:expr)?
+            $(, joined by $joint:literal)?
             $(, least $least:literal)?
             $(, no $variable:ident)?;
         )+
@@ -156,6 +164,7 @@ macro_rules! settings {
                     let names: &[fn() -> Vec<&'static str>] = &[ $( || ($names).to_vec() )? ];
                     names.first().copied()
                 },
+                joined: { let joined: &[&str] = &[ $( $joint )? ]; joined.first().copied() },
                 least: { let least: &[u64] = &[ $( $least )? ]; least.first().copied() },
                 variable: { let without: &[&str] = &[ $( stringify!($variable) )? ]; without.is_empty() },
                 form: <$Type as $crate::job::value::SettingValue>::form,

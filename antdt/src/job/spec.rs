@@ -73,8 +73,8 @@ settings! {
     /// Sync mode: how the gradients or models of the workers are combined.
     /// With auto, or auto=MODE,MODE, it is chosen when the first steps are measured.
     sync: SyncSpec = SyncSpec::default(), "sync", "MODE";
-    /// Policy that decides how the job reacts to stragglers.
-    policy: String = "nd".to_owned(), "policy", "NAME", among policy::REGISTRY.names();
+    /// Policy that decides how the job reacts to stragglers, or several joined by +, such as nd+backup.
+    policy: String = "nd".to_owned(), "policy", "NAME", among policy::REGISTRY.names(), joined by "+";
     /// Write down what the policy would do, and do nothing; plans for a new membership are even.
     dry_run: bool = false, "dry-run", "";
     /// Rule that decides which worker is slow.
@@ -347,7 +347,15 @@ impl JobSpec {
     /// # Errors
     /// If there is no such policy or setting, or a value cannot be; the error names the table and the key.
     pub fn built_policy(&self) -> Result<Box<dyn Policy>, BuildError> {
-        policy::REGISTRY.build(&self.policy, &self.tables.texts("policy", &self.policy)?)
+        if !self.policy.contains('+') {
+            return policy::build(&self.policy, &self.tables.texts("policy", &self.policy)?);
+        }
+        let mut settings = BTreeMap::new();
+        for part in self.policy.split('+') {
+            let own = self.tables.texts("policy", part)?;
+            settings.extend(own.into_iter().map(|(name, text)| (format!("{part}.{name}"), text)));
+        }
+        policy::build(&self.policy, &settings)
     }
 
     /// Makes the pace rule with the settings that the job has for it.

@@ -236,7 +236,7 @@ impl SampleBalance {
 pub struct ActionEntry {
     /// Time of the decision, in seconds since the start of the job.
     pub time_s: f64,
-    /// Kind of action: `ADJUST_BS`, `KILL_RESTART`, or `RESTART` (of a node that ended by itself).
+    /// Kind of action: `ADJUST_BS`, `BACKUP_WORKERS`, `KILL_RESTART`, or `RESTART` (of a node that ended by itself).
     pub kind: String,
     /// Name of the node that the action concerns, or `all` for a plan.
     pub target: String,

@@ -1,5 +1,6 @@
 //! `antdt sim`: a scenario from many seeds, under all invariants.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -104,7 +105,7 @@ fn once(asked: &Sim, scenario: &Scenario, seed: u64) -> Result<Run<SimulatedJob>
     let refused = |error: &dyn std::fmt::Display| refused(asked, error);
     let (setup, named, models) = scenario.build(Seed(seed)).map_err(|error| refused(&error))?;
     let name = asked.policy.as_ref().unwrap_or(&named);
-    let policy = policy::REGISTRY.by_name(name).map_err(|error| refused(&error))?;
+    let policy = policy::build(name, &BTreeMap::new()).map_err(|error| refused(&error))?;
     let tracer = tracer(asked, |file, job| Tracer::new(file, job, &setup, policy.clone()))?;
     let checkers = Checkers::new(invariant::all(&setup).map_err(|error| refused(&error))?);
     let world = World::watched(setup, policy, models, (tracer, checkers)).map_err(|error| refused(&error))?;

@@ -331,15 +331,15 @@ fn what_cannot_be_simulated_is_refused_in_one_line() {
         (format!("whatif --trace {even} --policy dn"), "did you mean `nd`?"),
         (
             format!("whatif --trace {even} --policy mine"),
-            "known: none, nd, dd, lb-bsp; one of your own runs through the library",
+            "known: none, nd, dd, backup, lb-bsp; one of your own runs through the library",
         ),
         (
             format!("sim --scenario {even} --policy mine"),
-            "known: none, nd, dd, lb-bsp; one of your own runs through the library",
+            "known: none, nd, dd, backup, lb-bsp; one of your own runs through the library",
         ),
         (
             format!("sim --scenario {even} --policy buffer"),
-            "unknown policy `buffer`; known: none, nd, dd, lb-bsp",
+            "unknown policy `buffer`; known: none, nd, dd, backup, lb-bsp",
         ),
         (
             format!("sim --scenario {} --policy nd", shipped("groups_even.toml")),

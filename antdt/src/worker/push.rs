@@ -6,7 +6,7 @@ use antdt_agent::runtime::Agent;
 use antdt_agent::{Batch, Gradient, MicroBatch, TrainError};
 use antdt_collective::runtime::transport::Fabric;
 use antdt_core::port::ShardSource;
-use antdt_core::{Barrier, CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
+use antdt_core::{CheckpointId, Iteration, Joined, MembershipVersion, RollbackId, Seed, StepCommit};
 use antdt_job::{Call, Reply, SyncMode};
 use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
@@ -188,11 +188,6 @@ impl Pusher<'_, '_> {
         Ok(Reply::Joined(Box::new(joined)))
     }
 
-    /// Whether the other workers may commit a step without this one.
-    fn may_come_late(&self) -> bool {
-        matches!(self.job.sync.capabilities().barrier, Barrier::AllBut(_))
-    }
-
     fn pull(&mut self) -> Result<Reply, WorkerError> {
         let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
         let Pulled { dense, rows } = &mut self.pulled;
@@ -234,7 +229,7 @@ impl Pusher<'_, '_> {
     }
 
     fn push(&mut self, step: u64, samples: u64) -> Result<Reply, WorkerError> {
-        let may_come_late = self.may_come_late();
+        let is_committed_by_master = self.job.sync.capabilities().takes_backups();
         let Some(servers) = &mut self.servers else { return Ok(Reply::Broken) };
         if let Some(limit) = self.job.clip_norm {
             clip(limit, samples, self.compute.layout(), [&mut self.gradient.dense, &mut self.gradient.rows]);
@@ -242,7 +237,7 @@ impl Pusher<'_, '_> {
         let Gradient { dense, rows, .. } = &self.gradient;
         match servers.client.push(Iteration(step), samples, dense, &self.touched, rows) {
             // The step was committed without this worker, as the master will tell it.
-            Err(PsError::Refused { refusal: PsRefusal::Stale, .. }) if may_come_late => {}
+            Err(PsError::Refused { refusal: PsRefusal::Stale, .. }) if is_committed_by_master => {}
             outcome => drop(outcome?),
         }
         Ok(Reply::Pushed)

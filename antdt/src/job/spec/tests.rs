@@ -86,7 +86,7 @@ fn settings_of_policies_travel_with_the_others() {
     spec.check_names().unwrap();
     spec.put("policy", &json!({ "dn": {} })).unwrap();
     let error = spec.validate().unwrap_err().to_string();
-    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
+    assert_eq!(error, "[policy.…] = dn: must be one of none, nd, dd, backup, lb-bsp; did you mean `nd`?");
 }
 
 #[test]
@@ -190,7 +190,10 @@ fn a_choice_of_modes_is_checked_in_each_of_them() {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let e = |setting: &str, text: &str| valid().set(setting, text).unwrap_err().to_string();
-    assert_eq!(e("policy", "dn"), "--policy = dn: must be one of none, nd, dd, lb-bsp; did you mean `nd`?");
+    assert_eq!(
+        e("policy", "dn"),
+        "--policy = dn: must be one of none, nd, dd, backup, lb-bsp; did you mean `nd`?"
+    );
     assert_eq!(
         e("sync", "ps_bsp"),
         "--sync = ps_bsp: must be one of allreduce, ps-bsp, ps-asp, ps-backup=WORKERS, ps-ssp=STEPS, local-sgd=STEPS, diloco=STEPS, d-psgd=GRAPH, ad-psgd, ripples-static=WORKERS, ripples=POLICY; did you mean `ps-bsp`?"

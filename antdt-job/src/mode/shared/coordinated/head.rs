@@ -9,7 +9,7 @@ use crate::mode::{Departure, HeadHalf};
 
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// Workers that a step need not wait for.
+    /// Workers that a step need not wait for, unless the plan in force says how many.
     backups: u32,
     entrance: Entrance,
     coordinator: StepCoordinator,
@@ -33,9 +33,15 @@ impl Head {
         });
     }
 
-    /// Commits the open step if enough workers are ready.
+    /// Commits the open step if enough workers are ready. The next one, which waits for as many as the plan says that comes into force
+    /// with this one, is new to all of them.
     fn commit(&mut self, core: &mut HeadCore) {
         let Some(commit) = self.coordinator.commit() else { return };
+        if let Some(version) = commit.apply {
+            let backups = core.plan(version).and_then(|plan| plan.backups).unwrap_or(self.backups);
+            self.coordinator.set_backups(backups);
+            core.set_backups(backups);
+        }
         for (holder, acks) in commit.contributors.iter() {
             core.settle(Contribution { holder: *holder, acks: acks.as_slice().into() });
         }
@@ -102,6 +108,7 @@ impl HeadHalf for Head {
     fn set_back(&mut self, _now: JobTime, core: &mut HeadCore) {
         // What the servers buffer is gone with them, and so is the commit that none of them has applied.
         let undone = std::mem::replace(&mut self.coordinator, StepCoordinator::with_backups(self.backups));
+        core.set_backups(self.backups);
         for holder in undone.members() {
             core.tell_undone(holder);
         }

@@ -1,0 +1,203 @@
+//! Several policies as one: `nd+backup`, `nd+dd`.
+//!
+//! Each kind of action belongs to one of them, the last that is named of those that [take](Policy::actions) it: under `nd+dd`
+//! batch sizes are those of `dd`, and restarts those of `nd`. What a policy decides beyond what belongs to it is dropped.
+//! Policies are asked in the order in which they are named, and each sees the job as the ones before it want it: `backup` judges the
+//! batch sizes that `nd` has just chosen. All of it is one decision, which is validated, and carried out or refused, as a whole.
+//!
+//! Source: our design.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use antdt_core::registry::BuildError;
+use antdt_core::{ActionOutcome, ClusterView, InvalidValue, JobTime};
+
+use super::{ActionKind, Decision, Policy, REGISTRY, Seat, Split};
+use crate::apportion::ApportionError;
+use crate::budget::RestartBudget;
+
+/// What stands between the names of policies, and between a policy's name and that of a setting of it.
+const PLUS: char = '+';
+const DOT: char = '.';
+
+/// Makes the policy of a name, or of several names joined by `+`, with these settings. Those of one of several policies have its
+/// name before theirs: `nd.error-rate`. Settings that are not given have their defaults.
+///
+/// ```
+/// use antdt_controller::policy;
+/// assert_eq!(policy::build("nd+backup", &Default::default())?.name(), "nd+backup");
+/// # Ok::<(), antdt_core::registry::BuildError>(())
+/// ```
+///
+/// # Errors
+/// If there is no such policy or setting, a value is invalid, or nothing would be left to one of several policies to decide.
+pub fn build(name: &str, settings: &BTreeMap<String, String>) -> Result<Box<dyn Policy>, BuildError> {
+    if !name.contains(PLUS) {
+        return REGISTRY.build(name, settings);
+    }
+    let names: Vec<&str> = name.split(PLUS).collect();
+    let mut parts = Vec::new();
+    for part in &names {
+        let own = |(key, text): (&String, &String)| {
+            let (of, setting) = key.split_once(DOT)?;
+            (of == *part).then(|| (setting.to_owned(), text.clone()))
+        };
+        parts.push(REGISTRY.build(part, &settings.iter().filter_map(own).collect())?);
+    }
+    let is_of_one = |key: &&String| key.split_once(DOT).is_some_and(|(of, _)| names.contains(&of));
+    if let Some(unknown) = settings.keys().find(|key| !is_of_one(key)) {
+        let expected = format!("a setting of one of {}, such as {}{DOT}…", names.join(", "), names[0]);
+        return Err(
+            InvalidValue::new(format!("[policy.{name}] {unknown}"), &settings[unknown], expected).into()
+        );
+    }
+    Ok(Box::new(Composed::new(parts)?))
+}
+
+/// Several policies, each of which decides what belongs to it.
+///
+/// The [module](self) has the rules.
+#[derive(Debug, Clone)]
+pub struct Composed {
+    name: String,
+    parts: Vec<Box<dyn Policy>>,
+}
+
+impl Composed {
+    /// These policies as one.
+    ///
+    /// # Errors
+    /// If there is none, one is named twice, or nothing is left to one to decide, because all that it does belongs to later ones.
+    pub fn new(parts: Vec<Box<dyn Policy>>) -> Result<Self, InvalidValue> {
+        let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+        let name = names.join("+");
+        let refused = |expected: String| Err(InvalidValue::new("--policy", &name, expected));
+        if parts.is_empty() {
+            return refused("at least one policy".to_owned());
+        }
+        for (at, part) in parts.iter().enumerate() {
+            if names[..at].contains(&part.name()) {
+                return refused(format!("each policy once; {} is named again", part.name()));
+            }
+            let later = &parts[at + 1..];
+            let is_left = |kind: &ActionKind| !later.iter().any(|other| other.actions().contains(kind));
+            if !part.actions().iter().any(is_left) {
+                return refused(format!(
+                    "something for {0} to decide, which the policies after it leave none; leave {0} out, or name it last",
+                    part.name()
+                ));
+            }
+        }
+        Ok(Self { name, parts })
+    }
+
+    /// The policy that this kind of action belongs to.
+    fn owner(&self, kind: ActionKind) -> Option<usize> {
+        self.parts.iter().rposition(|part| part.actions().contains(&kind))
+    }
+}
+
+/// Takes out of a decision what belongs to another policy. Whether anything that was to be done is left.
+fn keep(decision: &mut Decision, owns: impl Fn(ActionKind) -> bool) -> bool {
+    if !owns(ActionKind::Batches) {
+        decision.batch_sizes = None;
+        decision.accumulation = BTreeMap::new();
+    }
+    if !owns(ActionKind::LocalSteps) {
+        decision.local_steps = None;
+    }
+    if !owns(ActionKind::Backups) {
+        decision.backups = None;
+    }
+    if !owns(ActionKind::Restarts) {
+        decision.node_actions.clear();
+    }
+    decision.acts()
+}
+
+/// The job as it would be with these batch sizes and backups.
+fn with(view: &mut ClusterView, decision: &Decision) {
+    if let Some(sizes) = &decision.batch_sizes {
+        for worker in &mut view.workers {
+            worker.batch_size = sizes.get(&worker.id).copied().unwrap_or(worker.batch_size);
+            worker.micro_batches = decision.accumulation.get(&worker.id).copied().unwrap_or(1);
+        }
+    }
+    if let Some(backups) = decision.backups.filter(|_| view.mode.takes_backups()) {
+        view.mode = view.mode.with_backups(backups);
+    }
+}
+
+impl Policy for Composed {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn actions(&self) -> &'static [ActionKind] {
+        // It is no part of another one.
+        ActionKind::ALL
+    }
+
+    fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
+        let owners: BTreeMap<ActionKind, usize> =
+            ActionKind::ALL.iter().filter_map(|kind| Some((*kind, self.owner(*kind)?))).collect();
+        let mut view = Cow::Borrowed(view);
+        let mut whole = Decision::default();
+        let (mut idle, mut planned) = (Vec::new(), 0);
+        for (at, part) in self.parts.iter_mut().enumerate() {
+            let mut own = part.decide(now, &view, budget);
+            let acted = own.acts();
+            if !keep(&mut own, |kind| owners.get(&kind) == Some(&at)) {
+                // What it would have done is not what is not done.
+                idle.extend(own.reasons.into_iter().filter(|_| !acted));
+                continue;
+            }
+            let plans = own.batch_sizes.is_some() || own.local_steps.is_some() || own.backups.is_some();
+            planned += usize::from(plans);
+            // What two plans do together was forecast by neither.
+            whole.forecast =
+                own.forecast.filter(|_| plans && planned == 1).or(whole.forecast.filter(|_| !plans));
+            if plans {
+                with(view.to_mut(), &own);
+            }
+            whole.batch_sizes = own.batch_sizes.or(whole.batch_sizes);
+            whole.accumulation.extend(own.accumulation);
+            whole.local_steps = own.local_steps.or(whole.local_steps);
+            whole.backups = own.backups.or(whole.backups);
+            whole.node_actions.extend(own.node_actions);
+            whole.reasons.extend(own.reasons);
+        }
+        if !whole.acts() {
+            whole.reasons.extend(idle);
+        }
+        whole
+    }
+
+    /// As the policy splits that batch sizes belong to.
+    fn split(&self, total: u32, seats: &[Seat]) -> Result<Split, ApportionError> {
+        match self.owner(ActionKind::Batches) {
+            Some(owner) => self.parts[owner].split(total, seats),
+            None => super::split_by(None, total, seats),
+        }
+    }
+
+    fn on_outcome(&mut self, now: JobTime, outcome: &ActionOutcome) {
+        self.parts.iter_mut().for_each(|part| part.on_outcome(now, outcome));
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        let of = |part: &Box<dyn Policy>| {
+            let name = part.name().to_owned();
+            part.settings().into_iter().map(move |(key, text)| (format!("{name}{DOT}{key}"), text))
+        };
+        self.parts.iter().flat_map(of).collect()
+    }
+
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;
