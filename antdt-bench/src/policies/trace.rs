@@ -13,21 +13,39 @@ pub(super) struct Trace {
     pub(super) name: &'static str,
     /// Standard deviation of the logarithm of a batch's time.
     pub(super) noise: f64,
+    /// Where the model is: the sync mode of the job, and its servers.
+    pub(super) sync: &'static str,
+    pub(super) servers: u32,
+    /// How many times slower the network card of a worker's host is, in the middle third of the job.
+    pub(super) slow_link: f64,
     make: fn(&mut DetRng, f64) -> Vec<Straggler>,
 }
 
+/// A job that all-reduces, whose workers meet these stragglers.
+const fn kind(name: &'static str, noise: f64, make: fn(&mut DetRng, f64) -> Vec<Straggler>) -> Trace {
+    Trace { name, noise, sync: "allreduce", servers: 0, slow_link: 1.0, make }
+}
+
 /// All kinds.
-pub(super) const ALL: [Trace; 6] = [
-    Trace { name: "steady", noise: 0.05, make: |_, _| vec![slow(1, 4.0, 0.0, None)] },
-    Trace { name: "transient", noise: 0.05, make: |rng, length| episodes(rng, length) },
+pub(super) const ALL: [Trace; 10] = [
+    kind("steady", 0.05, |_, _| vec![slow(1, 4.0, 0.0, None)]),
+    kind("transient", 0.05, |rng, length| episodes(rng, length)),
+    kind("persistent", 0.05, |_, length| vec![curable(slow(3, 4.0, 0.2 * length, None))]),
+    kind("mixed", 0.1, mixed),
+    kind("whole host", 0.05, |_, length| {
+        // The two workers of one host of four, as by another job that takes its cores.
+        [2, 3].map(|worker| slow(worker, 3.0, 0.2 * length, Some(length))).into()
+    }),
+    kind("bursts", 0.05, bursts),
+    kind("noise", 0.3, |_, _| Vec::new()),
+    Trace { slow_link: 8.0, ..kind("slow link", 0.05, |_, _| Vec::new()) },
+    // Steps that the master commits, so that backup workers are to be had: the same bursts, and a server that is slow.
+    Trace { sync: "ps-bsp", servers: 2, ..kind("bursts with servers", 0.05, bursts) },
     Trace {
-        name: "persistent",
-        noise: 0.05,
-        make: |_, length| vec![curable(slow(3, 4.0, 0.2 * length, None))],
+        sync: "ps-bsp",
+        servers: 2,
+        ..kind("server", 0.05, |_, length| vec![slow_server(0, 8.0, 0.2 * length)])
     },
-    Trace { name: "mixed", noise: 0.1, make: mixed },
-    Trace { name: "bursts", noise: 0.05, make: bursts },
-    Trace { name: "noise", noise: 0.3, make: |_, _| Vec::new() },
 ];
 
 impl Trace {
@@ -47,6 +65,11 @@ fn at(seconds: f64) -> JobTime {
 fn slow(worker: u32, slow: f64, from: f64, to: Option<f64>) -> Straggler {
     let to = to.map_or(JobTime::NEVER, at);
     Straggler { who: Who::Node(NodeId::worker(worker)), slow, from: at(from), to, cured_by_restart: false }
+}
+
+fn slow_server(server: u32, slow: f64, from: f64) -> Straggler {
+    let who = Who::Node(NodeId::server(server));
+    Straggler { who, slow, from: at(from), to: JobTime::NEVER, cured_by_restart: false }
 }
 
 fn curable(straggler: Straggler) -> Straggler {
@@ -93,16 +116,28 @@ fn mixed(rng: &mut DetRng, length: f64) -> Vec<Straggler> {
 
 /// Seconds that a job of so many samples takes at the very least: if all workers compute all the time, each as fast as it is at
 /// that moment. What a restart would cure slows nobody.
-pub(super) fn least_s(stragglers: &[Straggler], noise: f64, samples: f64) -> f64 {
+pub(super) fn least_s(stragglers: &[Straggler], workers: u32, noise: f64, samples: f64) -> f64 {
     const SLICE: f64 = 0.01;
     // The noise has a mean of 1: in the long run nobody is faster. The margin is for a finite number of batches.
     let speed = SPEED * (noise * noise).exp();
     let (mut done, mut now) = (0.0, 0.0);
+    let of = |worker: u32| {
+        let hits = |it: &&Straggler| it.who == Who::Node(NodeId::worker(worker)) && !it.cured_by_restart;
+        let mut own: Vec<Straggler> = stragglers.iter().filter(hits).copied().collect();
+        own.sort_by_key(|it| it.from);
+        own
+    };
+    let stragglers: Vec<Vec<Straggler>> = (0..workers).map(of).collect();
+    // What has ended is not looked at again.
+    let mut ended = vec![0; stragglers.len()];
     while done < samples {
         let moment = at(now);
-        for worker in 0..WORKERS {
-            let hits = |it: &&Straggler| it.who == Who::Node(NodeId::worker(worker)) && !it.cured_by_restart;
-            let active = stragglers.iter().filter(hits).filter(|it| it.from <= moment && moment < it.to);
+        for (own, ended) in stragglers.iter().zip(&mut ended) {
+            while own.get(*ended).is_some_and(|it| it.to <= moment) {
+                *ended += 1;
+            }
+            let begun = own[*ended..].iter().take_while(|it| it.from <= moment);
+            let active = begun.filter(|it| moment < it.to);
             done += SLICE * speed / active.map(|it| it.slow).product::<f64>();
         }
         now += SLICE;
@@ -121,7 +156,7 @@ mod tests {
             assert_eq!(one, again);
             assert_eq!(
                 one == other,
-                ["steady", "persistent", "noise"].contains(&trace.name),
+                !["transient", "mixed", "bursts", "bursts with servers"].contains(&trace.name),
                 "{}",
                 trace.name
             );
@@ -133,11 +168,14 @@ mod tests {
         let near =
             |time: f64, expected: f64| assert!((time / expected - 1.0).abs() < 1e-3, "{time} and {expected}");
         let samples = SPEED * f64::from(WORKERS) * 10.0;
-        near(least_s(&[], 0.0, samples), 10.0);
+        near(least_s(&[], WORKERS, 0.0, samples), 10.0);
         let share = (f64::from(WORKERS) - 0.75) / f64::from(WORKERS);
-        near(least_s(&[slow(1, 4.0, 0.0, None)], 0.0, samples), 10.0 / share);
-        near(least_s(&[curable(slow(1, 4.0, 0.0, None))], 0.0, samples), 10.0);
+        near(least_s(&[slow(1, 4.0, 0.0, None)], WORKERS, 0.0, samples), 10.0 / share);
+        near(least_s(&[curable(slow(1, 4.0, 0.0, None))], WORKERS, 0.0, samples), 10.0);
         // Slow for its first 5 s only: the job is longer by what it did not do in them.
-        near(least_s(&[slow(1, 4.0, 0.0, Some(5.0))], 0.0, samples), 10.0 + 5.0 * 0.75 / f64::from(WORKERS));
+        near(
+            least_s(&[slow(1, 4.0, 0.0, Some(5.0))], WORKERS, 0.0, samples),
+            10.0 + 5.0 * 0.75 / f64::from(WORKERS),
+        );
     }
 }
