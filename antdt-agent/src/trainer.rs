@@ -24,6 +24,15 @@ pub enum TrainError {
         /// Number of samples in the batch.
         samples: usize,
     },
+    /// The device has too little memory for the batch. The process ends with [`Exit::CODE_MEMORY`](antdt_core::Exit::CODE_MEMORY), and the job
+    /// gives no worker of its device class as many samples at once again.
+    #[error("a batch of {samples} samples does not fit the device's memory: {what}")]
+    OutOfMemory {
+        /// Samples in the batch, or micro-batch.
+        samples: usize,
+        /// What the framework or the device says.
+        what: String,
+    },
     /// The framework that computes the model failed, with this message.
     #[error("the model failed: {0}")]
     Model(String),

@@ -422,7 +422,8 @@ impl Dispatcher {
     /// Voids the plan in flight after a change of the membership, and publishes one for the new membership at
     /// once.
     ///
-    /// In synchronous training the global batch is shared out by [`Policy::split`]. In asynchronous training
+    /// In synchronous training the global batch is shared out by [`Policy::split`]; if the policy finds no way because too little fits the
+    /// workers at once, it is shared out evenly, and computed in micro-batches. In asynchronous training
     /// every worker keeps its share among all workers of the job. Calls for an older membership change
     /// nothing.
     ///
@@ -440,10 +441,14 @@ impl Dispatcher {
         }
         self.membership = membership;
         self.withdraw(now);
-        let split = if self.config.mode.sums_to_global_batch() && self.config.dry_run {
-            split_by(None, self.config.global_batch_size, seats)?
-        } else if self.config.mode.sums_to_global_batch() {
-            self.policy.split(self.config.global_batch_size, seats)?
+        let total = self.config.global_batch_size;
+        let split = if self.config.mode.sums_to_global_batch() {
+            let by_policy = match self.config.dry_run {
+                true => split_by(None, total, seats),
+                false => self.policy.split(total, seats),
+            };
+            // Where batches do not fit at once, they do in parts.
+            by_policy.or_else(|error| in_micro_batches(total, seats).ok_or(error))?
         } else {
             nominal_sizes(&self.config, seats)?.into()
         };
@@ -557,6 +562,21 @@ fn said_sizes(split: &Split) -> String {
         text += &format!(" and those of {} more workers", sizes.len() - SHOWN);
     }
     text
+}
+
+/// Even shares, each in as few micro-batches as its worker's bounds ask for; `None` if they are too small for some worker.
+fn in_micro_batches(total: u32, seats: &[Seat]) -> Option<Split> {
+    let batch_sizes = apportion_evenly(total, seats.iter().map(|seat| (seat.id, 1, u32::MAX))).ok()?;
+    let mut accumulation = BTreeMap::new();
+    for seat in seats {
+        let size = *batch_sizes.get(&seat.id)?;
+        let count = size.div_ceil(seat.batch_size_max.max(1));
+        if size / count.max(1) < seat.batch_size_min {
+            return None;
+        }
+        accumulation.insert(seat.id, count);
+    }
+    Some(Split { batch_sizes, accumulation })
 }
 
 /// The share of each live worker among the workers that the job began with; one that came later gets as much as the last of

@@ -90,6 +90,8 @@ impl Exit {
     /// Exit code by which a process of AntDT says that its master was lost or that it was fenced: start it
     /// again.
     pub const CODE_RETRY: i32 = 75; // EX_TEMPFAIL of sysexits.h
+    /// Exit code by which a process says that the memory of its device did not suffice for its batch.
+    pub const CODE_MEMORY: i32 = 247;
     /// Exit code by which a process says that starting it again cannot help (bad input, bad configuration).
     pub const CODE_NEVER: i32 = 78; // EX_CONFIG of sysexits.h
 

@@ -23,6 +23,7 @@ mod asked;
 mod checkpoints;
 mod core;
 mod diagnosis;
+mod memory;
 mod participants;
 mod preempt;
 mod restart;
@@ -980,6 +981,9 @@ impl Head {
         let status = node.status;
         if self.core.phase == Phase::Over {
             return;
+        }
+        if exit == Exit::OutOfMemory && holder.node.role == Role::Worker {
+            self.core.ran_out_of_memory(now, holder);
         }
         if holder.node.role == Role::Server {
             self.core.set_status(holder.node, NodeStatus::Lost);

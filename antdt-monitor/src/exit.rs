@@ -25,7 +25,7 @@ pub const fn classify(code: Option<i32>, signal: Option<i32>) -> Exit {
         (_, Some(SIGNAL_ABORT)) => Exit::Unretryable { code: 128 + SIGNAL_ABORT },
         (_, Some(signal)) => Exit::Killed { signal },
         (Some(0), None) => Exit::Finished,
-        (Some(247), None) => Exit::OutOfMemory,
+        (Some(Exit::CODE_MEMORY), None) => Exit::OutOfMemory,
         // Failed in the user's code (1), wrong usage (2), not executable (126), not found (127), aborted (134).
         (Some(code @ (1 | 2 | Exit::CODE_NEVER | 126 | 127 | 134)), None) => Exit::Unretryable { code },
         (Some(code), None) if code > 128 && code <= 128 + 31 => Exit::Killed { signal: code - 128 },

@@ -607,6 +607,25 @@ fn a_policy_has_steps_wait_for_fewer_workers_and_every_sample_is_trained_once() 
     }
 }
 
+/// Nothing says beforehand what fits; the workers that are too small for their share find out, and compute it in parts.
+#[test]
+fn workers_that_run_out_of_memory_get_smaller_batches_and_every_sample_is_trained_once() {
+    let devices = ["--device", "class=small,worker=1,memory=12", "--nproc-per-node", "2"];
+    let work = ["--data", "synthetic:2000", "--global-batch-size", "80", "--emulate-speed", "1000"];
+    let report = run(&[&["--sync", "allreduce", "--policy", "none"][..], &devices, &work].concat());
+    assert_exact(&report, 2000);
+    let bounds: Vec<&str> = report
+        .events
+        .iter()
+        .filter(|event| event.kind == "memory")
+        .map(|event| event.text.as_str())
+        .collect();
+    // 40, then 20 are too many.
+    assert_eq!(bounds.len(), 2, "{bounds:?}");
+    assert!(bounds[1].ends_with("workers of class small get at most 10 from now on"), "{bounds:?}");
+    assert_eq!(report.workers[1].restarts, 2);
+}
+
 #[test]
 fn generated_data_written_to_a_file_trains_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -15,6 +15,7 @@ use antdt_core::{
 use antdt_monitor::{MonitorEffect, StragglerDetector};
 
 use super::diagnosis::{Done, DoneLog};
+use super::memory::MemoryBounds;
 use super::participants::Participants;
 use super::rollback::Rollbacks;
 use super::{HeadConfig, HeadEffect, Note};
@@ -112,6 +113,7 @@ pub struct HeadCore {
     pub(super) membership_changed: bool,
     /// Workers that a step need not wait for, if a plan has said how many.
     backups: Option<u32>,
+    pub(super) memory: MemoryBounds,
     pub(super) start_delay: Option<Duration>,
     pub(super) counts: Counts,
     pub(super) evaluator: Option<Holder>,
@@ -155,6 +157,7 @@ impl HeadCore {
             plan_membership: MembershipVersion(0),
             membership_changed: false,
             backups: None,
+            memory: MemoryBounds::default(),
             start_delay: None,
             counts: Counts::default(),
             evaluator: None,
@@ -439,6 +442,8 @@ impl HeadCore {
         if applied <= before {
             return;
         }
+        // All workers have gone on from the one before, so they have computed its batches.
+        self.note_computed();
         self.dispatcher.plan_applied(now, applied.unwrap_or_default());
         if let Some(plan) = self.dispatcher.in_force().filter(|plan| Some(plan.version) != before) {
             let text = format!("all workers switched to plan {}", plan.version);
@@ -492,7 +497,38 @@ impl HeadCore {
     /// The smallest and the largest batch that a node accepts.
     pub(super) fn bounds_of(&self, node: &Node) -> (u32, u32) {
         let info = node.registered.as_ref().map(|registered| &registered.info);
-        info.map_or((1, self.config.global_batch_size), |info| (info.batch_size_min, info.batch_size_max))
+        info.map_or((1, self.config.global_batch_size), |info| {
+            let most = self.memory.most(&info.device).unwrap_or(u32::MAX).min(info.batch_size_max);
+            (info.batch_size_min, most.max(info.batch_size_min))
+        })
+    }
+
+    /// A worker has ended out of memory: no other one of its class is given as much again.
+    pub(super) fn ran_out_of_memory(&mut self, now: JobTime, holder: Holder) {
+        let node = &self.nodes[holder.node];
+        let Some(registered) = &node.registered else { return };
+        let plan = self.dispatcher.plan(node.plan_applied).or(self.dispatcher.newest());
+        let size = plan.and_then(|plan| plan.batch_sizes.get(&holder.node));
+        let (Some(plan), Some(size)) = (plan, size) else { return };
+        let samples = size.div_ceil(plan.micro_batches(holder.node));
+        let (class, least) = (registered.info.device.clone(), registered.info.batch_size_min);
+        let Some(most) = self.memory.exceeded(&class, samples, least) else { return };
+        self.changes += 1;
+        let text = format!(
+            "{holder} ran out of memory with {samples} samples at once; workers of class {class} get at most {most} from now on"
+        );
+        self.event(now, Some(holder.node), "memory", text);
+    }
+
+    /// What workers compute at once under the plan that was in force fits their devices.
+    fn note_computed(&mut self) {
+        let Some(plan) = self.dispatcher.in_force() else { return };
+        for (id, size) in plan.batch_sizes.iter() {
+            let registered = self.nodes.get(*id).and_then(|node| node.registered.as_ref());
+            if let Some(registered) = registered {
+                self.memory.computed(&registered.info.device, size.div_ceil(plan.micro_batches(*id)));
+            }
+        }
     }
 
     /// Publishes a plan for the members of this membership, which are the workers that take part from now on.

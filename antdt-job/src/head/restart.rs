@@ -13,8 +13,8 @@
 //! Source: our design; a write-ahead record of the state and not of the events, because it stays small for ever.
 
 use antdt_core::{
-    CheckpointId, Holder, Incarnation, InvalidValue, JobTime, MembershipVersion, NodeId, NodeStatus,
-    PlanVersion, Role, RollbackId,
+    CheckpointId, DeviceClass, Holder, Incarnation, InvalidValue, JobTime, MembershipVersion, NodeId,
+    NodeStatus, PlanVersion, Role, RollbackId,
 };
 
 use super::core::{Node, Registered};
@@ -53,6 +53,9 @@ pub struct HeadRecord {
     pub rollback: RollbackId,
     /// Number of the next checkpoint.
     pub checkpoint: CheckpointId,
+    /// Largest batch or micro-batch of each device class of which a worker ran out of memory.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub memory: Vec<(DeviceClass, u32)>,
 }
 
 /// The record that was given out last.
@@ -84,6 +87,7 @@ impl Head {
             head.recall(node);
         }
         head.core.membership.continue_after(record.membership);
+        head.core.memory.recall(&record.memory);
         head.core.rollbacks.continue_after(record.rollback);
         if let Some(checkpoints) = &mut head.checkpoints {
             checkpoints.continue_at(record.checkpoint);
@@ -171,7 +175,8 @@ impl Head {
             retired: node.retired,
         });
         let (membership, plan, rollback, checkpoint) = self.numbers();
-        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint }
+        let memory = self.core.memory.bounds();
+        HeadRecord { nodes: nodes.collect(), membership, plan, rollback, checkpoint, memory }
     }
 
     /// Says what a successor must know, before anything else that the last event brought, if it has changed.

@@ -1529,3 +1529,49 @@ fn the_only_worker_with_the_model_that_is_taken_back_goes_once_a_checkpoint_has_
     let orders = world.orders();
     assert_eq!(orders, ["lost worker-0#0", "launch worker-0#1", "roll back 1"]);
 }
+
+/// Two of them fit what is left after one of them ran out of memory only in parts.
+#[test]
+fn a_worker_that_ran_out_of_memory_lowers_the_bound_of_its_class_for_good() {
+    let mut world = World::new("allreduce", 2, 0).running();
+    let sizes = |world: &World| {
+        let plan = world.head.core.published.clone().unwrap();
+        let of =
+            |index| (plan.batch_sizes[&NodeId::worker(index)], plan.micro_batches(NodeId::worker(index)));
+        [of(0), of(1)]
+    };
+    assert_eq!(sizes(&world), [(32, 1); 2]);
+    world.exits(worker(1, 0), Exit::OutOfMemory);
+    let told = world.notes.iter().any(|note| match note {
+        Note::Event { kind: "memory", text, .. } => {
+            text == "worker-1#0 ran out of memory with 32 samples at once; workers of class cpu get at most 16 from now on"
+        }
+        _ => false,
+    });
+    assert!(told, "{:?}", world.notes);
+    assert_eq!(world.head.record().memory, [(DeviceClass::default(), 16)]);
+    // Its new life says again that 64 fit.
+    world.register(worker(1, 1));
+    world.join(worker(1, 1), None);
+    world.join(worker(0, 0), None);
+    assert_eq!(sizes(&world), [(32, 2); 2]);
+}
+
+#[test]
+fn a_host_all_of_whose_workers_are_slow_is_named() {
+    let mut world = World::new("allreduce", 4, 0).running();
+    for index in 0..4 {
+        let compute = Duration::from_millis(if index >= 2 { 400 } else { 100 });
+        let (holder, plan) = (worker(index, 0), PlanVersion(1));
+        let reports = reports(holder, 0, 40, compute);
+        world.tell(HeadEvent::Heartbeat { holder, reports, plan_ready: plan, plan_applied: (plan, 0) });
+    }
+    let HeadAnswer::Diagnosed(found) = world.tell(HeadEvent::Diagnose) else { panic!("no diagnosis") };
+    let [host] = &found.hosts[..] else { panic!("{found:?}") };
+    assert_eq!(
+        (host.host.as_str(), &host.workers[..]),
+        ("host-1", &[NodeId::worker(2), NodeId::worker(3)][..])
+    );
+    assert!(host.ratio.is_some_and(|ratio| (ratio - 4.0).abs() < 0.1), "{host:?}");
+    assert_eq!(found.slowdown, None);
+}

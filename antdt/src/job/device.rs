@@ -50,6 +50,8 @@ pub struct DeviceSpec {
     pub workers: (u32, u32),
     /// Largest batch, or micro-batch, that fits; `None` leaves it to the host.
     pub batch_max: Option<u32>,
+    /// Emulated memory: with more samples at once a worker runs out of it. Unlike [`batch_max`](Self::batch_max), the job has to find it out.
+    pub memory: Option<u32>,
     /// Emulated speed, in samples per second; `None` leaves it to `--emulate-speed`.
     pub speed: Option<f64>,
     /// Emulated time of each batch, or micro-batch, in addition, whatever its size.
@@ -57,7 +59,7 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    const FORM: &str = "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
+    const FORM: &str = "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,memory=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
 
     /// Returns the indices of the workers that have this device.
     pub const fn workers(&self) -> RangeInclusive<u32> {
@@ -80,6 +82,9 @@ impl DeviceSpec {
         if self.batch_max == Some(0) {
             return Err(InvalidValue::new(format!("{flag} batch-max"), 0, "at least 1 sample"));
         }
+        if self.memory == Some(0) {
+            return Err(InvalidValue::new(format!("{flag} memory"), 0, "room for at least 1 sample"));
+        }
         if let Some(speed) = self.speed
             && !(speed.is_finite() && speed > 0.0)
         {
@@ -99,10 +104,11 @@ impl FromStr for DeviceSpec {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        const KEYS: [&str; 5] = ["class", "worker", "batch-max", "speed", "fixed"];
+        const KEYS: [&str; 6] = ["class", "worker", "batch-max", "memory", "speed", "fixed"];
         let refused = || InvalidValue::new("--device", format!("`{text}`"), Self::FORM);
         let (mut class, mut workers) = (None, None);
-        let (mut batch_max, mut speed, mut fixed) = (None, None, Duration::ZERO);
+        let (mut batch_max, mut memory) = (None, None);
+        let (mut speed, mut fixed) = (None, Duration::ZERO);
         for part in text.split(',') {
             let (key, value) = part.trim().split_once('=').ok_or_else(refused)?;
             let field = format!("--device {key}");
@@ -120,6 +126,10 @@ impl FromStr for DeviceSpec {
                     let expected = "a number of samples, such as 64";
                     batch_max = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
                 }
+                "memory" => {
+                    let expected = "a number of samples that fit at once, such as 64";
+                    memory = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
+                }
                 "speed" => {
                     let expected = "samples per second, such as 400";
                     speed = Some(value.parse().map_err(|_| InvalidValue::new(field, value, expected))?);
@@ -135,7 +145,7 @@ impl FromStr for DeviceSpec {
             }
         }
         let (Some(class), Some(workers)) = (class, workers) else { return Err(refused()) };
-        Ok(Self { class, workers, batch_max, speed, fixed })
+        Ok(Self { class, workers, batch_max, memory, speed, fixed })
     }
 }
 
@@ -144,6 +154,9 @@ impl fmt::Display for DeviceSpec {
         write!(f, "class={},worker={}", self.class, span(self.workers.0, self.workers.1))?;
         if let Some(most) = self.batch_max {
             write!(f, ",batch-max={most}")?;
+        }
+        if let Some(most) = self.memory {
+            write!(f, ",memory={most}")?;
         }
         if let Some(speed) = self.speed {
             write!(f, ",speed={speed}")?;

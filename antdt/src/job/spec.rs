@@ -120,7 +120,7 @@ settings! {
     emulate_speed: Option<f64> = None, "emulate-speed", "SAMPLES_PER_S", unset "no emulation";
     /// What the workers compute on: cpu, cuda (each on the next GPU of its host), cuda:N (all on that one) or auto (as cuda,
     /// and the CPU where there is no GPU). Or the device of some workers: class=NAME,worker=N or worker=N-M, then any of batch-max=SAMPLES, the largest micro-batch
-    /// that fits, and speed=SAMPLES_PER_S and fixed=20ms, an emulated time of samples / speed and of each micro-batch.
+    /// that fits, memory=SAMPLES, an emulated memory that the job has to find out, and speed=SAMPLES_PER_S and fixed=20ms, an emulated time of samples / speed and of each micro-batch.
     // Without a variable: ANTDT_DEVICE is the class of the node's own device.
     devices: Vec<DeviceSetting> = Vec::new(), "device", "SPEC", no variable;
     /// An emulated straggler: worker=N,slow=FACTOR, then any of from=10s, to=60s and restart=keeps or restart=cures.

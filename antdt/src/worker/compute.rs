@@ -22,6 +22,17 @@ impl Pacing {
         Self { spec, holder, job_start }
     }
 
+    /// Whether so many samples fit the emulated memory at once.
+    fn fits(&self, samples: usize) -> Result<(), TrainError> {
+        match self.spec.device(self.holder.node.index).and_then(|device| device.memory) {
+            Some(most) if samples > most as usize => {
+                let what = format!("the emulated device has room for {most} (--device memory)");
+                Err(TrainError::OutOfMemory { samples, what })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// When a batch of `samples` must have come to `share` of its computation, since its begin, after `real` time of
     /// computing; `None` at the machine's own speed.
     fn target(&self, samples: u64, real: Duration, share: f64) -> Option<Duration> {
@@ -127,6 +138,7 @@ impl Compute {
         if self.samples.is_empty() {
             return Ok(&[]);
         }
+        self.pacing.fits(self.samples.len())?;
         let _at_work = self.pulse.begin(Work::Loading);
         self.trainer.load(&self.samples)
     }
