@@ -36,7 +36,7 @@ pub use checkpoints::{CheckpointEvery, CheckpointSchedule};
 use checkpoints::{Checkpoints, Rested};
 pub use core::HeadCore;
 use core::{Phase, Registered};
-pub use diagnosis::{Diagnosis, Done, NodeDiagnosis};
+pub use diagnosis::{Diagnosis, Done, NodeDiagnosis, SlowHost};
 use restart::Recorded;
 pub use restart::{HeadRecord, NodeRecord};
 pub use rollback::RolledBack;

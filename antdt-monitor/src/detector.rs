@@ -20,6 +20,7 @@ use antdt_core::{
     NodeInfo, NodeMap, Pace, PaceEstimate, Phase, PlanVersion, Role, Stall, StepView, StragglerKind,
 };
 
+use crate::baseline::Baseline;
 use crate::config::MonitorConfig;
 use crate::contention::ClassContention;
 use crate::hang::Suspicion;
@@ -80,6 +81,8 @@ pub enum MonitorEffect {
         /// Time per sample over the median of the peers, in the short window; `None` while unknown.
         slowness_ratio: Option<f64>,
     },
+    /// All workers together have become slower than they were under the same plan, by this factor; `None` if they are not any more.
+    GlobalSlowdown(Option<f64>),
     /// A node has missed heartbeats. The driver need not act yet.
     Late(Holder),
     /// A node is silent for so long that it counts as lost: fence it, then replace it.
@@ -108,6 +111,9 @@ pub struct Observation {
     pub estimate: Option<PaceEstimate>,
     /// What its batches under the newest plan took; `None` before the first.
     pub batch: Option<BatchView>,
+    /// Share of the time of its batches under the newest plan that it waited for data, of what it computed and waited for data; 0 before the
+    /// first.
+    pub data_wait_share: f64,
     /// Estimated time at which the node's pace changed last, or at which its incarnation's first batch began:
     /// the batches since, counted back from the report that showed the change. `None` before the first
     /// report.
@@ -149,6 +155,7 @@ struct Class {
     name: DeviceClass,
     live: usize,
     noise: Noise,
+    baseline: Baseline,
 }
 
 #[derive(Debug)]
@@ -163,6 +170,8 @@ struct RoleState {
     early: (u64, Duration),
     steps: StepLog,
     contention: ClassContention,
+    /// By how much all nodes are slower than they were.
+    slowdown: Option<f64>,
 }
 
 impl RoleState {
@@ -176,6 +185,7 @@ impl RoleState {
             early: (0, Duration::ZERO),
             steps: StepLog::default(),
             contention: ClassContention::new(config.window.long_beats()),
+            slowdown: None,
         }
     }
 
@@ -186,12 +196,14 @@ impl RoleState {
         let known = classes.iter().position(|class| class.live > 0 && class.name == *name);
         let index = known.or_else(|| classes.iter().position(|class| class.live == 0));
         let index = index.unwrap_or_else(|| {
-            classes.push(Class { name: name.clone(), live: 0, noise: Noise::default() });
+            let (noise, baseline) = (Noise::default(), Baseline::default());
+            classes.push(Class { name: name.clone(), live: 0, noise, baseline });
             classes.len() - 1
         });
         if known.is_none() {
             classes[index].name.clone_from(name);
             classes[index].noise = Noise::default();
+            classes[index].baseline = Baseline::default();
         }
         classes[index].live += 1;
         index
@@ -351,7 +363,10 @@ impl StragglerDetector {
             }
         }
         role.steps.push(report, role.live);
-        role.plan = role.plan.max(report.plan);
+        if report.plan > role.plan {
+            role.plan = report.plan;
+            role.device_classes.iter_mut().for_each(|class| class.baseline = Baseline::default());
+        }
         role.reports_since_beat += 1;
         if role.reports_since_beat >= role.live * u64::from(self.config.window.beat_batches()) {
             role.reports_since_beat = 0;
@@ -373,6 +388,7 @@ impl StragglerDetector {
             sample_time_long: watched.long.sample_time().or(short).map(SampleTime::duration),
             estimate: watched.segment.estimate(&role.device_classes[watched.class].noise),
             batch: watched.batches.view(),
+            data_wait_share: watched.batches.data_wait_share(),
             pace_since: watched.pace_since,
             slowness_ratio: watched.slowness_ratio,
             slow_fraction_long: watched.long.slow_fraction(),
@@ -397,6 +413,11 @@ impl StragglerDetector {
     /// before the first one. Meaningless where workers do not wait for each other in every step.
     pub fn steps(&self) -> Option<StepView> {
         self.roles.get(&Role::Worker).and_then(|role| role.steps.view())
+    }
+
+    /// Returns by how much all workers together are slower than they were at their best under the same plan; `None` while they are not.
+    pub fn global_slowdown(&self) -> Option<f64> {
+        self.roles.get(&Role::Worker).and_then(|role| role.slowdown)
     }
 
     /// Returns the stragglers of all kinds, by id.
@@ -433,6 +454,26 @@ impl StragglerDetector {
         }
         let peers: Vec<usize> = known.iter().map(Vec::len).collect();
         let medians: Vec<Option<SampleTime>> = known.iter_mut().map(|times| lower_median(times)).collect();
+        for (class, median) in state.device_classes.iter_mut().zip(&medians) {
+            if let Some(median) = median {
+                class.baseline.push(*median, |ratio| self.config.rule.is_slow(ratio));
+            }
+        }
+        if role == Role::Worker {
+            // Of one class alone another cause is likelier, and the verdicts below name it.
+            let known = state
+                .device_classes
+                .iter()
+                .zip(&medians)
+                .filter(|(class, it)| class.live > 0 && it.is_some());
+            let slowdowns: Vec<Option<f64>> = known.map(|(class, _)| class.baseline.slowdown()).collect();
+            let all = slowdowns.iter().copied().collect::<Option<Vec<f64>>>().unwrap_or_default();
+            let slowdown = all.into_iter().reduce(f64::min);
+            if slowdown.is_some() != state.slowdown.is_some() {
+                self.effects.push_back(MonitorEffect::GlobalSlowdown(slowdown));
+            }
+            state.slowdown = slowdown;
+        }
         let by_name = state.device_classes.iter().zip(&medians);
         let by_name = by_name.filter_map(|(class, median)| Some((class.name.clone(), (*median)?))).collect();
         state.contention.push(&by_name, |ratio| self.config.rule.is_slow(ratio));

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod hang;
 pub mod liveness;
 
+mod baseline;
 mod running_median;
 mod segment;
 mod steps;

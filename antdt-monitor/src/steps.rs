@@ -88,12 +88,14 @@ pub(crate) struct BatchLog {
     micro_batches: u32,
     batches: u32,
     times: RunningMedian<Duration>,
+    /// Waiting for data.
+    waits: RunningMedian<Duration>,
 }
 
 impl Default for BatchLog {
     fn default() -> Self {
-        let times = RunningMedian::new(NEWEST);
-        Self { plan: PlanVersion(0), samples: 0, micro_batches: 1, batches: 0, times }
+        let [times, waits] = [RunningMedian::new(NEWEST), RunningMedian::new(NEWEST)];
+        Self { plan: PlanVersion(0), samples: 0, micro_batches: 1, batches: 0, times, waits }
     }
 }
 
@@ -110,6 +112,14 @@ impl BatchLog {
         }
         self.batches = self.batches.saturating_add(1);
         self.times.push(report.compute);
+        self.waits.push(report.data_wait);
+    }
+
+    /// Share of a batch's own time that the worker waits for data; 0 before the first batch.
+    pub(crate) fn data_wait_share(&self) -> f64 {
+        let (Some(compute), Some(wait)) = (self.times.get(), self.waits.get()) else { return 0.0 };
+        let own = (compute + wait).as_secs_f64();
+        if own > 0.0 { wait.as_secs_f64() / own } else { 0.0 }
     }
 
     /// What is known; `None` before the first batch.
@@ -161,6 +171,16 @@ mod tests {
         log.push(&BatchReport { micro_batches: 2, ..batch(2, 8, 30) });
         log.push(&batch(1, 10, 20));
         assert_eq!(seen(&log), (2, 8, 2, 30, 1), "what comes late is of the plan before");
+    }
+
+    #[test]
+    fn waiting_for_data_is_told_apart_from_computing() {
+        let mut log = BatchLog::default();
+        assert_eq!(log.data_wait_share(), 0.0);
+        for wait_ms in [30, 31, 2000] {
+            log.push(&BatchReport { data_wait: Duration::from_millis(wait_ms), ..report(0, 1, 1, 69, 69) });
+        }
+        assert!((log.data_wait_share() - 0.31).abs() < 1e-9, "{}", log.data_wait_share());
     }
 
     fn seen(log: &StepLog) -> Option<(u64, u32, u128, u128)> {

@@ -9,6 +9,10 @@ use antdt_core::Holder;
 use antdt_proto::v1::{Decision, DiagnoseReply, NodeDiagnosis};
 use serde_json::{Value as Json, json};
 
+/// Share of a worker's own time from which on waiting for data is told as a cause. 0.25: as large as a slowdown of 1.3x, which is what a
+/// straggler is called for.
+const DATA_WAIT_SHARE: f64 = 0.25;
+
 /// Renders a diagnosis as text of a few lines.
 pub fn render(reply: &DiagnoseReply) -> String {
     let elapsed = seconds(reply.elapsed_ns);
@@ -22,11 +26,29 @@ pub fn render(reply: &DiagnoseReply) -> String {
             "a step under plan {plan} takes {step:.1} ms, of which its slowest worker does not compute for {overhead:.1} ms"
         );
     }
+    if let Some(ratio) = reply.slowdown {
+        let _ = writeln!(
+            text,
+            "all workers take {ratio:.2}x their own time per sample of before under this plan: no single one is the cause"
+        );
+    }
+    for host in &reply.hosts {
+        let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
+        let _ = write!(text, "host {} is slow, with all its workers: {}", host.host, workers.join(", "));
+        let _ = match host.ratio {
+            Some(ratio) => writeln!(text, ", at {ratio:.2}x the time per sample of all"),
+            None => writeln!(text),
+        };
+    }
     let (stragglers, others): (Vec<_>, Vec<_>) = reply.nodes.iter().partition(|node| node.straggler);
     for node in &stragglers {
         straggler(&mut text, reply, node);
     }
     let running: Vec<_> = others.into_iter().filter(|node| node.status == "running").collect();
+    for node in running.iter().filter(|node| node.data_wait_share >= DATA_WAIT_SHARE) {
+        let _ = writeln!(text, "{} computes no slower than its peers", name(node));
+        waiting(&mut text, node);
+    }
     let workers = running.iter().filter(|node| node.batch_size > 0).count();
     let known = running.iter().filter(|node| node.ratio.is_some()).count();
     let beside = if stragglers.is_empty() { "" } else { "other " };
@@ -78,12 +100,24 @@ fn straggler(text: &mut String, reply: &DiagnoseReply, node: &NodeDiagnosis) {
     if node.batch_size > 0 {
         let _ = writeln!(text, "  batch size now {}", node.batch_size);
     }
+    waiting(text, node);
     let done = done_about(reply, node);
     for decision in &done {
         let _ = writeln!(text, "  done since: {}", line(decision));
     }
     if let (true, Some(decision)) = (done.is_empty(), &reply.decision) {
         let _ = writeln!(text, "  nothing was done: {}", decision.reason);
+    }
+}
+
+/// Says so if the worker waits for data.
+fn waiting(text: &mut String, node: &NodeDiagnosis) {
+    if node.data_wait_share >= DATA_WAIT_SHARE {
+        let _ = writeln!(
+            text,
+            "  waits for data for {:.0} % of its own time: look at its disk, its cache or its link to the data, not at its device",
+            node.data_wait_share * 100.0
+        );
     }
 }
 
@@ -104,6 +138,8 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
             "pace_since_s": node.pace_since_ns.map(seconds),
             "slow_share": node.slow_share,
             "batch_size": node.batch_size,
+            "data_wait_share": node.data_wait_share,
+            "host": node.host,
             "done": done_about(reply, node).into_iter().map(decision).collect::<Vec<_>>(),
         })
     };
@@ -117,6 +153,15 @@ pub fn to_json(reply: &DiagnoseReply) -> Json {
         "plan": reply.plan,
         "step_s": reply.step_ns.map(seconds),
         "overhead_s": reply.overhead_ns.map(seconds),
+        "slowdown": reply.slowdown,
+        "slow_hosts": reply
+            .hosts
+            .iter()
+            .map(|host| {
+                let workers: Vec<String> = host.workers.iter().map(|index| format!("worker-{index}")).collect();
+                json!({ "host": host.host, "workers": workers, "ratio": host.ratio })
+            })
+            .collect::<Vec<_>>(),
         "stragglers": stragglers.map(name).collect::<Vec<_>>(),
         "nodes": reply.nodes.iter().map(node).collect::<Vec<_>>(),
         "decision": reply.decision.as_ref().map(decision),
@@ -181,6 +226,8 @@ mod tests {
             pace_since_ns: Some(2_000_000_000),
             slow_share: if straggler { 0.25 } else { 0.0 },
             batch_size: 64,
+            data_wait_share: 0.0,
+            host: format!("host-{index}"),
         }
     }
 
@@ -206,6 +253,8 @@ mod tests {
             nodes: vec![node(0, false), node(1, true)],
             decision: Some(told(9, "NONE", "predicted gain of 3 % is too small")),
             actions,
+            slowdown: None,
+            hosts: Vec::new(),
         }
     }
 
@@ -228,6 +277,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_slow_together_and_what_waits_for_data_are_told_as_causes_of_their_own() {
+        let mut reply = reply(Vec::new());
+        reply.slowdown = Some(2.0);
+        reply.hosts = vec![v1::SlowHost { host: "b".to_owned(), workers: vec![2, 3], ratio: Some(4.0) }];
+        reply.nodes[0].data_wait_share = 0.4;
+        let text = render(&reply);
+        assert!(
+            text.contains("\nall workers take 2.00x their own time per sample of before under this plan"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\nhost b is slow, with all its workers: worker-2, worker-3, at 4.00x"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "\nworker-0 computes no slower than its peers\n  waits for data for 40 % of its own time"
+            ),
+            "{text}"
+        );
+        let json = to_json(&reply);
+        assert_eq!(
+            (&json["slowdown"], &json["slow_hosts"][0]["workers"][1]),
+            (&json!(2.0), &json!("worker-3"))
+        );
+    }
+
+    #[test]
     fn the_keys_of_the_json_are_these() {
         let json = to_json(&reply(vec![told(3, "ADJUST_BS", "worker-1 is slow")]));
         let keys = |json: &Json| json.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -244,6 +321,8 @@ mod tests {
             "overhead_s",
             "plan",
             "policy",
+            "slow_hosts",
+            "slowdown",
             "step_s",
             "stragglers",
         ];
@@ -254,8 +333,10 @@ mod tests {
             "batch_size",
             "batches",
             "class",
+            "data_wait_share",
             "device",
             "done",
+            "host",
             "life",
             "node",
             "pace_since_s",

@@ -562,6 +562,14 @@ impl HeadCore {
                 MonitorEffect::PaceChanged { holder, from, to, slowness_ratio } => {
                     self.pace_changed(now, holder, from, to, slowness_ratio);
                 }
+                MonitorEffect::GlobalSlowdown(slowdown) => {
+                    let text = slowdown.map_or_else(
+                        || "the workers are as fast as they were".to_owned(),
+                        |ratio| format!("all workers take {ratio:.2}x their own time per sample of before: no single one is the cause"),
+                    );
+                    let kind = if slowdown.is_some() { "global-slowdown" } else { "recovered" };
+                    self.event(now, None, kind, text);
+                }
                 MonitorEffect::Late(holder) => {
                     self.event(now, Some(holder.node), "late", format!("{holder} missed heartbeats"));
                 }

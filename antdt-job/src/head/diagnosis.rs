@@ -1,12 +1,12 @@
 //! What a person asks about a running job: which nodes are slow, how that is known, and what was done about it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use antdt_controller::DecisionRecord;
 use antdt_controller::speed::{Slowness, slowness};
 use antdt_core::{
-    ClusterView, DeviceClass, Holder, JobTime, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion,
-    StepView,
+    ClusterView, DeviceClass, Holder, JobTime, NodeId, NodeStatus, NodeView, Pace, PaceEstimate, PlanVersion,
+    Role, StepView,
 };
 
 use super::core::HeadCore;
@@ -81,6 +81,22 @@ pub struct NodeDiagnosis {
     pub slow_share: f64,
     /// Samples per batch in the plan in force; 0 for a server.
     pub batch_size: u32,
+    /// Share of its own time that it waits for data: of computing and waiting for data together, 0 to 1.
+    pub data_wait_share: f64,
+    /// The host it says it runs on.
+    pub host: String,
+}
+
+/// A host all of whose workers are slow, while those of others are not.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SlowHost {
+    /// Its name, as its nodes give it.
+    pub host: String,
+    /// Its workers.
+    pub workers: Vec<NodeId>,
+    /// Lower median of their ratios.
+    pub ratio: Option<f64>,
 }
 
 /// What a person needs to know about a job whose steps take long.
@@ -97,6 +113,10 @@ pub struct Diagnosis {
     pub plan: PlanVersion,
     /// Steps under the newest plan; `None` before the first, and where workers do not wait for each other.
     pub step: Option<StepView>,
+    /// By how much all workers together are slower than they were at their best under the same plan; `None` while they are not.
+    pub slowdown: Option<f64>,
+    /// Hosts of two workers and more, all of which are stragglers, while workers of other hosts are none; by name.
+    pub hosts: Vec<SlowHost>,
     /// All workers and servers, ordered by id.
     pub nodes: Vec<NodeDiagnosis>,
     /// The last decision; `None` before the first.
@@ -108,13 +128,16 @@ pub struct Diagnosis {
 impl HeadCore {
     pub(super) fn diagnose(&self, now: JobTime) -> Diagnosis {
         let view = self.view(now, self.detector.samples_per_second());
+        let nodes = self.diagnose_nodes(now, &view);
         Diagnosis {
             policy: self.dispatcher.policy().to_owned(),
             dry_run: self.dispatcher.is_dry_run(),
             error_rate: ERROR_RATE,
             plan: view.plan,
             step: view.step,
-            nodes: self.diagnose_nodes(now, &view),
+            slowdown: self.detector.global_slowdown(),
+            hosts: slow_hosts(&nodes),
+            nodes,
             decision: self.dispatcher.newest_decision().map(Done::from),
             done: self.done.0.iter().cloned().collect(),
         }
@@ -139,8 +162,34 @@ impl HeadCore {
                 pace_since: self.detector.observe(now, node.id).and_then(|it| it.pace_since),
                 slow_share: node.slow_fraction_long,
                 batch_size: node.batch_size,
+                data_wait_share: self.detector.observe(now, node.id).map_or(0.0, |it| it.data_wait_share),
+                host: self.host(Holder::new(node.id, node.incarnation)).to_owned(),
             }
         };
         view.workers.iter().chain(&view.servers).zip(ratios).map(of_node).collect()
     }
+}
+
+/// Hosts all of whose workers are stragglers, at least two, while a worker of another host is none.
+fn slow_hosts(nodes: &[NodeDiagnosis]) -> Vec<SlowHost> {
+    let mut hosts: BTreeMap<&str, Vec<&NodeDiagnosis>> = BTreeMap::new();
+    let is_worker = |node: &&NodeDiagnosis| {
+        node.holder.node.role == Role::Worker && node.status == NodeStatus::Running && !node.host.is_empty()
+    };
+    for node in nodes.iter().filter(is_worker) {
+        hosts.entry(&node.host).or_default().push(node);
+    }
+    let is_slow = |workers: &[&NodeDiagnosis]| workers.iter().all(|worker| worker.straggler);
+    if hosts.values().all(|workers| is_slow(workers)) {
+        return Vec::new();
+    }
+    let slow = hosts.into_iter().filter(|(_, workers)| workers.len() > 1 && is_slow(workers));
+    slow.map(|(host, workers)| {
+        let mut ratios: Vec<f64> = workers.iter().filter_map(|worker| worker.ratio).collect();
+        ratios.sort_by(f64::total_cmp);
+        let ratio = ratios.get(ratios.len().saturating_sub(1) / 2).copied();
+        let workers = workers.iter().map(|worker| worker.holder.node).collect();
+        SlowHost { host: host.to_owned(), workers, ratio }
+    })
+    .collect()
 }

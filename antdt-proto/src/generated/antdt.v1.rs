@@ -2629,6 +2629,23 @@ pub struct DiagnoseReply {
     /// The newest actions, oldest first.
     #[prost(message, repeated, tag = "11")]
     pub actions: ::prost::alloc::vec::Vec<Decision>,
+    /// By how much all workers are slower than they were under the same plan. Absent: they are not.
+    #[prost(double, optional, tag = "12")]
+    pub slowdown: ::core::option::Option<f64>,
+    /// Hosts all of whose workers are slow, while others are not.
+    #[prost(message, repeated, tag = "13")]
+    pub hosts: ::prost::alloc::vec::Vec<SlowHost>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SlowHost {
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// Indices of its workers.
+    #[prost(uint32, repeated, tag = "2")]
+    pub workers: ::prost::alloc::vec::Vec<u32>,
+    /// Median of their ratios. Absent: too little is known.
+    #[prost(double, optional, tag = "3")]
+    pub ratio: ::core::option::Option<f64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeDiagnosis {
@@ -2662,6 +2679,11 @@ pub struct NodeDiagnosis {
     pub slow_share: f64,
     #[prost(uint32, tag = "12")]
     pub batch_size: u32,
+    /// Share of its own time that it waits for data.
+    #[prost(double, tag = "13")]
+    pub data_wait_share: f64,
+    #[prost(string, tag = "14")]
+    pub host: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Decision {

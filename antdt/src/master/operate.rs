@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use antdt_controller::LaunchStatus;
 use antdt_core::{CheckpointId, JobTime, NodeStatus};
-use antdt_job::head::{AskedCheckpoint, Done, NodeDiagnosis};
+use antdt_job::head::{AskedCheckpoint, Done, NodeDiagnosis, SlowHost};
 use antdt_job::{Head, HeadAnswer, HeadEvent};
 use antdt_proto::convert::to_ns;
 use antdt_proto::v1;
@@ -115,6 +115,16 @@ impl v1::job_server::Job for JobService {
             nodes: found.nodes.into_iter().map(diagnosed).collect(),
             decision: found.decision.map(decision),
             actions: found.done.into_iter().map(decision).collect(),
+            slowdown: found.slowdown,
+            hosts: found
+                .hosts
+                .into_iter()
+                .map(|SlowHost { host, workers, ratio }| v1::SlowHost {
+                    host,
+                    workers: workers.into_iter().map(|worker| worker.index).collect(),
+                    ratio,
+                })
+                .collect(),
         }))
     }
 
@@ -186,6 +196,8 @@ fn diagnosed(node: NodeDiagnosis) -> v1::NodeDiagnosis {
         pace_since_ns: node.pace_since.map(|at| to_ns(at.since(JobTime::ZERO))),
         slow_share: node.slow_share,
         batch_size: node.batch_size,
+        data_wait_share: node.data_wait_share,
+        host: node.host,
     }
 }
 
