@@ -171,6 +171,7 @@ fn replay(scale: &Scale, rows: &mut Rows) -> Result<()> {
             ..*it
         };
         let stragglers: Vec<Straggler> = stragglers.iter().filter(|it| from(it)).map(moved).collect();
+        rows.push(predicted(name, &slowdowns));
         let job = Job {
             workers,
             sync: "allreduce",
@@ -206,6 +207,39 @@ fn replay(scale: &Scale, rows: &mut Rows) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How far predictions of a worker's next value are off, by predictor: the root of the mean squared error of its logarithm.
+fn predicted(name: &str, slowdowns: &antdt_sim::model::compute::Slowdowns) -> Entry {
+    use antdt_controller::predict::{NAMES, by_name};
+    let workers = u32::try_from(slowdowns.workers()).unwrap_or(u32::MAX);
+    let error = |predictor: &str, smoothing: f64| {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for worker in 0..workers {
+            let Ok(mut predictor) = by_name(predictor, smoothing) else { continue };
+            for (_, factor) in slowdowns.entries(worker) {
+                if let Some(predicted) = predictor.predict() {
+                    sum += (predicted - factor.ln()).powi(2);
+                    count += 1.0;
+                }
+                predictor.observe(factor.ln());
+            }
+        }
+        100.0 * f64::sqrt(sum / f64::max(count, 1.0))
+    };
+    let errors: Vec<String> =
+        NAMES.iter().map(|predictor| format!("{predictor} {:.2}", error(predictor, 0.5))).collect();
+    let newest = error("ewma", 1.0);
+    let best = NAMES.iter().map(|predictor| error(predictor, 0.5)).fold(f64::INFINITY, f64::min);
+    Entry::shown(
+        format!("prediction, {name}: error of the best predictor over that of the newest value"),
+        best / newest,
+        "x",
+    )
+    .beside(format!(
+        "root mean squared error of the next value in percent: {}, the newest value {newest:.2}",
+        errors.join(", ")
+    ))
 }
 
 /// Noise of a batch beside what was recorded, which are means of 10 s.

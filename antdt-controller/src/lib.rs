@@ -5,6 +5,7 @@ pub mod apportion;
 pub mod budget;
 pub mod forecast;
 pub mod policy;
+pub mod predict;
 pub mod speed;
 
 pub mod dispatch;

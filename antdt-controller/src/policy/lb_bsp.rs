@@ -1,18 +1,18 @@
 //! `LB-BSP`: batch sizes in proportion to predicted speeds, a step of the way at a time. A baseline.
 //!
 //! ```text
-//! predicted  = predicted + smoothing * (measured - predicted), the logarithm of each worker's time per sample
+//! predicted  = by the predictor, from the logarithms of each worker's times per sample
 //! target     = the sizes that end the step first at the predicted speeds, solved exactly
 //! next       = current + learning-rate * (target - current), rounded so that the sum stays the global batch
 //! ```
 //!
 //! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the one before. There
 //! is no test whether noise explains the difference, no forecast that is held to its outcome, and no restart: that is what `nd`
-//! is compared with. Speeds are those of the same monitor, and a plan costs what any plan costs.
+//! is compared with. By default predictions are exponentially weighted means ([`predict`](crate::predict) has others). Speeds are those of the same monitor, and a plan costs what any plan costs.
 //!
 //! Source: the abstract of Chen et al., Semi-Dynamic Load Balancing (LB-BSP), 2018, read: batch sizes follow predicted speeds at
-//! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours is an
-//! exponentially weighted mean.
+//! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours are
+//! simpler, and look at speeds only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use antdt_core::{ClusterView, Incarnation, InvalidValue, JobTime, NodeId, NodeVi
 use super::{ActionKind, Decision, Policy, Seat, Split, percent, split_by};
 use crate::apportion::{ApportionError, Share, apportion};
 use crate::budget::RestartBudget;
+use crate::predict::{self, Ewma, SpeedPredictor};
 
 /// Steps under a plan before the next one: as `nd`, which must not be faster only because it looks more often.
 const SETTLED_STEPS: u32 = 3;
@@ -36,13 +37,16 @@ pub struct LbBspConfig {
     /// Part of the way to the target sizes that one plan goes, above 0 and at most 1. 0.5: each plan
     /// halves the distance, and of the noise in a prediction half becomes a plan.
     pub learning_rate: f64,
-    /// Weight of the newest speed in the prediction, above 0 and at most 1. 0.5: half of it is the newest look.
+    /// Weight of the newest speed in the prediction of an exponentially weighted mean, above 0 and at most 1. 0.5: half of it is the
+    /// newest look.
     pub smoothing: f64,
+    /// Name of the predictor, one of [`NAMES`](crate::predict::NAMES).
+    pub predictor: &'static str,
 }
 
 impl Default for LbBspConfig {
     fn default() -> Self {
-        Self { learning_rate: 0.5, smoothing: 0.5 }
+        Self { learning_rate: 0.5, smoothing: 0.5, predictor: Ewma::NAME }
     }
 }
 
@@ -53,8 +57,8 @@ impl Default for LbBspConfig {
 #[derive(Debug, Clone, Default)]
 pub struct LbBsp {
     config: LbBspConfig,
-    /// Logarithm of the predicted seconds per sample of each life.
-    predicted: BTreeMap<NodeId, (Incarnation, f64)>,
+    /// Predicts the logarithm of the seconds per sample of each life.
+    predicted: BTreeMap<NodeId, (Incarnation, Box<dyn SpeedPredictor>)>,
 }
 
 impl LbBsp {
@@ -74,9 +78,15 @@ impl LbBsp {
             let value: f64 = settings.value(name, default, SHARE)?;
             if value > 0.0 && value <= 1.0 { Ok(value) } else { Err(settings.refuse(name, value, SHARE)) }
         };
+        let given: String = settings.value("predictor", d.predictor.to_owned(), "the name of a predictor")?;
+        let smoothing = share("smoothing", d.smoothing)?;
+        let predictor = predict::by_name(&given, smoothing)
+            .map_err(|error| settings.refuse("predictor", &given, &error.expected))?
+            .name();
         Ok(Self::new(LbBspConfig {
             learning_rate: share("learning-rate", d.learning_rate)?,
-            smoothing: share("smoothing", d.smoothing)?,
+            smoothing,
+            predictor,
         }))
     }
 
@@ -91,28 +101,34 @@ impl LbBsp {
             Setting::new(
                 "smoothing",
                 self.config.smoothing,
-                "weight of the newest speed in the prediction; 1 predicts the newest",
+                "weight of the newest speed in the prediction of ewma; 1 predicts the newest",
+            ),
+            Setting::new(
+                "predictor",
+                self.config.predictor,
+                "how a speed is predicted: median, ewma or autoregressive",
             ),
         ]
     }
 
     /// Takes in what is known now. Lives that ended are forgotten.
     fn predict(&mut self, live: &[&NodeView]) {
-        let before = std::mem::take(&mut self.predicted);
+        let mut before = std::mem::take(&mut self.predicted);
         for node in live {
             let is_credible = |it: &PaceEstimate| !it.sample_time.is_zero() && it.sample_time <= TIME_MAX;
             let Some(newest) = node.estimate.filter(is_credible) else { continue };
-            let newest = newest.sample_time.as_secs_f64().ln();
-            let known = before.get(&node.id).filter(|(life, _)| *life == node.incarnation);
-            let predicted = known.map_or(newest, |(_, mean)| mean + self.config.smoothing * (newest - mean));
-            self.predicted.insert(node.id, (node.incarnation, predicted));
+            let known = before.remove(&node.id).filter(|(life, _)| *life == node.incarnation);
+            let made = || predict::by_name(self.config.predictor, self.config.smoothing);
+            let Some(mut predictor) = known.map(|(_, known)| known).or_else(|| made().ok()) else { continue };
+            predictor.observe(newest.sample_time.as_secs_f64().ln());
+            self.predicted.insert(node.id, (node.incarnation, predictor));
         }
     }
 
     /// Where sizes should go; `None` if nothing is known. A worker of unknown speed counts as the lower median.
     fn shares(&self, seats: &[Seat]) -> Option<Vec<Share>> {
         let time = |seat: &Seat| {
-            let predicted = self.predicted.get(&seat.id).map(|(_, mean)| mean.exp());
+            let predicted = self.predicted.get(&seat.id).and_then(|(_, it)| it.predict()).map(f64::exp);
             predicted.or_else(|| seat.estimate.map(|it| it.sample_time.as_secs_f64()))
         };
         let mut known: Vec<f64> = seats.iter().filter_map(time).collect();

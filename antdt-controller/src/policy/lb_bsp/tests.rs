@@ -40,7 +40,7 @@ fn sizes_go_part_of_the_way_to_those_that_fit_and_arrive() {
 
 #[test]
 fn a_speed_is_predicted_from_those_before_of_the_same_life() {
-    let mut policy = LbBsp::new(LbBspConfig { learning_rate: 1.0, smoothing: 0.5 });
+    let mut policy = LbBsp::new(LbBspConfig { learning_rate: 1.0, ..LbBspConfig::default() });
     let even = quiet_view(Capabilities::REPLICAS_IN_STEP, &[1000; 4]);
     assert_eq!(policy.decide(NOW, &even, &RestartBudget::default()), Decision::nothing(Reason::Balanced));
     // Half of the way from 1 to 4 times, as a logarithm, is 2 times.
