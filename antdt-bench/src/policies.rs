@@ -23,6 +23,7 @@ use anyhow::{Result, anyhow};
 use crate::meter::{Others, interval, median};
 use crate::{Entry, Rows, Settings};
 
+mod contention;
 mod detection;
 mod devices;
 mod foresight;
@@ -59,14 +60,29 @@ struct Scale {
     real_steps: u32,
     /// Steps of the replays, at most.
     replayed_steps: u32,
+    /// Steps of the jobs under real contention.
+    contended_steps: u32,
     /// Seeded traces that the monitor looks at.
     detected: u64,
 }
 
 impl Scale {
-    const QUICK: Self = Self { steps: 480, seeds: 6, real_steps: 100, replayed_steps: 960, detected: 1_000 };
-    const FULL: Self =
-        Self { steps: 960, seeds: 20, real_steps: 300, replayed_steps: 11_500, detected: 3_000 };
+    const QUICK: Self = Self {
+        steps: 480,
+        seeds: 6,
+        real_steps: 100,
+        replayed_steps: 960,
+        contended_steps: 300,
+        detected: 1_000,
+    };
+    const FULL: Self = Self {
+        steps: 960,
+        seeds: 20,
+        real_steps: 300,
+        replayed_steps: 11_500,
+        contended_steps: 1_000,
+        detected: 3_000,
+    };
 }
 
 /// Runs the benchmark.
@@ -83,7 +99,8 @@ pub fn run(settings: &Settings, rows: &mut Rows) -> Result<()> {
     replay(&scale, rows)?;
     devices::run(rows)?;
     real(settings, scale.real_steps, rows)?;
-    real_devices(settings, scale.real_steps, rows)
+    real_devices(settings, scale.real_steps, rows)?;
+    contention::run(settings, scale.contended_steps, rows)
 }
 
 /// Times of one seed, in seconds without the start.
