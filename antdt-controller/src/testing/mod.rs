@@ -91,7 +91,7 @@ pub fn check_policy(policy: &dyn Policy, cases: u32, seed: Seed) -> Result<(), V
         let again = twin.decide(now, &view, &budget);
         let reordered = other.decide(now, &shuffled, &budget);
 
-        if decision.reasons.is_empty() && decision.batch_sizes.is_none() && decision.node_actions.is_empty() {
+        if decision.reasons.is_empty() && !decision.acts() {
             return Err(violation("total", format!("neither an action nor a reason for {view:?}")));
         }
         if let Err(refusal) = validate(now, &decision, &view, &budget) {

@@ -99,7 +99,7 @@ impl Policy for Watched {
     fn decide(&mut self, now: JobTime, view: &ClusterView, budget: &RestartBudget) -> Decision {
         let decision = self.inner.decide(now, view, budget);
         let mut breaches = self.breaches.lock().unwrap_or_else(PoisonError::into_inner);
-        if decision.reasons.is_empty() && decision.batch_sizes.is_none() && decision.node_actions.is_empty() {
+        if decision.reasons.is_empty() && !decision.acts() {
             breaches.push((Invariant::Total, "neither an action nor a reason".to_owned()));
         }
         if let Err(refusal) = validate(now, &decision, view, budget) {
