@@ -90,7 +90,7 @@ mod tests {
             let normal = takes(&mut network, at, worker);
             assert_eq!(takes(&mut slowed, at, worker), normal * factor, "{at} {worker}");
         }
-        let mut all = |network: &mut dyn Network, at: JobTime| {
+        let all = |network: &mut dyn Network, at: JobTime| {
             network.collective(at, Collective::AllReduce(1 << 20), 4, &mut Seed(1).rng())
         };
         assert_eq!(all(&mut slowed, from), all(&mut network, from) * 4);
