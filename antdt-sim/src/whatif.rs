@@ -257,7 +257,7 @@ impl WhatIf {
         let name = policy.name().to_owned();
         let world = World::new(self.setup.clone(), policy, self.models()?)?;
         let (outcome, _) = world.run(self.limit).map_err(|(violation, _)| violation)?;
-        Ok(Run::simulated(name, outcome))
+        Ok(Run::simulated(&name, outcome))
     }
 
     /// Returns the models that the job runs under.
