@@ -59,7 +59,8 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    const FORM: &str = "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,memory=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
+    const FORM: &str =
+        "class=NAME,worker=N or N-M[,batch-max=SAMPLES][,memory=SAMPLES][,speed=SAMPLES_PER_S][,fixed=20ms]";
 
     /// Returns the indices of the workers that have this device.
     pub const fn workers(&self) -> RangeInclusive<u32> {
