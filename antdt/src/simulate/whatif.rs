@@ -1,5 +1,7 @@
 //! `antdt whatif`: one world, several policies, side by side.
 
+use std::collections::BTreeMap;
+
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
 use antdt_sim::Calibration;
