@@ -46,10 +46,7 @@ impl JobSetting {
     /// Returns the form of the setting's texts.
     pub fn form(&self) -> Form {
         match self.among {
-            Some(names) => {
-                let names = names().into_iter().map(str::to_owned).collect();
-                if self.joined.is_some() { Form::Usage(names) } else { Form::OneOf(names) }
-            }
+            Some(names) => Form::OneOf(names().into_iter().map(str::to_owned).collect()),
             None => (self.form)(),
         }
     }
