@@ -74,6 +74,12 @@ pub struct BeatReply {
     /// Newest rollback of the job: a worker that has not joined a group since must join again.
     #[cfg_attr(feature = "serde", serde(default))]
     pub rollback: RollbackId,
+    /// Longest wait for another worker within one collective call, as the job's steps are now.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub peer_wait: Option<Duration>,
+    /// Time without an answer of the master after which the node exits.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub master_wait: Option<Duration>,
 }
 
 /// A message that must reach the training thread even while it is blocked.
@@ -105,12 +111,14 @@ pub struct AgentSession {
     /// Whether the platform has told the process to leave.
     pub preempted: bool,
     answered: JobTime,
-    master_timeout: Duration,
+    peer_wait: Option<Duration>,
+    master_wait: Duration,
 }
 
 impl AgentSession {
-    /// Returns a session that was registered at `now`. It gives the master up after `master_timeout` without an answer.
-    pub fn new(now: JobTime, master_timeout: Duration) -> Self {
+    /// Returns a session that was registered at `now`. It gives the master up after `master_wait` without an answer, unless
+    /// the master says another time.
+    pub fn new(now: JobTime, master_wait: Duration) -> Self {
         Self {
             state: SessionState::Running,
             reports: VecDeque::new(),
@@ -126,7 +134,8 @@ impl AgentSession {
             activity: Activity::default(),
             preempted: false,
             answered: now,
-            master_timeout,
+            peer_wait: None,
+            master_wait,
         }
     }
 
@@ -148,6 +157,16 @@ impl AgentSession {
     /// Takes the incarnations that were declared dead since the last call: a server must refuse what they push.
     pub fn take_lost(&mut self) -> Vec<Holder> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Returns how long to wait for another worker within one collective call; `None` if the master has not said.
+    pub const fn peer_wait(&self) -> Option<Duration> {
+        self.peer_wait
+    }
+
+    /// Returns how long the master may be away before it is given up.
+    pub const fn master_wait(&self) -> Duration {
+        self.master_wait
     }
 
     /// Takes the newest plan that has arrived since the last call.
@@ -224,6 +243,8 @@ impl AgentSession {
         self.reform |= reply.reform;
         self.rollback = self.rollback.max(reply.rollback);
         self.lost.extend(reply.lost);
+        self.peer_wait = reply.peer_wait.or(self.peer_wait);
+        self.master_wait = reply.master_wait.unwrap_or(self.master_wait);
         // No order any more: the others have given it up.
         self.checkpoint = reply.checkpoint.filter(|checkpoint| *checkpoint > self.rested);
         self.state = match self.state {
@@ -249,7 +270,7 @@ impl AgentSession {
             self.reports.push_front(report);
         }
         let over = matches!(self.state, SessionState::Running | SessionState::Draining);
-        if over && now.since(self.answered) >= self.master_timeout {
+        if over && now.since(self.answered) >= self.master_wait {
             self.state = SessionState::MasterLost;
         }
     }
@@ -317,6 +338,22 @@ mod tests {
         assert_eq!(sequences(&session.beat_with(before.reports)), [2]);
         assert_eq!(session.reports, []);
         assert_eq!(session.beat().reports, []);
+    }
+
+    #[test]
+    fn the_master_says_how_long_it_may_be_away_and_another_worker_late() {
+        let mut session = session();
+        assert_eq!(session.peer_wait(), None);
+        let secs = Duration::from_secs;
+        let (peer_wait, master_wait) = (Some(secs(90)), Some(secs(100)));
+        session.beat_answered(JobTime(1), BeatReply { peer_wait, master_wait, ..Default::default() });
+        session.beat_answered(JobTime(2), BeatReply::default());
+        assert_eq!(session.peer_wait(), peer_wait, "a reply that says nothing changes nothing");
+        let beat = session.beat();
+        session.beat_failed(JobTime(2) + secs(99), beat.clone());
+        assert_eq!(session.state(), SessionState::Running);
+        session.beat_failed(JobTime(2) + secs(100), beat);
+        assert_eq!(session.state(), SessionState::MasterLost);
     }
 
     #[test]

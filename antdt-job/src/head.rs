@@ -521,6 +521,7 @@ impl Head {
         if holder.node.role == Role::Worker && (drain || checkpoint.is_some()) {
             self.mode.ordered(&mut self.core, holder);
         }
+        let waits = self.core.detector.deadlines();
         HeadAnswer::Beat(Box::new(BeatReply {
             plan,
             drain,
@@ -531,6 +532,8 @@ impl Head {
             broken_group: self.core.membership.broken().filter(|_| self.core.joined.contains(holder)),
             checkpoint,
             rollback: self.core.rollbacks.newest(),
+            peer_wait: Some(waits.peer),
+            master_wait: Some(waits.master),
         }))
     }
 

@@ -2,6 +2,7 @@
 
 use antdt_core::InvalidValue;
 
+use crate::deadlines::WaitConfig;
 use crate::hang::HangConfig;
 use crate::liveness::LivenessConfig;
 use crate::rule::Rule;
@@ -64,6 +65,9 @@ pub struct MonitorConfig {
     /// When a worker without progress counts as hung.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hang: HangConfig,
+    /// How long nodes wait for each other and for the master.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub wait: WaitConfig,
 }
 
 impl MonitorConfig {

@@ -23,6 +23,7 @@ use antdt_core::{
 use crate::baseline::Baseline;
 use crate::config::MonitorConfig;
 use crate::contention::ClassContention;
+use crate::deadlines::Deadlines;
 use crate::hang::Suspicion;
 use crate::liveness::{Liveness, LivenessTracker};
 use crate::rule::Evidence;
@@ -166,6 +167,8 @@ struct RoleState {
     reports_since_beat: u64,
     plan: PlanVersion,
     step_median: Option<Duration>,
+    /// Usual duration of the slowest node's steps; of the longest one while there is no usual one.
+    step_longest: Option<Duration>,
     /// Training batches so far, and the longest of them; kept until there is a median.
     early: (u64, Duration),
     steps: StepLog,
@@ -182,6 +185,7 @@ impl RoleState {
             reports_since_beat: 0,
             plan: PlanVersion(0),
             step_median: None,
+            step_longest: None,
             early: (0, Duration::ZERO),
             steps: StepLog::default(),
             contention: ClassContention::new(config.window.long_beats()),
@@ -305,11 +309,12 @@ impl StragglerDetector {
 
     /// Records that the training thread of a worker makes no progress while its heartbeats go on.
     pub fn stalled(&mut self, holder: Holder, stall: Stall) -> ReportAnswer {
+        let others = self.step_longest();
         let watched = self.nodes.get_mut(holder.node);
         let Some(watched) = watched.filter(|watched| watched.incarnation == holder.incarnation) else {
             return ReportAnswer::UnknownHolder;
         };
-        let suspicion = self.config.hang.judge(stall, watched.short.step_time());
+        let suspicion = self.config.hang.judge(stall, watched.short.step_time(), others);
         if suspicion > watched.suspicion {
             self.effects.push_back(match suspicion {
                 Suspicion::Hung => MonitorEffect::Hung(holder, stall),
@@ -358,6 +363,7 @@ impl StragglerDetector {
             let (batches, longest) = &mut role.early;
             *batches += 1;
             *longest = (*longest).max(report.wall());
+            role.step_longest = Some(*longest);
             if *batches >= role.live * EARLY_BATCHES {
                 self.liveness.follow(*longest);
             }
@@ -395,6 +401,15 @@ impl StragglerDetector {
             last_report_age: watched.last_report.map(|last| now.since(last)),
             liveness: self.liveness.state(Holder::new(node, watched.incarnation))?,
         })
+    }
+
+    fn step_longest(&self) -> Option<Duration> {
+        self.roles.get(&Role::Worker).and_then(|role| role.step_longest)
+    }
+
+    /// Returns the deadlines of the job, as its steps are now.
+    pub fn deadlines(&self) -> Deadlines {
+        Deadlines::derive(&self.config, self.step_longest())
     }
 
     /// Returns the samples per second of all workers together, over the short window, waiting included.
@@ -442,6 +457,7 @@ impl StragglerDetector {
                 watched.short.samples_per_second(step);
             }
         }
+        state.step_longest = steps.iter().max().copied().or(state.step_longest);
         state.step_median = lower_median(&mut steps);
         let Some(step) = state.step_median else { return };
         if role == Role::Worker {

@@ -14,8 +14,13 @@ const STALLED_STEPS: u32 = 3;
 /// Steps without progress after which a thread hangs: in a healthy job a single step may take ten times as long as usual.
 const HUNG_STEPS: u32 = 12;
 
-/// Reading, the first steps and evaluations have no usual time: their limit is so many times the configured one.
+/// Reading, a worker's first steps and evaluations have no usual time: their limit is so many times the configured one, or that of a
+/// step of the other workers.
 const UNKNOWN_FACTOR: u32 = 20;
+
+/// Before the first step of any worker nothing is known at all: the limit is so many times the configured one, 20 minutes by default,
+/// which a first step of ten minutes keeps.
+const FIRST_FACTOR: u32 = 400;
 
 /// When a training thread without progress counts as hung.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +50,29 @@ impl HangConfig {
         Ok(())
     }
 
-    /// Judges a stall of a worker. `step` is the usual duration of its steps; `None` while it is unknown.
-    pub fn judge(&self, stall: Stall, step: Option<Duration>) -> Suspicion {
-        let (stalled, hung) = match (stall.work, step) {
-            (Work::Training, Some(step)) => (
+    /// When a worker with steps of usual duration `step` is stalled and when it hangs; `None` before the first step of any worker.
+    pub(crate) fn limits(&self, step: Option<Duration>) -> (Duration, Duration) {
+        match step {
+            Some(step) => (
                 stalled_after(self.limit).max(step.saturating_mul(STALLED_STEPS)),
                 self.limit.max(step.saturating_mul(HUNG_STEPS)),
             ),
-            _ => {
-                let limit = self.limit.saturating_mul(UNKNOWN_FACTOR);
+            None => {
+                let limit = self.limit.saturating_mul(FIRST_FACTOR);
+                (stalled_after(limit), limit)
+            }
+        }
+    }
+
+    /// Judges a stall of a worker. `step` is the usual duration of its steps, `others` that of the slowest worker's; `None` while it is
+    /// unknown.
+    pub fn judge(&self, stall: Stall, step: Option<Duration>, others: Option<Duration>) -> Suspicion {
+        let (stalled, hung) = match (stall.work, step, others) {
+            (Work::Training, Some(step), _) => self.limits(Some(step)),
+            (_, None, None) => self.limits(None),
+            (_, step, others) => {
+                let (_, hung) = self.limits(step.max(others));
+                let limit = hung.max(self.limit.saturating_mul(UNKNOWN_FACTOR));
                 (stalled_after(limit), limit)
             }
         };
@@ -98,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_counts_as_a_hang_follows_the_steps_and_what_has_none_gets_long() {
-        let judge = |stall, step| HangConfig::default().judge(stall, step);
+        let judge = |stall, step| HangConfig::default().judge(stall, step, Some(ms(100)));
         for (lasts, step, expected) in [
             (1199, Some(100), Suspicion::None),
             (1200, Some(100), Suspicion::Stalled),
@@ -114,7 +133,14 @@ mod tests {
         }
         for work in [Work::Loading, Work::Evaluating] {
             assert_eq!(judge(Stall { work, lasts: ms(23_999) }, Some(ms(1))), Suspicion::None);
+            assert_eq!(judge(Stall { work, lasts: ms(60_000) }, Some(ms(1))), Suspicion::Hung);
+            assert_eq!(judge(Stall { work, lasts: ms(60_000) }, Some(ms(60_000))), Suspicion::None);
         }
+        let first = |lasts| HangConfig::default().judge(training(ms(lasts)), None, None);
+        assert_eq!(first(479_999), Suspicion::None, "nobody knows how long a step takes");
+        assert_eq!((first(480_000), first(1_200_000)), (Suspicion::Stalled, Suspicion::Hung));
+        let slow = HangConfig::default().judge(training(ms(600_000)), None, Some(ms(600_000)));
+        assert_eq!(slow, Suspicion::None, "a worker that is new where steps are long");
         assert_eq!(judge(training(Duration::MAX), Some(Duration::MAX)), Suspicion::Hung);
     }
 
@@ -128,7 +154,7 @@ mod tests {
                 let usual_tail = (0.5 * rng.normal()).exp().min(10.0);
                 let step = usual.mul_f64(if rng.below(1000) == 0 { 10.0 } else { usual_tail });
                 assert_ne!(
-                    config.judge(training(step), Some(usual)),
+                    config.judge(training(step), Some(usual), None),
                     Suspicion::Hung,
                     "{step:?} of {usual:?}"
                 );

@@ -7,6 +7,7 @@ pub mod stats;
 pub mod window;
 
 pub mod contention;
+pub mod deadlines;
 pub mod detector;
 pub mod exit;
 pub mod hang;
@@ -21,6 +22,7 @@ mod steps;
 pub mod testing;
 
 pub use config::{MonitorConfig, WindowConfig};
+pub use deadlines::{Deadline, Deadlines, WaitConfig};
 pub use detector::{DetectorEvent, MonitorEffect, Observation, ReportAnswer, StragglerDetector};
 pub use exit::classify;
 pub use hang::{HangConfig, Suspicion};

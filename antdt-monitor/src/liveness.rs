@@ -28,6 +28,12 @@ pub struct LivenessConfig {
 /// restart costs it more.
 const SILENT_STEPS: u32 = 12;
 
+/// A node is not lost before it was silent for so long beyond a heartbeat, however short the steps are: pauses of a second are usual.
+const LEAST: Duration = Duration::from_millis(1250);
+
+/// A node that is silent for so long is lost, however long the steps are.
+const MOST: Duration = Duration::from_secs(10);
+
 impl LivenessConfig {
     /// Returns limits for nodes that send a heartbeat every `interval`: a node is lost when it is silent for
     /// `limit` beyond the interval, and late after half of that time.
@@ -42,12 +48,18 @@ impl LivenessConfig {
         Self { lost_after_least: Some(least + interval), ..Self::of(interval, limit) }
     }
 
+    /// Returns limits for nodes that send a heartbeat every `interval`, derived from it and from the workers' steps.
+    pub fn of_heartbeat(interval: Duration) -> Self {
+        let (least, most) = (LEAST.max(interval.saturating_mul(2)), MOST.max(interval.saturating_mul(3)));
+        Self::following_steps(interval, least, most)
+    }
+
     /// When a node is late and when it is lost, while a step takes so long.
-    fn limits(&self, step: Duration) -> (Duration, Duration) {
+    pub(crate) fn limits(&self, step: Duration) -> (Duration, Duration) {
         let Some(least) = self.lost_after_least else {
             return (self.late_after, self.lost_after);
         };
-        let lost = (step.saturating_mul(SILENT_STEPS) + self.interval).max(least);
+        let lost = step.saturating_mul(SILENT_STEPS).saturating_add(self.interval).max(least);
         if lost >= self.lost_after {
             return (self.late_after, self.lost_after);
         }

@@ -25,7 +25,7 @@ use crate::report::{self, Outcome, Report};
 use crate::run_dir::MasterFile;
 use crate::simulate::{self, CommandOutput};
 use crate::worker::WorkerError;
-use crate::{chaos, checkpoints, diagnosis, gpu, server, worker, workload};
+use crate::{chaos, checkpoints, diagnosis, doctor, gpu, server, worker, workload};
 
 /// Exit code of a job that ended with samples missing.
 const EXIT_INCOMPLETE: u8 = 3;
@@ -71,6 +71,7 @@ pub(crate) fn main(seams: Seams) -> ExitCode {
         Command::Run(spec) => return run(&spec, seams),
         Command::Master { dir, quiet } => return stand_by(&dir, quiet, seams),
         Command::Chaos(asked) => return under_chaos(&asked),
+        Command::Doctor(asked) => return compute(move || doctor::run(&asked), || incomplete(Vec::new())),
         Command::WhatIf(asked) => {
             let json = asked.json.clone().filter(|file| file != Path::new("-"));
             let files = json.into_iter().chain(asked.html.clone()).collect();

@@ -29,6 +29,8 @@ pub mod cli;
 #[cfg(feature = "cli")]
 pub mod command;
 #[cfg(feature = "cli")]
+pub mod doctor;
+#[cfg(feature = "cli")]
 pub mod simulate;
 
 #[cfg(feature = "cli")]

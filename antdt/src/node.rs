@@ -216,7 +216,7 @@ impl NodeEnv {
             },
             data_address: self.advertised(local)?,
             call_timeout: CALL_TIMEOUT,
-            master_timeout: self.spec.master_grace,
+            master_timeout: self.spec.deadlines(None).master,
         };
         Ok(NodeSession::connect(config, on_notice)?)
     }

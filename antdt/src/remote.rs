@@ -130,12 +130,7 @@ impl RemoteJob {
             }
         };
         // People name the report folder as well.
-        let below = dir.join("run");
-        let dir = if !dir.join(run_dir::MASTER).exists() && below.join(run_dir::MASTER).exists() {
-            below
-        } else {
-            dir
-        };
+        let dir = run_dir::below(&dir);
         let (master, token) = run_dir::read(&dir)?;
         let endpoint = Endpoint::from_shared(format!("http://{}", master.address)).map_err(|error| {
             RunDirError::Malformed { path: dir.join(run_dir::MASTER), why: error.to_string() }

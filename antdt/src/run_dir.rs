@@ -232,6 +232,14 @@ pub(crate) fn place(spec: &JobSpec, job: &str) -> Option<PathBuf> {
     }
 }
 
+/// Returns the run directory that is meant: that of a report folder, or the folder itself.
+pub(crate) fn below(dir: &Path) -> PathBuf {
+    let below = dir.join("run");
+    let has_one = [JOB, MASTER].iter().any(|name| dir.join(name).exists());
+    let dir = if !has_one && below.is_dir() { &below } else { dir };
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+}
+
 /// Where the run directories of jobs are that name none.
 fn state_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -88,7 +88,7 @@ fn spec(folder: &Path, sync: &str, servers: u32) -> JobSpec {
         emulate_speed: Some(100.0),
         bind: Network::address(HOSTS),
         run_dir: Some(folder.join("run")),
-        master_grace: Duration::from_secs(3),
+        master_grace: Some(Duration::from_secs(3)),
         quiet: true,
         ..JobSpec::default()
     }

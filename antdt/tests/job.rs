@@ -1095,6 +1095,33 @@ fn a_job_without_a_report_is_found_in_the_state_folder_of_its_user() {
 }
 
 #[test]
+fn the_doctor_shows_the_deadlines_of_a_job_and_looks_at_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let ask = |args: &[&str]| {
+        let output = finish(antdt(&[&["doctor"], args].concat()).spawn().unwrap());
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (output.status.code(), text)
+    };
+    let (code, text) = ask(&["--step", "100ms"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("of a job with default settings") && text.contains("in order for "), "{text}");
+    for what in ["ports", "run directory", "shared memory", "open files", "clock", "control group", "python"]
+    {
+        assert!(text.contains(&format!("{what}: ")), "{what}: {text}");
+    }
+    let (code, text) = ask(&[dir]);
+    assert!(code == Some(2) && text.contains("no job runs there"), "{text}");
+
+    let job = Job::start(&[MODES[0], SLOW, &["--run-dir", dir, "--master-grace", "2s"]].concat());
+    wait_for("the job", || folder.path().join("master.json").exists().then_some(()));
+    let (code, text) = ask(&[dir]);
+    assert!(code == Some(1) && text.contains("deadlines of the job"), "{text}");
+    assert!(text.contains("not in order: peer 30s is not below master 2s"), "{text}");
+    job.finish();
+}
+
+#[test]
 fn a_foreign_program_ends_with_a_master_that_is_killed() {
     let mut child = antdt(&["run", "--quiet", "--", "sleep", "1000"]).spawn().unwrap();
     let is_sleep = |pid: &u32| {

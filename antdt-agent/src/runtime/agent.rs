@@ -39,7 +39,7 @@ pub struct AgentConfig {
     pub data_address: String,
     /// Deadline of a call that the master answers at once.
     pub call_timeout: Duration,
-    /// Time without an answer of the master after which this process gives up.
+    /// Time without an answer of the master after which this process gives up, until the master says another time.
     pub master_timeout: Duration,
 }
 
@@ -516,7 +516,7 @@ impl Agent {
         let mut delays = backoff(
             Duration::from_millis(20),
             Duration::from_secs(1),
-            self.config.master_timeout,
+            self.session().master_wait(),
             Seed(u64::from(holder.node.index)),
         );
         self.runtime.block_on(async {
@@ -558,7 +558,7 @@ impl Agent {
             SessionState::Fenced => AgentError::Fenced { holder: self.holder() },
             SessionState::MasterLost => AgentError::MasterLost {
                 master: self.config.master.clone(),
-                why: format!("no heartbeat was answered for {:?}", self.config.master_timeout),
+                why: format!("no heartbeat was answered for {:?}", self.session().master_wait()),
             },
             state @ (SessionState::Running | SessionState::Draining | SessionState::Finished) => {
                 AgentError::Refused { call, why: format!("the session has ended ({state:?})") }
@@ -635,7 +635,14 @@ async fn send(
         broken_group: (reply.broken_group != 0).then_some(MembershipVersion(reply.broken_group)),
         checkpoint: (reply.checkpoint != 0).then_some(CheckpointId(reply.checkpoint)),
         rollback: RollbackId(reply.rollback),
+        peer_wait: said(reply.peer_wait_ns),
+        master_wait: said(reply.master_wait_ns),
     })
+}
+
+/// A time on the wire, where 0 says nothing.
+fn said(nanoseconds: u64) -> Option<Duration> {
+    (nanoseconds != 0).then(|| Duration::from_nanos(nanoseconds))
 }
 
 /// Waits until the process has nothing to do any more.

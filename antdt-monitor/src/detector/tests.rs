@@ -76,6 +76,32 @@ fn one_slow_worker_of_two_three_or_four_is_found() {
 }
 
 #[test]
+fn the_deadlines_follow_the_slowest_workers_steps_and_are_long_before_the_first() {
+    // Steps of 8 s; where workers do not wait for each other, those of a slow one are its own.
+    let mut job = SyntheticJob::new(false, 64, &[Duration::from_millis(125); 3]);
+    let mut detector = detector();
+    job.join_all(&mut detector);
+    assert_eq!((detector.deadlines().step, detector.deadlines().hung), (None, ms(1_200_000)));
+    let hangs = |detector: &mut StragglerDetector, lasts| {
+        let life = Holder::new(NodeId::worker(2), Incarnation(0));
+        detector.stalled(life, Stall { work: antdt_core::Work::Training, lasts });
+        let mut effects = std::iter::from_fn(|| detector.poll_effect());
+        effects.any(|effect| matches!(effect, MonitorEffect::Hung(..)))
+    };
+    assert!(!hangs(&mut detector, ms(600_000)), "a first step may take ten minutes");
+    steps(&mut job, &mut detector, 1, healthy);
+    assert_eq!(detector.deadlines().step, Some(ms(8_000)), "of the first step, until there is a usual one");
+    assert!(
+        !hangs(&mut detector, ms(95_999)) && hangs(&mut detector, ms(96_000)),
+        "12 steps of another worker"
+    );
+    steps(&mut job, &mut detector, 60, slow(1, 2.0));
+    let deadlines = detector.deadlines();
+    assert_eq!((deadlines.step, deadlines.hung), (Some(ms(16_000)), ms(192_000)));
+    assert!(deadlines.peer > deadlines.hung && deadlines.master > deadlines.peer);
+}
+
+#[test]
 fn a_worker_is_slow_since_its_first_slow_batch_not_since_it_was_found() {
     let (mut job, mut detector) = job(true, 4);
     steps(&mut job, &mut detector, 40, healthy);

@@ -1318,6 +1318,12 @@ pub struct HeartbeatReply {
     /// The newest rollback of the job; 0 before the first. A worker that has not joined since must join again.
     #[prost(uint64, tag = "10")]
     pub rollback: u64,
+    /// Longest wait for another worker within one collective call, as the job's steps are now; 0 if the master does not say.
+    #[prost(uint64, tag = "11")]
+    pub peer_wait_ns: u64,
+    /// Time without an answer of the master after which the node exits; 0 if the master does not say.
+    #[prost(uint64, tag = "12")]
+    pub master_wait_ns: u64,
 }
 /// What one rank contributed to a step.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -12,10 +12,11 @@ use crate::job::value::Form;
 use crate::job::{JobSetting, JobSpec};
 
 /// Words that begin or continue a command.
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "run",
     "master",
     "chaos",
+    "doctor",
     "status",
     "scale",
     "checkpoint",
@@ -117,6 +118,19 @@ fn grammar() -> Clap {
                 .action(ArgAction::SetTrue)
                 .help("show nothing of the job but its nodes' lines"),
         );
+    let doctor = Clap::new("doctor")
+        .about("Show the deadlines of a job, whether they are in order, and what of this machine it would trip over")
+        .arg(
+            Arg::new("dir")
+                .value_name("DIR")
+                .help("run directory or report folder of a job [default: a job with default settings]"),
+        )
+        .arg(
+            Arg::new("step")
+                .long("step")
+                .value_name("TIME")
+                .help("duration of the job's steps [default: as a running job's are, else several]"),
+        );
     let synth = Clap::new("synth")
         .about("Write Criteo-shaped clicks made from a seed to a file")
         .arg(Arg::new("rows").long("rows").value_name("N").required(true).help("rows to write"))
@@ -153,6 +167,7 @@ fn grammar() -> Clap {
         .subcommand(run)
         .subcommand(master)
         .subcommand(chaos::grammar())
+        .subcommand(doctor)
         .subcommand(
             Clap::new("data")
                 .about("Data sets")
@@ -247,7 +262,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 .chain(simulate::NAMES)
                 .chain(model::NAMES)
                 .chain(chaos::NAMES)
-                .chain(["job", "standby", "rows", "out", "origin", "diagnose", "help"])
+                .chain(["job", "standby", "step", "rows", "out", "origin", "diagnose", "help"])
                 .collect();
             let suggested = nearest(what.trim_start_matches('-'), &known);
             match suggested {
@@ -266,7 +281,7 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
             match nearest(&word, &COMMANDS) {
                 Some(known) => format!("{word} is not a command; did you mean `{known}`?"),
                 None => format!(
-                    "{word} is not a command; the commands are run, master, status, scale, checkpoint, stop, model, config, whatif, sim, chaos and data synth"
+                    "{word} is not a command; the commands are run, master, doctor, status, scale, checkpoint, stop, model, config, whatif, sim, chaos and data synth"
                 ),
             }
         }

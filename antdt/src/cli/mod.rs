@@ -7,10 +7,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use antdt_controller::policy;
 use antdt_core::InvalidValue;
-use antdt_core::text::beginning;
+use antdt_core::text::{beginning, named_duration};
 use antdt_model::optimizer;
 
 use crate::chaos::Chaos;
@@ -46,6 +47,8 @@ pub enum Command {
     },
     /// `antdt chaos`: train while things go wrong.
     Chaos(Box<Chaos>),
+    /// `antdt doctor`: show the deadlines of a job, and what of this machine it would trip over.
+    Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.
     DataSynth(DataSynth),
     /// `antdt model list`: list the checkpoints of a folder.
@@ -79,6 +82,15 @@ pub enum Command {
     Exec(Vec<String>),
     /// `--help`, `--version`, `antdt config`, `antdt policies`, `antdt optimizers`, `antdt workloads`: print this text and exit with 0.
     Print(String),
+}
+
+/// Arguments of `antdt doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doctor {
+    /// The run directory or the report folder of the job, if one is named.
+    pub dir: Option<PathBuf>,
+    /// How long its steps take, if that is named.
+    pub step: Option<Duration>,
 }
 
 /// Arguments of `antdt status`.
@@ -180,6 +192,10 @@ where
             quiet: master.get_flag("quiet"),
         }),
         Some(("chaos", asked)) => chaos::chaos(asked, &env).map(|chaos| Command::Chaos(Box::new(chaos))),
+        Some(("doctor", doctor)) => {
+            let step = doctor.get_one::<String>("step").map(|text| named_duration("--step", text));
+            Ok(Command::Doctor(Doctor { dir: folder(doctor), step: step.transpose()? }))
+        }
         Some(("policies", _)) => Ok(Command::Print(policy::REGISTRY.listing())),
         Some(("optimizers", _)) => Ok(Command::Print(optimizer::REGISTRY.listing())),
         Some(("workloads", _)) => Ok(Command::Print(workload::REGISTRY.listing())),

@@ -86,7 +86,9 @@ const SHARED: [Shared; 13] = [
     ("control-tick", |job, setup| setup.control_tick = job.control_tick),
     ("heartbeat", |job, setup| setup.heartbeat = job.heartbeat),
     ("silence-limit", |job, setup| setup.silence_limit = job.silence_limit.unwrap_or(setup.silence_limit)),
-    ("collective-timeout", |job, setup| setup.collective_timeout = job.collective_timeout),
+    ("collective-timeout", |job, setup| {
+        setup.collective_timeout = job.collective_timeout.unwrap_or(setup.collective_timeout);
+    }),
 ];
 
 /// Settings of a simulated job that were given on the command line.

@@ -43,6 +43,20 @@ fn the_command_line_of_the_readme_is_understood() {
 }
 
 #[test]
+fn a_master_in_waiting_and_the_doctor_are_asked_for_by_folder() {
+    let master = Command::Master { dir: "report".into(), quiet: true };
+    assert_eq!(parse_with("master --standby report --quiet", &[]), Ok(master));
+    assert!(refused("master report").contains("report was not expected"), "{}", refused("master report"));
+    assert!(refused("master").contains("--standby <DIR> is missing"), "{}", refused("master"));
+    let doctor = |dir: Option<&str>, step| Command::Doctor(Doctor { dir: dir.map(PathBuf::from), step });
+    assert_eq!(parse_with("doctor", &[]), Ok(doctor(None, None)));
+    let step = Some(Duration::from_millis(100));
+    assert_eq!(parse_with("doctor report --step 100ms", &[]), Ok(doctor(Some("report"), step)));
+    assert!(refused("doctor --step 100").contains("did you mean 100s or 100ms?"));
+    assert!(refused("doctro").contains("did you mean `doctor`?"));
+}
+
+#[test]
 fn underscores_in_flags_are_dashes_and_in_values_stay() {
     let spec = run("run --nproc_per_node=2 --global_batch_size 8 --data a_b/c_d.tsv --report_dir=x_y");
     assert_eq!((spec.workers, spec.global_batch_size), (2, 8));

@@ -19,11 +19,10 @@ use antdt_core::registry::BuildError;
 use antdt_core::text::{format_duration, nearest};
 use antdt_core::{Barrier, InvalidValue, Stall};
 use antdt_job::head::CheckpointEvery;
-use antdt_job::limits::MASTER_TIMEOUT;
 use antdt_job::mode::{self, SyncMode};
 use antdt_model::{RateSchedule, UpdateRule, optimizer};
-use antdt_monitor::LivenessConfig;
 use antdt_monitor::rule::{self, RatioRule, Rule};
+use antdt_monitor::{Deadlines, HangConfig, LivenessConfig, MonitorConfig, WaitConfig};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
@@ -41,12 +40,6 @@ use crate::{gpu, net, workload};
 
 #[cfg(test)]
 mod tests;
-
-/// A node is not lost before it was silent for so long beyond a heartbeat, however short the steps are: pauses of a second are usual.
-const SILENCE_LEAST: Duration = Duration::from_millis(1250);
-
-/// A node that is silent for so long is lost, however long the steps are.
-const SILENCE_MOST: Duration = Duration::from_secs(10);
 
 /// Workers, or servers, that are started on one machine: beyond, a slip of the hand is likelier than a wish.
 const PROCESSES_MAX: u32 = 1 << 12;
@@ -167,12 +160,13 @@ settings! {
     /// Time without a heartbeat after which a node counts as lost; at least two heartbeat intervals.
     silence_limit: Option<Duration> = None, "silence-limit", "TIME", unset "12 of the workers' steps, but at least 1.25s and 2 heartbeats, and at most 10s";
     /// Time without progress of a worker's training thread after which it counts as hung and is started again; a step has 12
-    /// times its usual time at least, and reading, the first steps and evaluation have 20 times this limit.
+    /// times its usual time at least, reading, a worker's first steps and evaluation have 20 times this limit, and the first steps of
+    /// the job 400 times.
     hang_limit: Duration = Duration::from_secs(3), "hang-limit", "TIME";
     /// Time without an answer from the master after which a node exits; at least two heartbeat intervals.
-    master_grace: Duration = MASTER_TIMEOUT, "master-grace", "TIME";
+    master_grace: Option<Duration> = None, "master-grace", "TIME", unset "above the collective timeout, and at least 1m";
     /// Longest wait for a peer within one collective operation.
-    collective_timeout: Duration = Duration::from_secs(30), "collective-timeout", "TIME";
+    collective_timeout: Option<Duration> = None, "collective-timeout", "TIME", unset "above the time after which a worker hangs or is lost, and at least 30s; antdt doctor shows it";
     /// All-reduce algorithm; only for a --sync that keeps the model in the workers.
     algorithm: Choice = Choice::default(), "algorithm", "NAME";
     /// Compression of dense gradients on the network; only for a --sync that keeps the model in the workers. The error of
@@ -499,11 +493,13 @@ impl JobSpec {
         }
         self.validate_devices()?;
         for (flag, duration) in [
-            ("--control-tick", self.control_tick),
-            ("--heartbeat", self.heartbeat),
+            ("--control-tick", Some(self.control_tick)),
+            ("--heartbeat", Some(self.heartbeat)),
             ("--collective-timeout", self.collective_timeout),
         ] {
-            if duration < Duration::from_millis(1) {
+            if let Some(duration) = duration
+                && duration < Duration::from_millis(1)
+            {
                 return Err(InvalidValue::new(flag, format_duration(duration), "at least 1ms"));
             }
         }
@@ -516,25 +512,37 @@ impl JobSpec {
             return Err(InvalidValue::new("--hang-limit", format_duration(self.hang_limit), expected));
         }
         let beats = self.heartbeat.saturating_mul(2);
-        if self.master_grace < beats {
-            let expected = format!("at least two heartbeats, {}", format_duration(beats));
-            return Err(InvalidValue::new("--master-grace", format_duration(self.master_grace), expected));
-        }
-        if let Some(limit) = self.silence_limit.filter(|limit| *limit < beats) {
-            let expected = format!("at least two heartbeats, {}", format_duration(beats));
-            return Err(InvalidValue::new("--silence-limit", format_duration(limit), expected));
+        for (flag, limit) in [("--master-grace", self.master_grace), ("--silence-limit", self.silence_limit)]
+        {
+            if let Some(limit) = limit.filter(|limit| *limit < beats) {
+                let expected = format!("at least two heartbeats, {}", format_duration(beats));
+                return Err(InvalidValue::new(flag, format_duration(limit), expected));
+            }
         }
         Ok(())
     }
 
-    /// Returns when a node from which no heartbeat comes counts as lost.
-    pub fn liveness(&self) -> LivenessConfig {
-        let beats = |count| self.heartbeat.saturating_mul(count);
-        let (least, most) = (SILENCE_LEAST.max(beats(2)), SILENCE_MOST.max(beats(3)));
-        match self.silence_limit {
-            Some(limit) => LivenessConfig::of(self.heartbeat, limit),
-            None => LivenessConfig::following_steps(self.heartbeat, least, most),
+    /// Returns the limits of the monitor, with the default pace rule.
+    pub fn limits(&self) -> MonitorConfig {
+        MonitorConfig {
+            liveness: match self.silence_limit {
+                Some(limit) => LivenessConfig::of(self.heartbeat, limit),
+                None => LivenessConfig::of_heartbeat(self.heartbeat),
+            },
+            hang: HangConfig { limit: self.hang_limit },
+            wait: WaitConfig { peer: self.collective_timeout, master: self.master_grace },
+            ..MonitorConfig::default()
         }
+    }
+
+    /// Returns the deadlines of the job while its steps take so long; `None` before the first one.
+    pub fn deadlines(&self, step: Option<Duration>) -> Deadlines {
+        Deadlines::derive(&self.limits(), step)
+    }
+
+    /// Returns the wait for a peer who is about to come: no step of it is waited for.
+    pub(crate) fn meeting_wait(&self) -> Duration {
+        self.deadlines(Some(Duration::ZERO)).peer
     }
 
     fn validate_servers(&self) -> Result<(), InvalidValue> {

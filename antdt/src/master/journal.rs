@@ -174,9 +174,7 @@ pub(crate) struct Orphaned {
 
 /// Returns the settings of the job that ran in `dir`, a run directory or the folder above one, and did not end in order.
 pub(crate) fn left_settings(dir: &Path) -> Option<JobSpec> {
-    let file =
-        [dir.to_owned(), dir.join("run")].into_iter().find_map(|dir| read::<JobFile>(&dir.join(JOB)).ok()?);
-    file.map(|file| file.spec)
+    settings(&run_dir::below(dir)).ok()?
 }
 
 impl Orphaned {
@@ -191,7 +189,7 @@ impl Orphaned {
     /// If its master lives, a file is damaged, or the settings ask for another job.
     pub(crate) fn find(spec: &JobSpec, fleet: &Fleet) -> Result<Option<Self>, JobError> {
         let Some(dir) = &spec.resume else { return Ok(None) };
-        let dir = below(dir);
+        let dir = run_dir::below(dir);
         if !dir.join(JOB).exists() {
             return Ok(None);
         }
@@ -221,7 +219,7 @@ impl Orphaned {
         fleet: &Fleet,
         waiting: impl FnOnce(&MasterFile),
     ) -> Result<Option<Self>, JobError> {
-        let dir = below(dir);
+        let dir = run_dir::below(dir);
         let mut waiting = Some(waiting);
         loop {
             if !dir.join(JOB).exists() {
@@ -281,11 +279,9 @@ impl Orphaned {
     }
 }
 
-/// The run directory that is meant: that of a report folder, or the folder itself.
-fn below(dir: &Path) -> PathBuf {
-    let below = dir.join("run");
-    let dir = if !dir.join(JOB).exists() && below.is_dir() { &below } else { dir };
-    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+/// Reads the settings of the job in a run directory; `None` if the job has left none.
+pub(crate) fn settings(dir: &Path) -> Result<Option<JobSpec>, RunDirError> {
+    Ok(read::<JobFile>(&dir.join(JOB))?.map(|file| file.spec))
 }
 
 /// Settings that the user gave and that are not those of the job.

@@ -31,7 +31,7 @@ use antdt_core::{
 };
 use antdt_job::head::CheckpointSchedule;
 use antdt_job::{Head, HeadAnswer, HeadConfig, HeadEvent, SyncMode};
-use antdt_monitor::{HangConfig, MonitorConfig, classify};
+use antdt_monitor::{MonitorConfig, classify};
 use antdt_proto::v1::control_server::ControlServer;
 use antdt_proto::v1::job_server::JobServer;
 use antdt_proto::{Token, TokenCheck};
@@ -65,7 +65,7 @@ use service::{ControlService, Parked};
 use shards::{ShardTap, ShardWatch};
 
 pub(crate) use fleet::Fleet;
-pub(crate) use journal::{Orphaned, left_settings};
+pub(crate) use journal::{Orphaned, left_settings, settings};
 pub use seams::{PartError, PartsAgain, RecorderFactory, Seams, StoreFactory};
 
 /// Events that may wait for the head; a caller beyond that waits its turn.
@@ -349,12 +349,7 @@ async fn run_in_mode(
         must_register: !programs.foreign,
         policy: spec.built_policy()?,
         dry_run: spec.dry_run,
-        monitor: MonitorConfig {
-            liveness: spec.liveness(),
-            hang: HangConfig { limit: spec.hang_limit },
-            rule: spec.built_pace_rule()?,
-            ..MonitorConfig::default()
-        },
+        monitor: MonitorConfig { rule: spec.built_pace_rule()?, ..spec.limits() },
         checkpoints: folder.as_ref().map(|(_, first)| CheckpointSchedule {
             every: spec.checkpoint_every,
             first: *first,

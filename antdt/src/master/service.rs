@@ -186,6 +186,8 @@ impl v1::control_server::Control for ControlService {
                 broken_group: reply.broken_group.map_or(0, |group| group.0),
                 checkpoint: reply.checkpoint.map_or(0, |checkpoint| checkpoint.0),
                 rollback: reply.rollback.0,
+                peer_wait_ns: reply.peer_wait.map_or(0, to_ns),
+                master_wait_ns: reply.master_wait.map_or(0, to_ns),
             })),
             Ok(_) => Err(unexpected()),
             Err(status) if status.code() == tonic::Code::PermissionDenied => {

@@ -17,6 +17,7 @@ mod weights;
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use antdt_agent::Trainer;
 use antdt_agent::runtime::Agent;
@@ -48,6 +49,9 @@ pub use error::WorkerError;
 /// Name of the data set that a job trains on, in the shard service.
 pub const TRAIN_DATASET: &str = "train";
 
+/// No master is away for longer, however long the job's steps are.
+const MASTER_LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Trains as the worker that `env` names, until the end of the data or until the master orders it to leave.
 ///
 /// The initial parameters are those of `trainer` for the job's seed; `rule` must be the same on every node.
@@ -66,8 +70,8 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
         TRAIN_DATASET,
         ClientOptions {
             seed: seed.derive_number(u64::from(env.holder.node.index)),
-            // Both are services of the master: whoever gives the one up gives the other up.
-            retry_for: env.spec.master_grace,
+            // Both are services of the master: the session, which hears how long it may be away, gives it up for both.
+            retry_for: env.spec.master_grace.unwrap_or(MASTER_LONGEST),
             ..ClientOptions::default()
         },
     );
@@ -77,13 +81,14 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
     let keep = Keep::new(&agent, &env.spec, compute.layout().clone(), weights::kept_optimizer(sync, rule))?;
     match sync.capabilities().model {
         ModelPlace::Replicas | ModelPlace::PerWorker | ModelPlace::Mixed => {
-            let timeout = env.spec.collective_timeout;
+            let (timeout, first_wait) = (env.spec.meeting_wait(), env.spec.deadlines(None).peer);
             let ring = Ring {
                 agent: &agent,
                 sync,
                 listener: &listener,
                 interrupt: &interrupt,
                 timeout,
+                first_wait,
                 algorithm: env.spec.algorithm,
                 compress: env.spec.compress,
                 bucket_bytes: usize::try_from(env.spec.bucket_bytes).unwrap_or(usize::MAX),
@@ -100,7 +105,7 @@ pub fn run(env: &NodeEnv, trainer: Box<dyn Trainer>, rule: &UpdateRule) -> Resul
             // Servers that add up gradients clip what they add up.
             let clip_norm = rule.clip_norm.filter(|_| !sync.capabilities().servers_sum_gradients());
             let mut client = PsClientConfig::new(env.holder, token, compute.layout().clone());
-            client.timeout = env.spec.collective_timeout;
+            client.timeout = env.spec.meeting_wait();
             let job = push::Job {
                 agent: &agent,
                 sync,

@@ -44,8 +44,10 @@ pub(super) struct Ring<'a> {
     pub(super) sync: &'a SyncMode,
     pub(super) listener: &'a Listener,
     pub(super) interrupt: &'a Interrupt,
-    /// First limit for one wait for a peer.
+    /// First limit for one wait for a peer who is about to come.
     pub(super) timeout: Duration,
+    /// Limit for one wait for a peer's step, until the master says another.
+    pub(super) first_wait: Duration,
     pub(super) algorithm: Choice,
     pub(super) compress: Option<Compression>,
     /// Bytes of gradients that travel together while the backward pass goes on.
@@ -183,7 +185,7 @@ struct Reducer<'a, 'r> {
     samples: Option<u64>,
     /// Members of the group before, if it broke.
     broken: Vec<Holder>,
-    /// Limit for one wait for a peer.
+    /// Limit for one wait for a peer who is about to come.
     timeout: Duration,
     /// Rows that the loaded batch touches, and their values.
     touched: Vec<u64>,
@@ -213,8 +215,14 @@ impl Combiner for Reducer<'_, '_> {
                 let entered = self.enter(&joined);
                 self.unless_broken(entered.map(|()| Reply::Entered))
             }
-            Call::Load(batch) => self.load(&batch, MicroBatch::WHOLE),
-            Call::LoadPiece(batch, micro) => self.load(&batch.piece(micro), micro),
+            Call::Load(batch) => {
+                self.follow_steps();
+                self.load(&batch, MicroBatch::WHOLE)
+            }
+            Call::LoadPiece(batch, micro) => {
+                self.follow_steps();
+                self.load(&batch.piece(micro), micro)
+            }
             Call::Compute => {
                 let stats = self.compute()?;
                 Ok(Reply::Computed { samples: stats.samples, loss_sum: stats.loss_sum })
@@ -323,7 +331,8 @@ impl Reducer<'_, '_> {
         };
         let group = group_of(version, &joined.members, self.ring.agent, self.ring.listener.local_address())?;
         let abort = self.ring.interrupt.enter(joined.membership)?;
-        let config = self.config();
+        // All come here at once.
+        let config = self.config(self.timeout);
         // Steps are agreed on at the master; what the members tell each other of their past is not needed here.
         let (mut comm, _) = self.backend.join(self.ring.listener, &group, config, &abort)?;
         if config.algorithm == Choice::Auto {
@@ -337,15 +346,26 @@ impl Reducer<'_, '_> {
         // Without a source nobody was trained: everybody starts from the seed.
         self.trained = true;
         (self.comm, self.abort) = (Some(comm), Some(abort));
+        self.follow_steps();
         Ok(())
     }
 
-    fn config(&self) -> CommunicatorConfig {
-        CommunicatorConfig {
-            timeout: self.timeout,
-            algorithm: self.ring.algorithm,
-            ..CommunicatorConfig::default()
+    /// How long a peer may take for a step, as the steps are now.
+    fn step_wait(&self) -> Duration {
+        let said = self.ring.agent.session().peer_wait();
+        self.timeout.max(said.unwrap_or(self.ring.first_wait))
+    }
+
+    /// Has the group wait for its members' steps.
+    fn follow_steps(&mut self) {
+        let wait = self.step_wait();
+        if let Some(comm) = &mut self.comm {
+            comm.set_timeout(wait);
         }
+    }
+
+    fn config(&self, timeout: Duration) -> CommunicatorConfig {
+        CommunicatorConfig { timeout, algorithm: self.ring.algorithm, ..CommunicatorConfig::default() }
     }
 
     /// The uniform mean of the models of some members, who meet for it apart from the others.
@@ -366,7 +386,8 @@ impl Reducer<'_, '_> {
         let group = group_of(version, &members, self.ring.agent, self.ring.listener.local_address())?;
         // A death in the group of all wakes those that wait for the dead.
         let abort = self.ring.interrupt.enter(self.generation)?;
-        let (comm, _) = self.backend.join(self.ring.listener, &group, self.config(), &abort)?;
+        let (comm, _) =
+            self.backend.join(self.ring.listener, &group, self.config(self.step_wait()), &abort)?;
         (self.comm, self.abort) = (Some(comm), Some(abort));
         let of_all = members.len() == self.all.len();
         let result = self.mix(step, samples, acks, &Peers::All)?;
@@ -456,7 +477,7 @@ impl Reducer<'_, '_> {
     /// The sums over all members of the dense gradient, and what this worker brings for rows.
     fn dense_sums(&mut self) -> Result<(Vec<f32>, SparseGradient), WorkerError> {
         if let Some(stream) = self.stream.take() {
-            let streamed = stream.finish(self.compute.layout(), self.timeout)?;
+            let streamed = stream.finish(self.compute.layout(), self.step_wait())?;
             (self.comm, self.compressors, self.spare) =
                 (Some(streamed.communicator), streamed.compressors, streamed.spare);
             (self.gradient.dense, self.gradient.rows) = streamed.sums?;

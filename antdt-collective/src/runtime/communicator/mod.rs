@@ -12,7 +12,7 @@ mod slices;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use antdt_core::Rank;
 
@@ -118,6 +118,11 @@ impl<T: Transport> ScheduledCommunicator<T> {
             open: false,
             kept: None,
         }
+    }
+
+    /// Sets the limit of calls that begin from now on, in place of [`CommunicatorConfig::timeout`].
+    pub const fn set_timeout(&mut self, timeout: Duration) {
+        self.config.timeout = timeout;
     }
 
     /// Returns the cost model that choices use: the transport's default until it was [measured](Self::fit).

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use antdt_core::Rank;
 
@@ -51,6 +52,10 @@ pub trait ProcessGroup: Communicator {
     /// # Errors
     /// As any collective.
     fn fit(&mut self) -> Result<(), CollectiveError>;
+
+    /// Sets the limit of calls that begin from now on, in place of [`CommunicatorConfig::timeout`]: what is usual may be known
+    /// only when the group exists.
+    fn set_timeout(&mut self, timeout: Duration);
 
     /// Replaces `data` by the result of an in-place all-reduce of the previous group that failed on this rank
     /// and counts all the same. Call it once, after [`Resolution::Committed`].
@@ -125,6 +130,10 @@ struct Scheduled {
 impl ProcessGroup for Scheduled {
     fn fit(&mut self) -> Result<(), CollectiveError> {
         self.communicator.fit().map(drop)
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.communicator.set_timeout(timeout);
     }
 
     fn adopt(&mut self, data: ElementsMut<'_>) -> Result<(), CollectiveError> {
