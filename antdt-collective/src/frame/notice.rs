@@ -120,7 +120,7 @@ mod tests {
         let (by, culprit) = (Some(far), Some(far));
         for error in [
             CollectiveError::Aborted { by, culprit, reason: text.clone() },
-            CollectiveError::Mismatch { peer: far, theirs: text.clone(), ours: text.clone() },
+            CollectiveError::Mismatch { peer: far, theirs: text.clone(), ours: text },
         ] {
             let bytes = encode(far, &error, true);
             assert!(bytes.len() <= NOTICE_MAX, "{}", bytes.len());
