@@ -537,9 +537,9 @@ mod tests {
             for i in 0..workers {
                 prop_assert_eq!(matrix[i].iter().sum::<f64>(), 60.0);
                 prop_assert_eq!(matrix.iter().map(|row| row[i]).sum::<f64>(), 60.0);
-                for j in 0..workers {
-                    prop_assert_eq!(matrix[i][j], matrix[j][i]);
-                    prop_assert!(matrix[i][j] >= 0.0);
+                for (j, row) in matrix.iter().enumerate() {
+                    prop_assert_eq!(matrix[i][j], row[i]);
+                    prop_assert!(row[i] >= 0.0);
                 }
             }
             average(&mut units);

@@ -437,7 +437,7 @@ fn run_job(host: Host, spec: &JobSpec, orphaned: Option<Orphaned>) -> anyhow::Re
 }
 
 /// Runs a job while things go wrong, and says what came of it.
-fn under_chaos(asked: &chaos::Chaos) -> ExitCode {
+fn under_chaos(asked: &chaos::ChaosRun) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

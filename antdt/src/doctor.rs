@@ -68,10 +68,8 @@ fn deadlines(spec: &JobSpec, step: Option<Duration>) -> (String, bool) {
         None => std::iter::once(None).chain(SHOWN.map(Some)).collect(),
     };
     let columns: Vec<Deadlines> = steps.iter().map(|step| spec.deadlines(*step)).collect();
-    let heads: Vec<String> = steps
-        .iter()
-        .map(|step| step.map_or_else(|| "before the first".to_owned(), |step| short(step)))
-        .collect();
+    let heads: Vec<String> =
+        steps.iter().map(|step| step.map_or_else(|| "before the first".to_owned(), short)).collect();
     let mut rows = vec![(String::from("steps of"), heads, "")];
     for number in 0..columns[0].list().len() {
         let one = columns[0].list()[number];

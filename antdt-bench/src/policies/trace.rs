@@ -29,7 +29,7 @@ const fn kind(name: &'static str, noise: f64, make: fn(&mut DetRng, f64) -> Vec<
 /// All kinds.
 pub(super) const ALL: [Trace; 10] = [
     kind("steady", 0.05, |_, _| vec![slow(1, 4.0, 0.0, None)]),
-    kind("transient", 0.05, |rng, length| episodes(rng, length)),
+    kind("transient", 0.05, episodes),
     kind("persistent", 0.05, |_, length| vec![curable(slow(3, 4.0, 0.2 * length, None))]),
     kind("mixed", 0.1, mixed),
     kind("whole host", 0.05, |_, length| {

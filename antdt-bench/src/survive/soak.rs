@@ -109,7 +109,7 @@ pub(super) fn rows(soaks: &[(String, ChaosReport)]) -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use antdt::chaos::{FaultKind, KindEntry};
+    use antdt::chaos::{ChaosKind, KindEntry};
 
     use super::*;
     use crate::entry::State;
@@ -125,9 +125,9 @@ mod tests {
         let report = |injected, violations: &[&str]| ChaosReport {
             seed: 1,
             kinds: vec![
-                kind(FaultKind::Stop, injected, None),
-                kind(FaultKind::Hang, 0, None),
-                kind(FaultKind::ServerKill, 0, Some("the job has no servers")),
+                kind(ChaosKind::Stop, injected, None),
+                kind(ChaosKind::Hang, 0, None),
+                kind(ChaosKind::ServerKill, 0, Some("the job has no servers")),
             ],
             faults: Vec::new(),
             lasted_s: 9.0,

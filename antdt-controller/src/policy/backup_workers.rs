@@ -166,7 +166,7 @@ impl Policy for BackupWorkers {
             return Decision::nothing(Reason::Unsettled);
         }
         if !view.mode.takes_backups() {
-            let why = "a step of this sync mode cannot be committed without all workers; backups take ps-bsp or ps-backup";
+            let why = "a step of this sync mode cannot be committed without all workers; backups take a mode with servers in which all step together";
             return Decision::nothing(Reason::Other(why.to_owned()));
         }
         let mut live: Vec<&NodeView> = view.live_workers().collect();
@@ -180,7 +180,7 @@ impl Policy for BackupWorkers {
         }
         match self.measure(now, view) {
             Ok(()) => {}
-            Err(Some(backups)) if backups as usize <= live.len() - 1 && backups != before => {
+            Err(Some(backups)) if (backups as usize) < live.len() && backups != before => {
                 let why = format!(
                     "fewer samples per second were trained than with {backups} backups, which are taken again"
                 );

@@ -187,11 +187,11 @@ impl Policy for Composed {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        let of = |part: &Box<dyn Policy>| {
+        let of = |part: &dyn Policy| {
             let name = part.name().to_owned();
             part.settings().into_iter().map(move |(key, text)| (format!("{name}{DOT}{key}"), text))
         };
-        self.parts.iter().flat_map(of).collect()
+        self.parts.iter().flat_map(|part| of(&**part)).collect()
     }
 
     fn clone_box(&self) -> Box<dyn Policy> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum FaultKind {
+pub enum ChaosKind {
     /// A worker gets SIGKILL.
     WorkerKill,
     /// A worker is stopped and goes on later.
@@ -60,7 +60,7 @@ pub(super) enum Shared {
     Master,
 }
 
-impl FaultKind {
+impl ChaosKind {
     /// Every kind.
     pub const ALL: [Self; 19] = [
         Self::WorkerKill,
@@ -160,7 +160,7 @@ impl FaultKind {
     }
 }
 
-impl fmt::Display for FaultKind {
+impl fmt::Display for ChaosKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn kinds_are_read_by_name_and_an_unknown_one_is_named() {
-        let kinds = FaultKind::list("--faults", "hang, worker-kill,hang").unwrap();
-        assert_eq!(kinds, [FaultKind::WorkerKill, FaultKind::Hang]);
-        assert_eq!(FaultKind::list("--faults", "stop,all").unwrap(), FaultKind::ALL);
-        let error = FaultKind::list("--faults", "stop,flood").unwrap_err().to_string();
+        let kinds = ChaosKind::list("--faults", "hang, worker-kill,hang").unwrap();
+        assert_eq!(kinds, [ChaosKind::WorkerKill, ChaosKind::Hang]);
+        assert_eq!(ChaosKind::list("--faults", "stop,all").unwrap(), ChaosKind::ALL);
+        let error = ChaosKind::list("--faults", "stop,flood").unwrap_err().to_string();
         assert!(
             error.contains("--faults") && error.contains("`flood`") && error.contains("black-hole"),
             "{error}"
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_name_is_the_same_on_the_command_line_and_in_a_file() {
-        for kind in FaultKind::ALL {
+        for kind in ChaosKind::ALL {
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
         }
     }

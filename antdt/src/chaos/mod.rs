@@ -1,6 +1,6 @@
 //! `antdt chaos`: a real job on this machine while things go wrong, and whether it still trains every sample once.
 //!
-//! A [`Schedule`] says when what goes wrong, from a seed alone; `real` has the means, as far as this machine has them, starts the job,
+//! A [`ChaosSchedule`] says when what goes wrong, from a seed alone; `real` has the means, as far as this machine has them, starts the job,
 //! carries the faults out and starts another master where the last one has died. A kind of fault that cannot be carried out here is
 //! reported with the reason.
 //!
@@ -14,11 +14,11 @@ mod outcome;
 mod real;
 mod schedule;
 
-pub use kind::FaultKind;
+pub use kind::ChaosKind;
 pub use outcome::{ChaosReport, FaultEntry, KindEntry};
 #[cfg(feature = "cli")]
-pub use real::{Chaos, ChaosError, run};
-pub use schedule::{Fault, Plan, Schedule, Step};
+pub use real::{ChaosError, ChaosRun, run};
+pub use schedule::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
 
 /// Name of the file with the report, in the job's report folder.
 pub const FILE: &str = "chaos.json";

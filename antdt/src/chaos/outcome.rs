@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::kind::FaultKind;
+use super::kind::ChaosKind;
 
 /// A fault that was to happen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ pub struct FaultEntry {
     /// Its place in the schedule.
     pub number: u32,
     /// What went wrong.
-    pub kind: FaultKind,
+    pub kind: ChaosKind,
     /// When it was to begin, in seconds since the job began to train.
     pub due_s: f64,
     /// When it began; `None` if it did not.
@@ -27,7 +27,7 @@ pub struct FaultEntry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindEntry {
     /// Its name.
-    pub kind: FaultKind,
+    pub kind: ChaosKind,
     /// How often it happened.
     pub injected: u32,
     /// How often it was to happen and did not.
@@ -105,9 +105,9 @@ mod tests {
         let mut report = ChaosReport {
             seed: 7,
             kinds: vec![
-                kind(FaultKind::WorkerKill, 3, None),
-                kind(FaultKind::Hang, 0, None),
-                kind(FaultKind::ServerKill, 0, Some("the job has no servers")),
+                kind(ChaosKind::WorkerKill, 3, None),
+                kind(ChaosKind::Hang, 0, None),
+                kind(ChaosKind::ServerKill, 0, Some("the job has no servers")),
             ],
             faults: Vec::new(),
             lasted_s: 12.0,

@@ -1,6 +1,6 @@
 //! When what goes wrong: a function of a seed, pure, without knowledge of a job.
 //!
-//! A [`Schedule`] says which [`Fault`]s begin and end by a moment. Whom a fault hits is for whoever carries it out, who takes the
+//! A [`ChaosSchedule`] says which [`ChaosFault`]s begin and end by a moment. Whom a fault hits is for whoever carries it out, who takes the
 //! fault's [`pick`](Fault::pick) among those that live then: a schedule can be repeated, the job's answer to it cannot.
 
 use std::time::Duration;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use antdt_core::{DetRng, Seed};
 use serde::{Deserialize, Serialize};
 
-use super::kind::{FaultKind, Shared};
+use super::kind::{ChaosKind, Shared};
 
 /// What a schedule is drawn from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ChaosPlan {
     /// Seed: the same one gives the same schedule.
     pub seed: u64,
     /// Kinds that occur.
-    pub kinds: Vec<FaultKind>,
+    pub kinds: Vec<ChaosKind>,
     /// Mean time between the beginnings of two faults.
     pub mtbf: Duration,
     /// Faults begin within this time.
@@ -25,11 +25,11 @@ pub struct Plan {
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct ChaosFault {
     /// Its place in the schedule, from 0.
     pub number: u32,
     /// What goes wrong.
-    pub kind: FaultKind,
+    pub kind: ChaosKind,
     /// When it begins.
     pub at: Duration,
     /// How long it lasts; zero if it is over at once.
@@ -42,25 +42,25 @@ pub struct Fault {
 
 /// A fault begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
+pub enum ChaosStep {
     /// It begins.
-    Begin(Fault),
+    Begin(ChaosFault),
     /// A fault that lasts ends.
-    End(Fault),
+    End(ChaosFault),
 }
 
 /// The faults of a job in order of time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Schedule {
-    faults: Vec<Fault>,
+pub struct ChaosSchedule {
+    faults: Vec<ChaosFault>,
     /// Steps that are not due yet, the latest first.
-    steps: Vec<(Duration, Step)>,
+    steps: Vec<(Duration, ChaosStep)>,
 }
 
-impl Schedule {
+impl ChaosSchedule {
     /// Draws a schedule. Every kind occurs before one occurs again. No two faults have a disk, the clock, the calls or the master at the
     /// same time; the later one begins when the earlier one has ended.
-    pub fn draw(plan: &Plan) -> Self {
+    pub fn draw(plan: &ChaosPlan) -> Self {
         let rng = &mut Seed(plan.seed).derive("faults").rng();
         let (mut faults, mut busy) = (Vec::new(), Vec::new());
         let (mut now, mut round) = (Duration::ZERO, Vec::new());
@@ -79,20 +79,20 @@ impl Schedule {
             };
             let at = kind.shared().map_or(now, |shared| take(&mut busy, shared, now, lasts));
             let number = u32::try_from(faults.len()).unwrap_or(u32::MAX);
-            faults.push(Fault { number, kind, at, lasts, pick: rng.next_u64(), strength: rng.unit() });
+            faults.push(ChaosFault { number, kind, at, lasts, pick: rng.next_u64(), strength: rng.unit() });
         }
-        let begins = faults.iter().map(|fault| (fault.at, Step::Begin(*fault)));
+        let begins = faults.iter().map(|fault| (fault.at, ChaosStep::Begin(*fault)));
         let lasting = faults.iter().filter(|fault| !fault.lasts.is_zero());
-        let ends = lasting.map(|fault| (fault.at + fault.lasts, Step::End(*fault)));
+        let ends = lasting.map(|fault| (fault.at + fault.lasts, ChaosStep::End(*fault)));
         // An end goes before a beginning at the same moment, which may wait for it.
-        let mut steps: Vec<(Duration, Step)> = ends.chain(begins).collect();
+        let mut steps: Vec<(Duration, ChaosStep)> = ends.chain(begins).collect();
         steps.sort_by_key(|(at, _)| *at);
         steps.reverse();
         Self { faults, steps }
     }
 
     /// Every fault, in the order in which they were drawn.
-    pub fn faults(&self) -> &[Fault] {
+    pub fn faults(&self) -> &[ChaosFault] {
         &self.faults
     }
 
@@ -102,7 +102,7 @@ impl Schedule {
     }
 
     /// Takes a step that is due.
-    pub fn due(&mut self, now: Duration) -> Option<Step> {
+    pub fn due(&mut self, now: Duration) -> Option<ChaosStep> {
         self.steps.pop_if(|(at, _)| *at <= now).map(|(_, step)| step)
     }
 }
@@ -132,21 +132,23 @@ mod tests {
 
     use super::*;
 
-    fn plans() -> impl Strategy<Value = Plan> {
-        let kinds = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 1..=FaultKind::ALL.len());
-        (any::<u64>(), kinds, 1_u64..60_000, 0_u64..600_000).prop_map(|(seed, kinds, mtbf, lasting)| Plan {
-            seed,
-            kinds,
-            mtbf: Duration::from_millis(mtbf.max(lasting / 500)),
-            lasting: Duration::from_millis(lasting),
+    fn plans() -> impl Strategy<Value = ChaosPlan> {
+        let kinds = proptest::sample::subsequence(ChaosKind::ALL.to_vec(), 1..=ChaosKind::ALL.len());
+        (any::<u64>(), kinds, 1_u64..60_000, 0_u64..600_000).prop_map(|(seed, kinds, mtbf, lasting)| {
+            ChaosPlan {
+                seed,
+                kinds,
+                mtbf: Duration::from_millis(mtbf.max(lasting / 500)),
+                lasting: Duration::from_millis(lasting),
+            }
         })
     }
 
     proptest! {
         #[test]
         fn the_same_seed_gives_the_same_faults_within_their_time_and_of_their_kinds(plan in plans()) {
-            let schedule = Schedule::draw(&plan);
-            prop_assert_eq!(&schedule, &Schedule::draw(&plan));
+            let schedule = ChaosSchedule::draw(&plan);
+            prop_assert_eq!(&schedule, &ChaosSchedule::draw(&plan));
             for fault in schedule.faults() {
                 prop_assert!(plan.kinds.contains(&fault.kind));
                 prop_assert!(fault.kind.shared().is_some() || fault.at < plan.lasting);
@@ -157,8 +159,8 @@ mod tests {
 
         #[test]
         fn every_kind_occurs_before_one_occurs_again(plan in plans()) {
-            let mut counts: BTreeMap<FaultKind, u32> = plan.kinds.iter().map(|kind| (*kind, 0)).collect();
-            for fault in Schedule::draw(&plan).faults() {
+            let mut counts: BTreeMap<ChaosKind, u32> = plan.kinds.iter().map(|kind| (*kind, 0)).collect();
+            for fault in ChaosSchedule::draw(&plan).faults() {
                 *counts.get_mut(&fault.kind).unwrap() += 1;
                 let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
                 prop_assert!(most - least <= 1, "{counts:?}");
@@ -167,14 +169,14 @@ mod tests {
 
         #[test]
         fn steps_come_in_order_and_a_fault_ends_once_after_it_began(plan in plans(), stride in 1_u64..5_000) {
-            let mut schedule = Schedule::draw(&plan);
+            let mut schedule = ChaosSchedule::draw(&plan);
             let (mut now, mut last) = (Duration::ZERO, Duration::ZERO);
             let (mut begun, mut ended, mut shared) = (Vec::new(), Vec::new(), Vec::new());
             while let Some(next) = schedule.next() {
                 now = now.max(next).saturating_add(Duration::from_millis(stride));
                 while let Some(step) = schedule.due(now) {
                     let at = match step {
-                        Step::Begin(fault) => {
+                        ChaosStep::Begin(fault) => {
                             if let Some(of) = fault.kind.shared() {
                                 prop_assert!(!shared.contains(&of), "{fault:?}");
                                 shared.extend((!fault.lasts.is_zero()).then_some(of));
@@ -182,7 +184,7 @@ mod tests {
                             begun.push(fault.number);
                             fault.at
                         }
-                        Step::End(fault) => {
+                        ChaosStep::End(fault) => {
                             prop_assert!(begun.contains(&fault.number) && !ended.contains(&fault.number));
                             shared.retain(|of| Some(*of) != fault.kind.shared());
                             ended.push(fault.number);
@@ -201,9 +203,9 @@ mod tests {
 
     #[test]
     fn faults_are_as_often_as_was_asked() {
-        let kinds = FaultKind::ALL.to_vec();
+        let kinds = ChaosKind::ALL.to_vec();
         let (mtbf, lasting) = (Duration::from_secs(15), Duration::from_secs(15 * 4_000));
-        let drawn = Schedule::draw(&Plan { seed: 3, kinds, mtbf, lasting }).faults().len();
+        let drawn = ChaosSchedule::draw(&ChaosPlan { seed: 3, kinds, mtbf, lasting }).faults().len();
         // Four standard deviations of a Poisson count of 4,000.
         assert!((3_750..=4_250).contains(&drawn), "{drawn}");
     }

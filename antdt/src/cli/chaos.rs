@@ -7,13 +7,13 @@ use antdt_core::InvalidValue;
 use clap::{Arg, ArgMatches, Command as Clap};
 
 use super::{CliError, config, flags, simulate};
-use crate::chaos::{Chaos, FaultKind, Plan};
+use crate::chaos::{ChaosKind, ChaosPlan, ChaosRun};
 
 /// Flags that are not settings of `antdt run`, for suggestions.
 pub(super) const NAMES: [&str; 4] = ["faults", "mtbf", "for", "patience"];
 
 pub(super) fn grammar() -> Clap {
-    let kinds = FaultKind::ALL.map(FaultKind::name).join(", ");
+    let kinds = ChaosKind::ALL.map(ChaosKind::name).join(", ");
     let flag = |name: &'static str, unit: &'static str, default: &'static str, help: String| {
         Arg::new(name).long(name).value_name(unit).default_value(default).allow_hyphen_values(true).help(help)
     };
@@ -40,7 +40,10 @@ pub(super) fn grammar() -> Clap {
 }
 
 /// Reads the command of the job, too.
-pub(super) fn chaos(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>) -> Result<Chaos, CliError> {
+pub(super) fn chaos(
+    matches: &ArgMatches,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<ChaosRun, CliError> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let duration = |name: &str| -> Result<Duration, CliError> {
         let refused = || InvalidValue::new(format!("--{name}"), text(name), "a duration such as 15s or 2m");
@@ -49,9 +52,9 @@ pub(super) fn chaos(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>)
     };
     let seed =
         text("seed").parse().map_err(|_| InvalidValue::new("--seed", text("seed"), simulate::WHOLE_64))?;
-    let plan = Plan {
+    let plan = ChaosPlan {
         seed,
-        kinds: FaultKind::list("--faults", &text("faults"))?,
+        kinds: ChaosKind::list("--faults", &text("faults"))?,
         mtbf: duration("mtbf")?,
         lasting: duration("for")?,
     };
@@ -80,7 +83,7 @@ pub(super) fn chaos(matches: &ArgMatches, env: &impl Fn(&str) -> Option<String>)
     }
     resolved.spec.validate()?;
     let given = resolved.given();
-    Ok(Chaos {
+    Ok(ChaosRun {
         plan,
         patience: duration("patience")?,
         program: program_of(program)?,

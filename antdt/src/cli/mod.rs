@@ -14,7 +14,7 @@ use antdt_core::InvalidValue;
 use antdt_core::text::{beginning, named_duration};
 use antdt_model::optimizer;
 
-use crate::chaos::Chaos;
+use crate::chaos::ChaosRun;
 use crate::job::JobSpec;
 use crate::workload;
 
@@ -46,7 +46,7 @@ pub enum Command {
         quiet: bool,
     },
     /// `antdt chaos`: train while things go wrong.
-    Chaos(Box<Chaos>),
+    Chaos(Box<ChaosRun>),
     /// `antdt doctor`: show the deadlines of a job, and what of this machine it would trip over.
     Doctor(Doctor),
     /// `antdt data synth`: write generated clicks to a file.

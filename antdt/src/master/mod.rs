@@ -531,7 +531,7 @@ async fn run_in_mode(
     }
     let watched = (&*recorder, &*pace, &*workers);
     let (outcome, next) =
-        watch_job(spec, &mailbox, watched, handle.as_ref(), &console, end, &stop, chooser).await?;
+        watch_job(spec, &mailbox, watched, handle.as_ref(), &console, (end, &stop), chooser).await?;
     drop(closing);
 
     parked.clear();
@@ -873,8 +873,7 @@ async fn watch_job(
     (recorder, pace, workers): (&Mutex<Recorder>, &Mutex<Pace>, &AtomicU32),
     ledger: Option<&ShardHandle>,
     console: &Console,
-    mut end: oneshot::Receiver<Result<(), String>>,
-    stop: &CancellationToken,
+    (mut end, stop): (oneshot::Receiver<Result<(), String>>, &CancellationToken),
     mut chooser: Option<Chooser>,
 ) -> Result<(Result<(), String>, Option<SyncMode>), JobError> {
     let mut tick = tokio::time::interval(spec.control_tick);

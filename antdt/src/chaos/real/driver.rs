@@ -14,11 +14,11 @@ use super::job::{Node, RealJob, describe, is_alive, ports, send};
 use super::packet::Effect;
 use super::rpc::Trouble;
 use super::tools::{Told, Tools};
-use super::{COUNTING, Chaos, ChaosError, FILE};
-use crate::chaos::FaultKind;
+use super::{COUNTING, ChaosError, ChaosRun, FILE};
+use crate::chaos::ChaosKind;
 use crate::chaos::count;
+use crate::chaos::{ChaosFault, ChaosPlan, ChaosSchedule, ChaosStep};
 use crate::chaos::{ChaosReport, FaultEntry, KindEntry};
-use crate::chaos::{Fault, Plan, Schedule, Step};
 use crate::remote::RemoteJob;
 use crate::report::Report;
 
@@ -79,14 +79,14 @@ struct Seen {
 
 /// The job and what happens to it.
 pub(super) struct Driver<'a> {
-    chaos: &'a Chaos,
+    chaos: &'a ChaosRun,
     dir: PathBuf,
     job: RealJob,
     say: &'a mut (dyn FnMut(String) + Send),
-    schedule: Schedule,
+    schedule: ChaosSchedule,
     began: Instant,
     active: BTreeMap<u32, Active>,
-    waiting: Vec<(Fault, String)>,
+    waiting: Vec<(ChaosFault, String)>,
     starving: Vec<Starving>,
     entries: Vec<FaultEntry>,
     violations: Vec<String>,
@@ -101,7 +101,7 @@ pub(super) struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     pub(super) fn new(
-        chaos: &'a Chaos,
+        chaos: &'a ChaosRun,
         dir: PathBuf,
         tools: Tools,
         told: Told,
@@ -124,7 +124,8 @@ impl<'a> Driver<'a> {
         }
         job.arguments.extend(chaos.arguments.iter().cloned());
         let possible = chaos.plan.kinds.iter().filter(|kind| !tools.missing.contains_key(kind));
-        let schedule = Schedule::draw(&Plan { kinds: possible.copied().collect(), ..chaos.plan.clone() });
+        let schedule =
+            ChaosSchedule::draw(&ChaosPlan { kinds: possible.copied().collect(), ..chaos.plan.clone() });
         Self {
             chaos,
             dir,
@@ -198,8 +199,8 @@ impl<'a> Driver<'a> {
             }
             while let Some(step) = self.schedule.due(now) {
                 match step {
-                    Step::Begin(fault) => self.begin(fault, now),
-                    Step::End(fault) => self.end(fault, now)?,
+                    ChaosStep::Begin(fault) => self.begin(fault, now),
+                    ChaosStep::End(fault) => self.end(fault, now)?,
                 }
             }
             for (fault, _) in std::mem::take(&mut self.waiting) {
@@ -248,7 +249,7 @@ impl<'a> Driver<'a> {
         Ok(None)
     }
 
-    fn begin(&mut self, fault: Fault, now: Duration) {
+    fn begin(&mut self, fault: ChaosFault, now: Duration) {
         match self.inject(fault, now) {
             Ok(text) => {
                 (self.say)(format!("{:8.1} s  {}: {text}", now.as_secs_f64(), fault.kind));
@@ -259,27 +260,27 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn give_up(&mut self, fault: Fault, now: Duration, why: &str) {
+    fn give_up(&mut self, fault: ChaosFault, now: Duration, why: &str) {
         (self.say)(format!("{:8.1} s  {}: did not happen: {why}", now.as_secs_f64(), fault.kind));
         self.enter(fault, None, format!("did not happen: {why}"));
     }
 
-    fn enter(&mut self, fault: Fault, began: Option<Duration>, text: String) {
-        let Fault { number, kind, at, .. } = fault;
+    fn enter(&mut self, fault: ChaosFault, began: Option<Duration>, text: String) {
+        let ChaosFault { number, kind, at, .. } = fault;
         let began_s = began.map(|began| began.as_secs_f64());
         let due_s = at.as_secs_f64();
         self.entries.push(FaultEntry { number, kind, due_s, began_s, ended_s: None, text });
     }
 
     /// Makes a fault happen. Returns whom it hits and how, or why it cannot be now.
-    fn inject(&mut self, fault: Fault, now: Duration) -> Result<String, String> {
-        let Fault { number, kind, strength, .. } = fault;
+    fn inject(&mut self, fault: ChaosFault, now: Duration) -> Result<String, String> {
+        let ChaosFault { number, kind, strength, .. } = fault;
         let missing = || "the means for it are missing".to_owned();
         let text = match kind {
-            FaultKind::WorkerKill => self.signal("worker-", fault, Signal::SIGKILL)?,
-            FaultKind::ServerKill => self.signal("server-", fault, Signal::SIGKILL)?,
-            FaultKind::Preempt => self.signal("worker-", fault, Signal::SIGTERM)?,
-            FaultKind::AllWorkersKill => {
+            ChaosKind::WorkerKill => self.signal("worker-", fault, Signal::SIGKILL)?,
+            ChaosKind::ServerKill => self.signal("server-", fault, Signal::SIGKILL)?,
+            ChaosKind::Preempt => self.signal("worker-", fault, Signal::SIGTERM)?,
+            ChaosKind::AllWorkersKill => {
                 let workers = self.job.nodes("worker-");
                 let killed = workers.iter().filter(|node| send(node.pid, Signal::SIGKILL).is_ok()).count();
                 if killed == 0 {
@@ -287,19 +288,19 @@ impl<'a> Driver<'a> {
                 }
                 format!("{killed} workers")
             }
-            FaultKind::Stop => {
+            ChaosKind::Stop => {
                 let node = self.victim("worker-", fault)?;
                 send(node.pid, Signal::SIGSTOP)?;
                 self.active.insert(number, Active::Stopped(node.pid));
                 node.name
             }
-            FaultKind::Hang => {
+            ChaosKind::Hang => {
                 let node = self.victim("worker-", fault)?;
                 let hang = Hang::begin(node.pid).map_err(|error| format!("it cannot be traced: {error}"))?;
                 self.active.insert(number, Active::Hanging(hang));
                 node.name
             }
-            FaultKind::SlowCpu => {
+            ChaosKind::SlowCpu => {
                 let node = self.victim("worker-", fault)?;
                 let share = 0.02 + 0.28 * (1.0 - strength);
                 let place = self.tools.cpu.as_ref().ok_or_else(missing)?;
@@ -307,43 +308,43 @@ impl<'a> Driver<'a> {
                 self.active.insert(number, Active::Slowed(group));
                 format!("{}, {:.0} % of a core", node.name, share * 100.0)
             }
-            FaultKind::OutOfMemory => {
+            ChaosKind::OutOfMemory => {
                 let node = self.victim("worker-", fault)?;
                 let group = self.tools.memory.as_ref().and_then(|place| place.starve(node.pid).ok());
                 self.starving.push(Starving { group, pid: node.pid, since: now, fault: number });
                 node.name
             }
-            FaultKind::SlowLink => {
+            ChaosKind::SlowLink => {
                 let bandwidth = 2e6 * 0.05_f64.powf(strength);
                 let latency = Duration::from_millis(5).mul_f64(1.0 + 9.0 * strength);
                 let text = format!("{:.0} KB/s, {} ms", bandwidth / 1e3, latency.as_millis());
                 self.link(fault, Effect::Slow { bandwidth, latency }, &text)?
             }
-            FaultKind::LossyLink => {
+            ChaosKind::LossyLink => {
                 let share = 0.01 + 0.19 * strength;
                 self.link(fault, Effect::Lossy(share), &format!("{:.0} % lost", share * 100.0))?
             }
-            FaultKind::CutLink => self.link(fault, Effect::Cut, "cut")?,
-            FaultKind::BlackHole => self.link(fault, Effect::BlackHole, "nothing arrives")?,
-            FaultKind::CorruptFrame => {
+            ChaosKind::CutLink => self.link(fault, Effect::Cut, "cut")?,
+            ChaosKind::BlackHole => self.link(fault, Effect::BlackHole, "nothing arrives")?,
+            ChaosKind::CorruptFrame => {
                 let share = 0.005 + 0.045 * strength;
                 self.link(fault, Effect::Corrupt(share), &format!("{:.1} % of packets", share * 100.0))?
             }
-            FaultKind::DuplicateRpc => self.calls(number, Trouble::Twice(0.2 + 0.8 * strength))?,
-            FaultKind::ReorderRpc => self.calls(number, Trouble::Late(0.1 + 0.5 * strength))?,
-            FaultKind::DiskFull => {
+            ChaosKind::DuplicateRpc => self.calls(number, Trouble::Twice(0.2 + 0.8 * strength))?,
+            ChaosKind::ReorderRpc => self.calls(number, Trouble::Late(0.1 + 0.5 * strength))?,
+            ChaosKind::DiskFull => {
                 let disks = self.tools.disks.as_ref().ok_or_else(missing)?;
                 disks.fill().map_err(|error| error.to_string())?;
                 self.active.insert(number, Active::Disk);
                 "the run directory".to_owned()
             }
-            FaultKind::DiskReadOnly => {
+            ChaosKind::DiskReadOnly => {
                 let disks = self.tools.disks.as_ref().ok_or_else(missing)?;
                 disks.protect().map_err(|error| error.to_string())?;
                 self.active.insert(number, Active::Disk);
                 "the checkpoints".to_owned()
             }
-            FaultKind::ClockJump => {
+            ChaosKind::ClockJump => {
                 // From a second to an hour, forwards or backwards.
                 let size = 3_600_f64.powf((strength * 2.0 - 1.0).abs());
                 #[allow(clippy::cast_possible_truncation, reason = "an hour at most")]
@@ -353,7 +354,7 @@ impl<'a> Driver<'a> {
                 self.active.insert(number, Active::Clock);
                 format!("{seconds:+} s")
             }
-            FaultKind::MasterKill => {
+            ChaosKind::MasterKill => {
                 let pid = self.job.master().filter(|pid| is_alive(*pid)).ok_or("no master lives")?;
                 self.job.kill_master().map_err(|error| error.to_string())?;
                 self.active.insert(number, Active::Master);
@@ -364,7 +365,7 @@ impl<'a> Driver<'a> {
     }
 
     /// One of the nodes of this kind.
-    fn victim(&self, kind: &str, fault: Fault) -> Result<Node, String> {
+    fn victim(&self, kind: &str, fault: ChaosFault) -> Result<Node, String> {
         let mut nodes = self.job.nodes(kind);
         if nodes.is_empty() {
             return Err(format!("no {} lives", kind.trim_end_matches('-')));
@@ -372,13 +373,13 @@ impl<'a> Driver<'a> {
         Ok(nodes.swap_remove(usize::try_from(fault.pick % nodes.len() as u64).unwrap_or(0)))
     }
 
-    fn signal(&self, kind: &str, fault: Fault, signal: Signal) -> Result<String, String> {
+    fn signal(&self, kind: &str, fault: ChaosFault, signal: Signal) -> Result<String, String> {
         let node = self.victim(kind, fault)?;
         send(node.pid, signal)?;
         Ok(node.name)
     }
 
-    fn link(&mut self, fault: Fault, effect: Effect, text: &str) -> Result<String, String> {
+    fn link(&mut self, fault: ChaosFault, effect: Effect, text: &str) -> Result<String, String> {
         let node = self.victim("worker-", fault)?;
         let links = self.tools.links.as_ref().ok_or("the means for it are missing")?;
         links.begin(fault.number, effect);
@@ -396,7 +397,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Ends a fault that lasts.
-    fn end(&mut self, fault: Fault, now: Duration) -> Result<(), ChaosError> {
+    fn end(&mut self, fault: ChaosFault, now: Duration) -> Result<(), ChaosError> {
         if let Some(at) = self.waiting.iter().position(|(waiting, _)| waiting.number == fault.number) {
             let (_, why) = self.waiting.swap_remove(at);
             self.give_up(fault, now, &why);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use antdt_rt::CancellationToken;
 
-use super::{ChaosReport, FILE, Plan};
+use super::{ChaosPlan, ChaosReport, FILE};
 use crate::job::JobSpec;
 use driver::Driver;
 use tools::Tools;
@@ -29,9 +29,9 @@ const COUNTING: (&str, &str) = ("counting", "sums");
 
 /// A job, and what is to go wrong with it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chaos {
+pub struct ChaosRun {
     /// What goes wrong.
-    pub plan: Plan,
+    pub plan: ChaosPlan,
     /// How long the job may train nothing.
     pub patience: Duration,
     /// The program that runs the job.
@@ -85,7 +85,7 @@ pub enum ChaosError {
 /// # Errors
 /// If the job could not be put to the test. What it did wrong is in the report.
 pub async fn run(
-    chaos: &Chaos,
+    chaos: &ChaosRun,
     say: &mut (dyn FnMut(String) + Send),
     stop: &CancellationToken,
 ) -> Result<ChaosReport, ChaosError> {

@@ -14,8 +14,8 @@ use super::clock::Clock;
 use super::disk::Disks;
 use super::link::Links;
 use super::rpc::{BoxError, Calls};
-use super::{Chaos, ChaosError};
-use crate::chaos::FaultKind;
+use super::{ChaosError, ChaosRun};
+use crate::chaos::ChaosKind;
 
 /// The means by which faults are carried out.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Tools {
     pub(super) disks: Option<Disks>,
     pub(super) clock: Option<Clock>,
     /// Kinds that cannot occur, and why.
-    pub(super) missing: BTreeMap<FaultKind, String>,
+    pub(super) missing: BTreeMap<ChaosKind, String>,
     /// Folder of what this process needs, which is removed.
     folder: PathBuf,
 }
@@ -43,7 +43,7 @@ pub(super) struct Told {
 
 impl Tools {
     /// Gets ready what the kinds of `chaos` need.
-    pub(super) async fn prepare(chaos: &Chaos) -> Result<(Self, Told), ChaosError> {
+    pub(super) async fn prepare(chaos: &ChaosRun) -> Result<(Self, Told), ChaosError> {
         let folder = std::env::temp_dir().join(format!("antdt-chaos-{}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|source| ChaosError::File { path: folder.clone(), source })?;
         let missing = BTreeMap::new();
@@ -51,17 +51,17 @@ impl Tools {
         let mut tools = Self { cpu, memory, links, calls, disks, clock, missing, folder };
         let mut told = Told::default();
         tools.of_the_job(chaos);
-        tools.cpu = tools.get(chaos, &[FaultKind::SlowCpu], |_| Place::find(Controller::Cpu));
-        tools.memory = tools.get(chaos, &[FaultKind::OutOfMemory], |_| Place::find(Controller::Memory));
+        tools.cpu = tools.get(chaos, &[ChaosKind::SlowCpu], |_| Place::find(Controller::Cpu));
+        tools.memory = tools.get(chaos, &[ChaosKind::OutOfMemory], |_| Place::find(Controller::Memory));
         // Without a limit it is killed as the kernel would.
-        tools.missing.remove(&FaultKind::OutOfMemory);
-        tools.clock = tools.get(chaos, &[FaultKind::ClockJump], |folder| Clock::find(&folder.join("clock")));
+        tools.missing.remove(&ChaosKind::OutOfMemory);
+        tools.clock = tools.get(chaos, &[ChaosKind::ClockJump], |folder| Clock::find(&folder.join("clock")));
         told.variables.extend(tools.clock.iter().flat_map(Clock::variables));
         let own = |name: &str| match chaos.given.contains(name) {
             true => Err(format!("the job has a --{name} of its own")),
             false => Ok(()),
         };
-        tools.disks = tools.get(chaos, &[FaultKind::DiskFull, FaultKind::DiskReadOnly], |folder| {
+        tools.disks = tools.get(chaos, &[ChaosKind::DiskFull, ChaosKind::DiskReadOnly], |folder| {
             own("run-dir").and_then(|()| own("checkpoint-dir"))?;
             Disks::mount(&folder.join("run"))
                 .map_err(|error| format!("no file system can be mounted: {error}"))
@@ -71,14 +71,14 @@ impl Tools {
             told.arguments.extend(["--run-dir".to_owned(), run_dir.display().to_string()]);
             told.run_dir = Some(run_dir);
         }
-        const NETWORK: [FaultKind; 7] = [
-            FaultKind::SlowLink,
-            FaultKind::LossyLink,
-            FaultKind::CutLink,
-            FaultKind::BlackHole,
-            FaultKind::CorruptFrame,
-            FaultKind::DuplicateRpc,
-            FaultKind::ReorderRpc,
+        const NETWORK: [ChaosKind; 7] = [
+            ChaosKind::SlowLink,
+            ChaosKind::LossyLink,
+            ChaosKind::CutLink,
+            ChaosKind::BlackHole,
+            ChaosKind::CorruptFrame,
+            ChaosKind::DuplicateRpc,
+            ChaosKind::ReorderRpc,
         ];
         tools.links = tools.get(chaos, &NETWORK, |_| {
             ["bind", "advertise", "master-port"].into_iter().try_for_each(own)?;
@@ -112,8 +112,8 @@ impl Tools {
     /// Gets a tool if a kind that needs it is wanted; the kinds are missing if it cannot be had.
     fn get<T>(
         &mut self,
-        chaos: &Chaos,
-        kinds: &[FaultKind],
+        chaos: &ChaosRun,
+        kinds: &[ChaosKind],
         find: impl FnOnce(&Path) -> Result<T, String>,
     ) -> Option<T> {
         if !kinds.iter().any(|kind| chaos.plan.kinds.contains(kind)) {
@@ -129,19 +129,19 @@ impl Tools {
     }
 
     /// What cannot happen to a job of this kind.
-    fn of_the_job(&mut self, chaos: &Chaos) {
+    fn of_the_job(&mut self, chaos: &ChaosRun) {
         let spec = &chaos.spec;
         if spec.servers == 0 {
-            self.missing.insert(FaultKind::ServerKill, "the job has no servers".to_owned());
+            self.missing.insert(ChaosKind::ServerKill, "the job has no servers".to_owned());
         }
         if spec.program.is_some() {
             let why = "a program of the user's own has no model to go back to";
-            for kind in [FaultKind::MasterKill, FaultKind::AllWorkersKill] {
+            for kind in [ChaosKind::MasterKill, ChaosKind::AllWorkersKill] {
                 self.missing.insert(kind, why.to_owned());
             }
         } else if spec.emulate_network.is_some() {
             let why = "a job with --emulate-network ends with its master";
-            self.missing.insert(FaultKind::MasterKill, why.to_owned());
+            self.missing.insert(ChaosKind::MasterKill, why.to_owned());
         }
     }
 }
