@@ -10,7 +10,7 @@ use antdt_core::{CheckpointId, Iteration, Joined, MembershipVersion, RollbackId,
 use antdt_job::{Call, Reply, SyncMode};
 use antdt_model::runtime::PsError;
 use antdt_model::wire::PsRefusal;
-use antdt_model::{CommitToken, PsClient, PsClientConfig, clip};
+use antdt_model::{CommitToken, PsClient, PsClientConfig, Trained, clip};
 
 use super::accumulate::Accumulator;
 use super::compute::Compute;
@@ -40,18 +40,31 @@ fn token(commit: &StepCommit) -> CommitToken {
 pub(super) struct Servers {
     client: PsClient,
     commit: Option<CommitToken>,
+    /// Whether all workers share steps that are committed once.
+    in_step: bool,
+}
+
+/// Returns how far the model is trained of which every server has a part.
+///
+/// Where each worker trains at its own pace, the last push of a worker that died may have reached some of the servers: the model
+/// has it as far as they do, and its samples are trained again.
+///
+/// # Errors
+/// If parts that are committed together differ.
+fn agreed(trained: &[Trained], in_step: bool) -> Result<Trained, WorkerError> {
+    let most = trained.iter().copied().max_by_key(|one| one.samples).unwrap_or_default();
+    if in_step && trained.iter().any(|one| one.samples != most.samples) {
+        let why = format!("the servers are not at the same step: {trained:?}");
+        return Err(WorkerError::Parameters(why));
+    }
+    Ok(most)
 }
 
 impl Servers {
     /// Has every server copy its part for a checkpoint.
     pub(super) fn copy(&mut self, checkpoint: CheckpointId) -> Result<ModelCopy, WorkerError> {
         let trained = self.client.copy(self.commit.as_ref(), checkpoint)?;
-        let first = trained.first().copied().unwrap_or_default();
-        if trained.iter().any(|one| one.samples != first.samples) {
-            let why = format!("the servers are not at the same step: {trained:?}");
-            return Err(WorkerError::Parameters(why));
-        }
-        Ok(ModelCopy { trained: first, portion: None })
+        Ok(ModelCopy { trained: agreed(&trained, self.in_step)?, portion: None })
     }
 
     /// Pulls the dense parameters and these rows.
@@ -94,7 +107,7 @@ impl Job<'_> {
         let mut client = PsClient::connect(&addresses, self.client.clone(), &*self.fabric, &abort)?;
         // The first worker's values win; all are equal. Servers that start from a checkpoint have theirs.
         client.init_dense(initial)?;
-        Ok(Servers { client, commit: None })
+        Ok(Servers { client, commit: None, in_step: self.sync.capabilities().steps_in_common() })
     }
 }
 
@@ -283,5 +296,19 @@ impl Combiner for Pusher<'_, '_> {
             }
             call => return Err(foreign(&call)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_that_reached_some_servers_stays_there_and_ends_no_job() {
+        let at = |steps, samples| Trained { steps, samples };
+        let parted = [at(221, 1326), at(222, 1332)];
+        assert_eq!(agreed(&parted, false).unwrap(), at(222, 1332));
+        assert_eq!(agreed(&[at(7, 42), at(7, 42)], true).unwrap(), at(7, 42));
+        assert!(matches!(agreed(&parted, true), Err(WorkerError::Parameters(_))));
     }
 }
