@@ -264,7 +264,8 @@ pub(super) fn explain(error: &clap::Error, is_run: bool) -> Result<Command, CliE
                 .chain(chaos::NAMES)
                 .chain(["job", "standby", "step", "rows", "out", "origin", "diagnose", "help"])
                 .collect();
-            let suggested = nearest(what.trim_start_matches('-'), &known);
+            let flag = what.strip_prefix('-').map(|rest| rest.trim_start_matches('-'));
+            let suggested = flag.and_then(|flag| nearest(flag, &known));
             match suggested {
                 Some(flag) => format!("{what} is not a flag; did you mean --{flag}?"),
                 None if what.starts_with('-') => {
