@@ -141,7 +141,6 @@ fn compute(
     let done = runtime.block_on(async {
         // Before anything is begun that would have to be cleared away.
         tokio::spawn(stop_on_signal(stop.clone()));
-        tokio::task::yield_now().await;
         let work = tokio::task::spawn_blocking(work);
         tokio::select! {
             done = work => Some(done),
@@ -304,9 +303,9 @@ fn stand_by(dir: &Path, quiet: bool, seams: Seams) -> ExitCode {
         init_logging(&spec)?;
         let host = Host::new(seams, quiet)?;
         let Host { runtime, fleet, stop, .. } = &host;
-        // From now on: a signal after the wait ends the job that was taken over.
-        runtime.spawn(stop_on_signal(stop.clone()));
+        // Caught from now on: a signal after the wait ends the job that was taken over.
         let found = runtime.block_on(async {
+            tokio::spawn(stop_on_signal(stop.clone()));
             tokio::select! {
                 found = Orphaned::wait(dir, fleet, waiting) => found.map(Some),
                 () = stop.cancelled() => Ok(None),
@@ -470,19 +469,21 @@ fn under_chaos(asked: &chaos::ChaosRun) -> ExitCode {
     }
 }
 
-async fn stop_on_signal(stop: CancellationToken) {
+/// Catches signals from now on; the future cancels `stop` at the first one. In a tokio runtime.
+fn stop_on_signal(stop: CancellationToken) -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be caught; an interrupt ends this process at once");
-        return;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    let caught = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
+            tracing::warn!("signals cannot be caught; an interrupt ends this process at once");
+            return;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        stop.cancel();
     }
-    stop.cancel();
 }
 
 fn finish(spec: &JobSpec, report: &Report) -> ExitCode {
