@@ -177,12 +177,16 @@ fn an_asynchronous_survivor_keeps_its_batch_size() {
 }
 
 #[test]
-fn a_global_batch_that_the_survivors_cannot_hold_is_an_error() {
+fn a_global_batch_that_the_survivors_cannot_hold_at_once_is_computed_in_parts() {
     let mut dispatcher = settled(Capabilities::REPLICAS_IN_STEP, Box::new(Unmanaged));
     let mut only = seats(&[0]);
     only[0].batch_size_max = 100;
-    let e = dispatcher.replan(at(1), MembershipVersion(2), &only).unwrap_err();
-    assert_eq!(e, ApportionError::TooMany { total: 256, most: 100 });
+    dispatcher.replan(at(1), MembershipVersion(2), &only).unwrap();
+    let plan = dispatcher.pending().unwrap();
+    let (worker, batch) = plan.batch_sizes.iter().next().unwrap();
+    let parts = plan.accumulation[worker];
+    assert_eq!((*batch, plan.batch_sizes.len()), (256, 1));
+    assert!(parts >= 3 && batch.div_ceil(parts) <= 100, "{parts}");
     assert!(matches!(
         dispatcher.replan(at(1), MembershipVersion(3), &[]),
         Err(ApportionError::NoWorkers { .. })
