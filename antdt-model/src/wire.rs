@@ -1,7 +1,7 @@
 //! The messages between workers and parameter servers: a header of 24 bytes, then a [`PsRequest`] or [`PsReply`] as `postcard`
 //! writes it. Pure; sockets are in `runtime`.
 //!
-//! Many numbers of one kind are written as the bytes that they have in memory ([`bulk`]): as numbers of variable length they would cost
+//! Many numbers of one kind are written as the bytes that they have in memory (`bulk`): as numbers of variable length they would cost
 //! a branch each, on the way of every step.
 //!
 //! Decoders check every length against what has come before they reserve memory, so that a damaged or foreign message

@@ -8,7 +8,7 @@
 //!
 //! A plan is made whenever `next` differs from the sizes in force, at least `SETTLED_STEPS` steps after the one before. There
 //! is no test whether noise explains the difference, no forecast that is held to its outcome, and no restart: that is what `nd`
-//! is compared with. By default predictions are exponentially weighted means ([`predict`](crate::predict) has others). Speeds are those of the same monitor, and a plan costs what any plan costs.
+//! is compared with. By default predictions are exponentially weighted means ([`predict`] has others). Speeds are those of the same monitor, and a plan costs what any plan costs.
 //!
 //! Source: the abstract of Chen et al., Semi-Dynamic Load Balancing (LB-BSP), 2018, read: batch sizes follow predicted speeds at
 //! iteration boundaries. The paper predicts with a recurrent network (NARX) from speed, processor and memory load; ours are
