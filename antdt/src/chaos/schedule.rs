@@ -34,7 +34,7 @@ pub struct ChaosFault {
     pub at: Duration,
     /// How long it lasts; zero if it is over at once.
     pub lasts: Duration,
-    /// Chooses whom it hits.
+    /// Chooses the node that it hits.
     pub pick: u64,
     /// How bad it is, from 0 to 1.
     pub strength: f64,

@@ -45,7 +45,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Nothing can be written to the checkpoints. Fails while somebody writes.
+    /// Makes the disk of the checkpoints read-only. Fails while a process of the job writes to it.
     pub(super) fn protect(&self) -> io::Result<()> {
         remount(&self.checkpoints, MsFlags::MS_RDONLY, SIZE)
     }

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long the job may take until all workers train.
 const BEGIN: Duration = Duration::from_secs(120);
 
-/// How long a fault waits for somebody whom it can hit.
+/// How long a fault waits for a node that it can hit.
 const WAITS: Duration = Duration::from_secs(10);
 
 /// How long a process without memory may live until it is killed as the kernel would.
@@ -272,7 +272,7 @@ impl<'a> Driver<'a> {
         self.entries.push(FaultEntry { number, kind, due_s, began_s, ended_s: None, text });
     }
 
-    /// Makes a fault happen. Returns whom it hits and how, or why it cannot be now.
+    /// Makes a fault happen. Returns the node that it hits and how, or the reason why it cannot happen now.
     fn inject(&mut self, fault: ChaosFault, now: Duration) -> Result<String, String> {
         let ChaosFault { number, kind, strength, .. } = fault;
         let missing = || "the means for it are missing".to_owned();

@@ -27,7 +27,7 @@ use tools::Tools;
 /// Name of the workload whose model counts what was trained, and of its optimizer.
 const COUNTING: (&str, &str) = ("counting", "sums");
 
-/// A job, and what is to go wrong with it.
+/// A job, and the faults that are injected into it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChaosRun {
     /// What goes wrong.
